@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target sets up what it needs in $(VENV), once; a change of the sources rebuilds and reinstalls the wheel alone.
+# Tests, demo and benchmarks run against that wheel, never against the checkout.
+
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+PY := $(abspath $(VENV))/bin/python
+STAMPS := $(VENV)/.forebay
+WHEEL = $$(ls build/wheel/*.whl)
+SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
+TYPED := forebay stubs tests $(wildcard pyspark_forebay_*.py)
+PROGRAMS := $(wildcard examples/*.py benchmarks/*.py)
+
+# Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
+export PYSPARK_PYTHON := $(PY)
+export PYTHONSAFEPATH := 1
+# A host name that does not resolve is no reason for Spark not to start.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint format bench soak clean java FORCE
+
+help: ## Print this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  PYTHON=<path>        the Python to make $(VENV) with (else the newest of 3.11 and later that is found)"
+	@echo "  PYTEST_ARGS=<args>   for example: make test PYTEST_ARGS='tests/formats -x'"
+
+demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files of three formats with Spark, then write a connector (needs Java)
+	@$(PY) -P examples/demo.py
+
+test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
+	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/dev ## Check style, format and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet . || { echo 'run `make format`' >&2; exit 1; }
+	@$(PY) -m mypy $(TYPED)
+	@# Programs import their neighbours, and are as short as what a user writes.
+	@MYPYPATH=examples:benchmarks $(PY) -m mypy --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)
+
+format: $(STAMPS)/dev ## Write the code the way `make lint` wants it
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+
+bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own readers; results go to build/bench (needs Java, minutes)
+	@$(PY) -P benchmarks/files.py $(BENCH_ARGS)
+
+soak: java $(STAMPS)/dev $(STAMPS)/installed ## Run the long tests: gigabytes, many seeds, fresh environments (needs Java)
+	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600 $(PYTEST_ARGS)
+
+clean: ## Remove what the other targets made
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@if [ -d $(STAMPS) ]; then rm -rf $(VENV); fi
+
+# -- set-up
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	text=$$("$$java" -version 2>&1) || { \
+		echo "Spark needs Java 17 or newer, and \`$$java -version\` does not run." >&2; \
+		echo "Install a JDK (Debian, Ubuntu: apt install openjdk-17-jre-headless) or set JAVA_HOME to one." >&2; exit 1; }; \
+	major=$$(printf '%s\n' "$$text" | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ "$${major:-0}" -lt 17 ]; then \
+		echo "Spark needs Java 17 or newer; \`$$java -version\` says:" >&2; printf '%s\n' "$$text" >&2; \
+		echo "Install a newer JDK or set JAVA_HOME to one." >&2; exit 1; fi
+
+# Newest first among those the tests have run on, then whatever there is.
+$(STAMPS)/venv:
+	@for name in $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python); do \
+		if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$name"; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then \
+		echo "forebay needs Python 3.11 or newer; $(or $(PYTHON),python3) is: $$($(or $(PYTHON),python3) --version 2>&1)." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$$("$$found" --version) ($$found) has no venv module, which makes $(VENV)." >&2; \
+		echo "Install it (Debian, Ubuntu: apt install python3-venv), or name another Python: make PYTHON=..." >&2; exit 1; fi; \
+	echo "making $(VENV) with $$("$$found" --version)"; \
+	"$$found" -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/builder: $(STAMPS)/venv
+	@$(PY) -m pip install -q $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
+	@touch $@
+
+# A file that is gone changes the list, as one that is new or newer does.
+build/sources: FORCE
+	@mkdir -p build && echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
+
+build/wheel/stamp: pyproject.toml LICENSE $(wildcard README.md) $(SOURCES) build/sources | $(STAMPS)/builder
+	@rm -rf build/wheel
+	@$(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
+	@touch $@
+
+$(STAMPS)/runtime: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
+	@echo "installing what forebay needs; the first time this downloads Spark (about 0.5 GB)"
+	@$(PY) -m pip install -q "$(WHEEL)[all]"
+	@touch $@
+
+$(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
+	@echo "installing what forebay and its tests need; the first time this downloads Spark (about 0.5 GB)"
+	@$(PY) -m pip install -q "$(WHEEL)[all,dev]"
+	@touch $(STAMPS)/runtime $@
+
+$(STAMPS)/installed: build/wheel/stamp $(STAMPS)/venv | $(STAMPS)/builder
+	@$(PY) -m pip install -q --no-index --no-deps --force-reinstall $(WHEEL)
+	@touch $@
+
+FORCE:

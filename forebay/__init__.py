@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a data source once, run it rightly on Spark, or in one Python process.
+
+The door: every public name is here. Those of Spark are imported when they are used, so `import forebay` needs pyarrow
+alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from forebay.errors import (
+    ConfigurationError,
+    ContractError,
+    DataError,
+    DataLossError,
+    FatalError,
+    ForebayError,
+    RetriableError,
+    unwrap,
+)
+from forebay.framework.cached import cached
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
+from forebay.framework.events import SourceEvent
+from forebay.framework.host_options import HostOptions
+from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
+from forebay.framework.rows import Batch
+from forebay.framework.simple import SimpleSource
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.options import ByteSize, Duration, Secret, option
+from forebay.version import __version__
+
+if TYPE_CHECKING:
+    from forebay import testkit as testkit
+    from forebay.framework.local import Run as Run
+    from forebay.framework.local import run as run
+    from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
+    from forebay.looking.describe import describe as describe
+    from forebay.looking.peek import Peek as Peek
+    from forebay.looking.peek import peek as peek
+    from forebay.sources.files import FileSource as FileSource
+    from forebay.sources.rate import RateSource as RateSource
+    from forebay.spark.register import read as read
+    from forebay.spark.register import register as register
+    from forebay.watermarks.strategy import WatermarkStrategy as WatermarkStrategy
+
+_LATER = {
+    "FileSource": "forebay.sources.files",
+    "Peek": "forebay.looking.peek",
+    "RateSource": "forebay.sources.rate",
+    "Run": "forebay.framework.local",
+    "SourceReaderBase": "forebay.framework.reading.source_reader",
+    "WatermarkStrategy": "forebay.watermarks.strategy",
+    "describe": "forebay.looking.describe",
+    "peek": "forebay.looking.peek",
+    "read": "forebay.spark.register",
+    "register": "forebay.spark.register",
+    "run": "forebay.framework.local",
+}
+
+__all__ = [
+    "Batch",
+    "ByteSize",
+    "ConfigurationError",
+    "ContractError",
+    "DataError",
+    "DataLossError",
+    "Discovered",
+    "DiscoveryEnumerator",
+    "Duration",
+    "FatalError",
+    "Fetched",
+    "FileSource",
+    "ForebayError",
+    "HostOptions",
+    "InputStatus",
+    "Peek",
+    "Position",
+    "RateSource",
+    "ReaderOutput",
+    "RetriableError",
+    "Run",
+    "Secret",
+    "SimpleSource",
+    "Source",
+    "SourceEvent",
+    "SourceReader",
+    "SourceReaderBase",
+    "SourceReaderContext",
+    "Split",
+    "SplitEnumerator",
+    "SplitEnumeratorContext",
+    "SplitReader",
+    "WatermarkStrategy",
+    "__version__",
+    "cached",
+    "describe",
+    "option",
+    "peek",
+    "read",
+    "register",
+    "run",
+    "testkit",
+    "unwrap",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is only needed by those who use it (PEP 562)."""
+    if name == "testkit":
+        return import_module("forebay.testkit")
+    try:
+        module = import_module(_LATER[name])
+    except KeyError:
+        raise AttributeError(f"module 'forebay' has no attribute {name!r}") from None
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pyspark":
+            raise
+        raise ConfigurationError(
+            f"forebay.{name} needs PySpark, which is not installed", advice='pip install "forebay[spark]"'
+        ) from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those not imported yet."""
+    return __all__

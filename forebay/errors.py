@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors, sorted by what to do about them.
+
+Every error names where it happened (source, split, position, option) and the next step. The text has a fixed
+shape, because an engine such as Spark keeps only the text of an exception that crosses a process border:
+`unwrap` reads the typed error back from it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+_LABELS = ("source", "split", "position", "option", "rule", "advice")
+_PRINTED = {"advice": "next step"}
+
+
+class ForebayError(Exception):
+    """The base of every error forebay raises on purpose.
+
+    Args:
+        message: What went wrong, one sentence, no secrets.
+        source: The format name or class name of the source concerned.
+        split: The id of the split concerned.
+        position: The position inside the split, as text (a line, a byte offset, a Kafka offset).
+        option: The name of the option concerned, as the user wrote it.
+        rule: The id of the broken rule, for `ContractError`.
+        advice: The next step for the reader of this error.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str | None = None,
+        split: str | None = None,
+        position: object = None,
+        option: str | None = None,
+        rule: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.source = source
+        self.split = split
+        self.position = None if position is None else str(position)
+        self.option = option
+        self.rule = rule
+        self.advice = advice
+
+    def located(self, **where: str | None) -> Self:
+        """Fill in the labels (`source=`, `split=` …) that are still unknown; a known one is never overwritten.
+
+        Called by the framework as an error passes outward through the layers that know more about the place.
+        """
+        for label, value in where.items():
+            if label not in _LABELS:
+                raise TypeError(f"an error has no label {label!r}; it has {', '.join(_LABELS)}")
+            if value is not None and getattr(self, label) is None:
+                setattr(self, label, str(value))
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        for label in _LABELS:
+            value = getattr(self, label)
+            if value is not None:
+                lines.append(f"  {_PRINTED.get(label, label)}: {_one_line(value)}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, {label: getattr(self, label) for label in _LABELS}))
+
+
+class ConfigurationError(ForebayError):
+    """The options, the schema or the environment are wrong: fix them and start again. Never retried."""
+
+
+class RetriableError(ForebayError):
+    """Something outside failed for now (network, throttling): the framework retries with back-off."""
+
+
+class DataError(ForebayError):
+    """A record or a file is damaged or does not fit the schema: the option `mode` decides what happens."""
+
+
+class DataLossError(ForebayError):
+    """Positions that should be read no longer exist (retention, deletion, replacement)."""
+
+
+class ContractError(ForebayError):
+    """A connector broke a rule of the contract; `rule` says which one (see docs/contract.md)."""
+
+
+class FatalError(ForebayError):
+    """The framework cannot go on, and neither options nor retries help: a defect or a lost resource."""
+
+
+_BY_NAME = {
+    cls.__name__: cls
+    for cls in (ForebayError, ConfigurationError, RetriableError, DataError, DataLossError, ContractError, FatalError)
+}
+_HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
+_ESCAPES = {"n": "\n", "r": "\r", "\\": "\\"}
+_ESCAPED = re.compile(r"\\([nr\\])")
+_LINE = re.compile(r"^  (" + "|".join(_PRINTED.get(label, label) for label in _LABELS) + r"): (.*)$")
+
+
+def unwrap(error: BaseException) -> ForebayError | None:
+    """Give the typed error back from an engine's own exception, or None if no forebay error is inside.
+
+    Called by users, in an `except` block around a Spark action. Looks at the exception, at its causes and contexts,
+    and at its text: Spark raises its own classes with our text inside.
+    """
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if isinstance(link, ForebayError):
+            return link
+        found = parse_text(str(link))
+        if found is not None:
+            return found
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def parse_text(text: str) -> ForebayError | None:
+    """Read the last forebay error printed in `text` (a traceback prints the outermost error last), or None."""
+    heads = list(_HEAD.finditer(text))
+    if not heads:
+        return None
+    head = heads[-1]
+    lines = text[head.end() :].split("\n")
+    ends = [number for number, line in enumerate(lines) if number and _foreign(line)]
+    own = lines[: ends[0]] if ends else lines
+    first = next((number for number, line in enumerate(own) if _LINE.match(line)), None)
+    if first is None:
+        # Without labels nothing but a blank line tells where our message ends and an engine's text begins.
+        blank = next((number for number, line in enumerate(own) if number and not line.strip()), len(own))
+        return _BY_NAME[head.group(1)]("\n".join(own[:blank]).rstrip())
+    labels: dict[str, str] = {}
+    for line in own[first:]:
+        match = _LINE.match(line)
+        if match is None:
+            break
+        shown = match.group(1)
+        label = next((known for known, printed in _PRINTED.items() if printed == shown), shown)
+        labels[label] = _ESCAPED.sub(lambda found: _ESCAPES[found[1]], match.group(2))
+    return _BY_NAME[head.group(1)]("\n".join(own[:first]).rstrip(), **labels)
+
+
+def _foreign(line: str) -> bool:
+    """Whether a line is an engine's own, not the going on of our message: stack frames."""
+    return line.lstrip().startswith(("at ", "Traceback", "Driver stacktrace"))
+
+
+def _one_line(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _rebuild(cls: type[ForebayError], message: str, labels: dict[str, Any]) -> ForebayError:
+    return cls(message, **labels)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the converters of CSV columns share: looking at a column's bytes at once, and reading odd tokens one by one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Converted = tuple["pa.Array", Sequence[int]]
+"""The values (null where there is none) and the rows whose token is no value, ascending."""
+
+Converter = Callable[["pa.Array"], Converted]
+
+Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
+"""A regular expression of tokens that Arrow surely reads as Spark does, and what reads them."""
+
+
+def token_bytes(tokens: pa.Array) -> bytes:
+    """The bytes of all tokens, one after the other."""
+    _, offsets, data = tokens.buffers()
+    if data is None or offsets is None or not len(tokens):
+        return b""
+    (start,) = struct.unpack_from("=i", offsets, 4 * tokens.offset)
+    (end,) = struct.unpack_from("=i", offsets, 4 * (tokens.offset + len(tokens)))
+    return memoryview(data)[start:end].tobytes()
+
+
+def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
+    """Whether the tokens have no other bytes than these."""
+    return not token_bytes(tokens).translate(None, allowed)
+
+
+def by_value(
+    tokens: pa.Array, value_type: pa.DataType, parse: Callable[[str], object], plains: Sequence[Plain] = ()
+) -> Converted:
+    """Read plain tokens in bulk and the others with `parse`, which gives None for a token that is no value."""
+    odd = tokens.is_valid()
+    values: pa.Array = pa.nulls(len(tokens), value_type)
+    for expression, convert in plains:
+        plain = pc.and_(odd, pc.fill_null(pc.match_substring_regex(tokens, expression), False))
+        if plain.true_count:
+            values = pc.if_else(plain, convert(pc.if_else(plain, tokens, pa.scalar(None, tokens.type))), values)
+            odd = pc.and_(odd, pc.invert(plain))
+    rows = pc.indices_nonzero(odd).to_pylist()
+    if not rows:
+        return values, ()
+    texts = pc.filter(tokens, odd).to_pylist()
+    known = {text: parse(text) for text in set(texts)}
+    found = [known[text] for text in texts]
+    values = pc.replace_with_mask(values, odd, pa.array(found, value_type))
+    return values, [row for row, value in zip(rows, found, strict=True) if value is None]

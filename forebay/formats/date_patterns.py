@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Java's date patterns, as far as they can be honoured exactly, turned into regular expressions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from forebay.formats.datetimes import MICROS, days_of
+from forebay.formats.zones import Zone, zone
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_LONG_MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
+_NUMBER = {"M": "month", "d": "day", "H": "hour", "h": "hour12", "m": "minute", "s": "second"}
+_ZONES = {
+    "X": r"Z|[+-]\d\d(?:\d\d)?",
+    "XX": r"Z|[+-]\d{4}",
+    "XXX": r"Z|[+-]\d\d:\d\d",
+    "x": r"[+-]\d\d(?:\d\d)?",
+    "xx": r"[+-]\d{4}",
+    "xxx": r"[+-]\d\d:\d\d",
+    "Z": r"[+-]\d{4}",
+    "ZZ": r"[+-]\d{4}",
+    "ZZZ": r"[+-]\d{4}",
+}
+_TOKENS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class IsoForm:
+    """An expression (for RE2) and what to replace a match with, to get the ISO form that Arrow parses."""
+
+    expression: str
+    day: str
+    time: str
+    zoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DatePattern:
+    """One pattern, ready to parse. Picklable."""
+
+    text: str
+    expression: re.Pattern[str]
+
+    @staticmethod
+    def of(text: str) -> DatePattern:
+        """Compile a pattern.
+
+        Raises:
+            ValueError: The pattern is wrong, or has a part that cannot be honoured exactly.
+        """
+        return DatePattern(text, re.compile(_expression(text), re.ASCII | re.IGNORECASE))
+
+    def date(self, text: str) -> int | None:
+        """Days since 1970-01-01, None if the text does not fit."""
+        found = self.expression.fullmatch(text)
+        if found is None or _wall(found.groupdict()) is None:
+            return None
+        name = found.groupdict().get("zone")
+        return None if name and _zone(name) is None else _days(found.groupdict())
+
+    def timestamp(self, text: str, session_zone: Zone) -> int | None:
+        """Microseconds since the epoch; without a zone in the text it is wall-clock time in `session_zone`."""
+        found = self.expression.fullmatch(text)
+        if found is None:
+            return None
+        parts = found.groupdict()
+        wall = _wall(parts)
+        if wall is None:
+            return None
+        name = parts.get("zone")
+        where = _zone(name) if name else session_zone
+        return None if where is None else wall - where.offset(wall // MICROS) * MICROS
+
+    def iso_forms(self) -> list[IsoForm]:
+        """How to rewrite tokens of this pattern for Arrow, one form per choice of optional parts; [] if there is none.
+
+        What no form matches goes through `date`, `timestamp` or `timestamp_ntz`.
+        """
+        forms = [_iso_form(variant) for variant in _variants(self.text)]
+        return [form for form in forms if form is not None]
+
+    def timestamp_ntz(self, text: str) -> int | None:
+        """Microseconds since 1970-01-01T00:00:00 on the wall clock; None if the text does not fit or has a zone."""
+        found = self.expression.fullmatch(text)
+        return None if found is None or found.groupdict().get("zone") else _wall(found.groupdict())
+
+
+def _zone(name: str) -> Zone | None:
+    try:
+        return zone(name.upper())
+    except ValueError:
+        return None
+
+
+def _days(parts: dict[str, str | None]) -> int | None:
+    name = (parts.get("month_name") or "").lower()
+    month = _MONTHS.index(name[:3]) + 1 if name else int(parts.get("month") or 1)
+    return days_of(int(parts.get("year") or 1970), month, int(parts.get("day") or 1))
+
+
+def _wall(parts: dict[str, str | None]) -> int | None:
+    days = _days(parts)
+    hour = int(parts.get("hour") or 0)
+    if parts.get("hour12"):
+        hour = int(parts["hour12"] or 0)
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if (parts.get("half") or "").lower() == "pm" else 0)
+    minute, second = int(parts.get("minute") or 0), int(parts.get("second") or 0)
+    if days is None or hour > 23 or minute > 59 or second > 59:
+        return None
+    micros = int((parts.get("fraction") or "").ljust(6, "0")[:6])
+    return (days * 86_400 + hour * 3600 + minute * 60 + second) * MICROS + micros
+
+
+def _expression(text: str) -> str:
+    """The regular expression of a pattern; each field is a named group."""
+    out: list[str] = []
+    used: set[str] = set()
+    depth = at = 0
+    while at < len(text):
+        found = _TOKENS.match(text, at)
+        if found is None:
+            raise ValueError(f"the pattern {text!r} has a quote that is not closed")
+        at = found.end()
+        depth += {"[": 1, "]": -1}.get(found[0], 0)
+        if depth < 0:
+            raise ValueError(f"the pattern {text!r} closes an optional part that was not opened")
+        if found[2] is None:
+            out.append(_literal(text, found))
+        elif found[2] == "S" and text[: found.start()][-1:].isalpha():
+            raise ValueError(f"the pattern {text!r} has digits right before the fraction, which Spark cannot parse")
+        else:
+            out.append(_letter(text, found[0], used, following=text[at : at + 1]))
+    if depth:
+        raise ValueError(f"the pattern {text!r} has an optional part that is not closed")
+    if "hour12" in used and ("half" not in used or "hour" in used):
+        raise ValueError(f"the pattern {text!r} has 'h' without 'a', which cannot be honoured exactly")
+    return "".join(out)
+
+
+def _literal(text: str, found: re.Match[str]) -> str:
+    """The expression of what is no field."""
+    part = found[0]
+    if part in "{}#":
+        raise ValueError(f"the pattern {text!r} has the reserved character {part}")
+    if part[0] == "'":
+        return re.escape(found[1].replace("''", "'") or "'")
+    return {"[": "(?:", "]": ")?"}.get(part) or re.escape(part)
+
+
+def _letter(text: str, part: str, used: set[str], following: str) -> str:
+    """The expression of one run of a letter."""
+    letter, count = part[0], len(part)
+    if part == "yyyy":
+        name, expression = "year", r"\d{4}"
+    elif part in ("MMM", "LLL"):
+        name, expression = "month_name", "|".join(_MONTHS)
+    elif part in ("MMMM", "LLLL"):
+        name, expression = "month_name", "|".join(_LONG_MONTHS)
+    elif letter in _NUMBER and count == 2:
+        name, expression = _NUMBER[letter], r"\d\d"
+    elif letter in _NUMBER and count == 1 and not (following.isalpha() or following == "["):
+        name, expression = _NUMBER[letter], r"\d{1,2}"
+    elif letter == "S" and count <= 9:
+        name, expression = "fraction", rf"\d{{1,{count}}}"
+    elif part == "a":
+        name, expression = "half", "am|pm"
+    elif part in _ZONES:
+        name, expression = "zone", _ZONES[part]
+    else:
+        raise ValueError(f"the part {part!r} of the pattern {text!r} cannot be honoured exactly")
+    if name in used:
+        raise ValueError(f"the pattern {text!r} has the {name} twice")
+    used.add(name)
+    return f"(?P<{name}>{expression})"
+
+
+_ISO_FIELDS = {
+    "yyyy": r"([0-9]{4})",
+    "MM": r"(0[1-9]|1[0-2])",
+    "dd": r"(0[1-9]|[12][0-9]|3[01])",
+    "HH": r"([01][0-9]|2[0-3])",
+    "mm": r"([0-5][0-9])",
+    "ss": r"([0-5][0-9])",
+    "XXX": r"(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])",
+}
+_MAX_VARIANTS = 8
+
+
+def _variants(text: str) -> list[str]:
+    """The pattern with each choice of its optional parts; [] if there are too many."""
+    done: list[str] = []
+    todo = [text]
+    while todo:
+        variant = todo.pop()
+        inner = re.search(r"\[([^\[\]]*)\]", variant)
+        if inner is None:
+            done.append(variant)
+        else:
+            before, after = variant[: inner.start()], variant[inner.end() :]
+            todo += [before + after, before + inner[1] + after]
+        if len(done) + len(todo) > _MAX_VARIANTS:
+            return []
+    return done
+
+
+def _iso_form(text: str) -> IsoForm | None:
+    """The form of a pattern without optional parts, if all its fields have a fixed width."""
+    out: list[str] = []
+    places: dict[str, str] = {}
+    for found in _TOKENS.finditer(text):
+        part = found[0]
+        if part[0] == "'":
+            out.append(re.escape(found[1].replace("''", "'") or "'"))
+        elif not found[2]:
+            out.append(re.escape(part))
+        else:
+            key = "S" if part[0] == "S" else part
+            field = f"([0-9]{{1,{min(len(part), 6)}}})" if key == "S" else _ISO_FIELDS.get(part)
+            if field is None or key in places:
+                return None
+            out.append(field)
+            places[key] = rf"\{len(places) + 1}"
+    day = "-".join(places.get(part, default) for part, default in (("yyyy", "1970"), ("MM", "01"), ("dd", "01")))
+    time = ":".join(places.get(part, "00") for part in ("HH", "mm", "ss"))
+    fraction = "." + places["S"] if "S" in places else ""
+    return IsoForm(f"^{''.join(out)}$", day, f"{day} {time}{fraction}{places.get('XXX', '')}", "XXX" in places)

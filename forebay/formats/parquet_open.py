@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens Parquet files so that damage, and the storage's own failures, can be told apart."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forebay.errors import ConfigurationError, DataError, ForebayError
+
+if TYPE_CHECKING:
+    from forebay.storage.input_file import InputFile
+
+_FOOTER_BUFFER = 64 << 10
+# Since pyarrow 21 types such as UUID or JSON come as extension types unless one says no.
+_EXTENSIONS: dict[str, Any] = {"arrow_extensions_enabled": False}
+if "arrow_extensions_enabled" not in inspect.signature(pq.ParquetFile.__init__).parameters:
+    _EXTENSIONS.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenParquet:
+    """A Parquet file whose footer has been read."""
+
+    metadata: pq.FileMetaData
+    _source: pa.PythonFile
+
+    def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
+        """Arrow's reader of it. Each column reads `buffer_bytes` at a time: no column chunk is in memory whole."""
+        return pq.ParquetFile(
+            self._source,
+            metadata=self.metadata,
+            buffer_size=buffer_bytes,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit="us",
+            **_EXTENSIONS,
+        )
+
+
+@contextmanager
+def opened(file: InputFile) -> Iterator[OpenParquet]:
+    """Open a file and read its footer; closed on leaving.
+
+    Raises:
+        DataError: The file is no Parquet file or is damaged; also inside the `with` block. The storage's own errors
+            pass as they are.
+    """
+    with file.open() as raw:
+        checked = _Checked(raw)
+        try:
+            source = pa.PythonFile(checked, mode="r")
+            yield OpenParquet(pq.read_metadata(source), source)
+        except (ForebayError, MemoryError):
+            raise
+        except pa.ArrowNotImplementedError as error:
+            raise ConfigurationError(
+                f"{file.path} uses a part of the Parquet format that cannot be read here: {error}",
+                advice="leave the column out of the schema, or rewrite the file",
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            if checked.failure is not None:
+                raise checked.failure from None
+            raise DataError(
+                f"{file.path} is not a whole Parquet file: {error}",
+                advice="replace the file, or set ignoreCorruptFiles to skip it",
+            ) from error
+
+
+class _Checked(io.RawIOBase):
+    """A file for Arrow's reader: reads are whole, and the storage's own errors are remembered as such."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.failure: Exception | None = None
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            part = self._raw.read(size)
+            if len(part) == size or not part:
+                return part
+            parts = [part]
+            missing = size - len(part)
+            while missing and (part := self._raw.read(missing)):
+                parts.append(part)
+                missing -= len(part)
+            return b"".join(parts)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        try:
+            return self._raw.seek(offset, whence)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True

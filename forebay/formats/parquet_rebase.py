@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old dates in Parquet files: Spark 2 and other writers counted days before 1582-10-15 in the Julian calendar.
+
+Which files need it is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0; the table of differences is
+RebaseDateTime.julianGregDiffs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import DataError
+
+RebaseMode = Literal["CORRECTED", "LEGACY", "EXCEPTION"]
+"""What to do with old dates of a file that does not say how it was written, as in Spark."""
+
+_VERSION = b"org.apache.spark.version"
+_LEGACY_DATES = b"org.apache.spark.legacyDateTime"
+_LEGACY_INT96 = b"org.apache.spark.legacyINT96"
+_ZONE = b"org.apache.spark.timeZone"
+_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "UCT", "Zulu", "Universal", "Etc/GMT", "+00:00"})
+
+# Day numbers (from 1970-01-01, hybrid calendar) from which each difference to the proleptic Gregorian calendar holds.
+_SWITCHES = (
+    *(-682945, -646420, -609895, -536845, -500320, -463795, -390745),
+    *(-354220, -317695, -244645, -208120, -171595, -141427),
+)
+# How much each difference (2, 1, 0, -1 … -10, 0) differs from the one before.
+_STEPS = (2, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 10)
+_FIRST_DAY = -719164
+_FIRST_COMMON_DAY = -141427
+_DAY_US = 86_400_000_000
+# Before 1900 offsets of time zones changed in ways that only Java's old calendar classes reproduce.
+_FIRST_COMMON_US = -2_208_988_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """How one file's dates and timestamps were counted."""
+
+    dates_mode: RebaseMode
+    int96_mode: RebaseMode
+    zone: str | None
+
+    def dates(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
+        """What to do with a date column; None for nothing. `place` names the column in errors."""
+        if self.dates_mode == "CORRECTED":
+            return None
+
+        def convert(array: pa.Array) -> pa.Array:
+            oldest = pc.min(array).cast(pa.int32()).as_py() if len(array) else None
+            if oldest is None or oldest >= _FIRST_COMMON_DAY:
+                return array
+            if self.dates_mode == "EXCEPTION":
+                raise _ambiguous(place, "datetimeRebaseMode")
+            days = array.view(pa.int32())
+            return pc.add(days, _day_shift(days, place)).view(pa.date32())
+
+        return convert
+
+    def timestamps(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
+        """What to do with a column of timestamps (INT64, naive microseconds); None for nothing."""
+        return self._micros(self.dates_mode, place, "datetimeRebaseMode")
+
+    def int96(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
+        """What to do with a column of INT96 timestamps (naive microseconds); None for nothing."""
+        return self._micros(self.int96_mode, place, "int96RebaseMode")
+
+    def _micros(self, mode: RebaseMode, place: str, option: str) -> Callable[[pa.Array], pa.Array] | None:
+        if mode == "CORRECTED":
+            return None
+
+        def convert(array: pa.Array) -> pa.Array:
+            oldest = pc.min(array).cast(pa.int64()).as_py() if len(array) else None
+            if oldest is None or oldest >= _FIRST_COMMON_US:
+                return array
+            if mode == "EXCEPTION":
+                raise _ambiguous(place, option)
+            if self.zone not in _UTC_NAMES:
+                raise DataError(
+                    f"{place} holds timestamps before 1900 in the old calendar of time zone {self.zone or '(unknown)'}",
+                    option=option,
+                    advice=f"read it with Spark's own reader, or set {option} to CORRECTED and judge the values",
+                )
+            micros = array.view(pa.int64())
+            towards_past = pc.if_else(pc.less(micros, 0), pc.subtract(micros, _DAY_US - 1), micros)
+            days = pc.divide(towards_past, _DAY_US).cast(pa.int32())
+            shift = pc.multiply(_day_shift(days, place).cast(pa.int64()), _DAY_US)
+            return pc.add(micros, shift).view(array.type)
+
+        return convert
+
+
+def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseMode) -> Rebase:
+    """How a file was written, from its key-value metadata; the modes are for files that do not say.
+
+    Args:
+        metadata: The key-value metadata of the footer.
+        dates: The option `datetimeRebaseMode`.
+        int96: The option `int96RebaseMode`.
+    """
+    version = metadata.get(_VERSION)
+    if version is not None:
+        number = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
+        dates = "LEGACY" if number < (3, 0) or _LEGACY_DATES in metadata else "CORRECTED"
+        int96 = "LEGACY" if number < (3, 1) or _LEGACY_INT96 in metadata else "CORRECTED"
+    zone = metadata.get(_ZONE)
+    return Rebase(dates, int96, None if zone is None else zone.decode("utf-8", "replace"))
+
+
+def _day_shift(days: pa.Array, place: str) -> pa.Array:
+    """For each day of the hybrid calendar, what to add to name the same date in the proleptic Gregorian calendar."""
+    if pc.min(days).as_py() < _FIRST_DAY:
+        raise DataError(f"{place} holds dates before the year 1 in the old calendar", advice="leave the column out")
+    shift = pc.multiply(days, 0)
+    for switch, step in zip((_FIRST_DAY, *_SWITCHES), _STEPS, strict=True):
+        shift = pc.add(shift, pc.multiply(pc.greater_equal(days, switch).cast(pa.int32()), step))
+    return shift.cast(pa.int32())
+
+
+def _ambiguous(place: str, option: str) -> DataError:
+    return DataError(
+        f"{place} holds dates before 1582-10-15 or timestamps before 1900, and the file does not say in which calendar",
+        option=option,
+        advice=f"set {option} to LEGACY if Spark 2, Hive or Impala wrote the file, else to CORRECTED",
+    )

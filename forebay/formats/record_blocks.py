@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts the bytes of a text-like file into blocks of whole records, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from forebay.formats.compression import codec_of, open_decompressed
+from forebay.formats.encodings import as_utf8
+
+if TYPE_CHECKING:
+    from forebay.storage.input_file import InputFile
+
+BLOCK_BYTES = 4 << 20
+"""How much is read at a time by default: large enough for vectorised parsing, small enough for the memory budget."""
+
+MAX_RECORD_BYTES = 128 << 20
+"""The default of the option `maxRecordBytes`."""
+
+BOM = b"\xef\xbb\xbf"
+_PAST_END_BYTES = 64 << 10
+_CUT_HEAD_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole records: `data` begins at the start of a record and ends after the end of one (or of the file).
+
+    `data` belongs to whoever received the block; nobody else writes to it.
+    """
+
+    data: bytearray
+    end: int
+    """The byte offset after the block in the decompressed file; the next record starts there, or the file ends."""
+    cut: bool = False
+    """`data` is only the head of one record that is longer than the limit; its rest was skipped."""
+
+    def offset(self, index: int) -> int:
+        """The byte offset in the decompressed file of `data[index]` (counted from the end: a BOM may be gone)."""
+        return self.end - len(self.data) + index
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBlocks:
+    """How to cut: what ends a record, and how large blocks and records may become. Shared by text, CSV and JSON.
+
+    Args:
+        separator: What ends a record; None for any of LF, CR LF and CR, as in Spark.
+        block_bytes: How much to read at a time.
+        max_record_bytes: A longer record comes as a block with `cut` set.
+        strip_bom: Leave out a UTF-8 byte order mark at the start of the file, as Hadoop's line reader does.
+        encoding: Of the text in the file. Everything here, also positions, is about that text as UTF-8.
+    """
+
+    separator: bytes | None = None
+    block_bytes: int = BLOCK_BYTES
+    max_record_bytes: int = MAX_RECORD_BYTES
+    strip_bom: bool = True
+    encoding: str = "UTF-8"
+
+    def sliceable(self, file: InputFile) -> bool:
+        """Whether records can be found from any position: plain UTF-8, and a separator that cannot overlap itself."""
+        return self._seekable(file) and not self._ambiguous
+
+    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
+        """Inner positions that cut a sliceable file into equal slices of at most `target_bytes`; [] otherwise."""
+        return even_borders(file.size, target_bytes) if self.sliceable(file) else []
+
+    def read(self, file: InputFile, *, position: int = 0, end: int | None = None) -> Iterator[Block]:
+        """The blocks of the records that start in `[position, end)`; none if no record starts there.
+
+        Raises:
+            DataError: The compressed data is damaged.
+        """
+        if end is not None and end <= position:
+            return
+        with as_utf8(open_decompressed(file), self.encoding) as stream:
+            yield from self.cut(stream, position=position, end=end, seekable=self._seekable(file))
+
+    def cut(
+        self, stream: BinaryIO, *, position: int = 0, end: int | None = None, seekable: bool = False
+    ) -> Iterator[Block]:
+        """Like `read`, from an open stream that stands at its start; the caller closes it."""
+        window = Window(stream)
+        if position:
+            before = max(0, position - self._width)
+            window.skip_to(before, seekable=seekable)
+            if not self._drop_to_start(window, position - before):
+                return
+        while end is None or window.base < end:
+            block = self._next(window, end)
+            if block is None:
+                return
+            yield block
+
+    def pieces(self, block: Block, max_records: int) -> Iterator[Block]:
+        """A block as one or more of about at most `max_records` each; an empty block as it is."""
+        count = -(-block.data.count(self.separator or b"\n") // max_records)
+        if count <= 1:
+            yield block
+            return
+        at, step = 0, -(-len(block.data) // count)
+        while at < len(block.data):
+            after = self.next_start(block.data, min(at + step, len(block.data)) - 1)
+            yield Block(block.data[at:after], block.offset(after))
+            at = after
+
+    def next_start(self, data: bytearray, index: int) -> int:
+        """Where the record after the one that holds `data[index]` starts, in a whole block."""
+        return self._start_after(data, index + 1, True) or len(data)
+
+    def _seekable(self, file: InputFile) -> bool:
+        return codec_of(file.path) is None and self.encoding == "UTF-8"
+
+    def _next(self, window: Window, end: int | None) -> Block | None:
+        """The next block, or None at the end of the file."""
+        step = max(1, min(self.block_bytes, self.max_record_bytes // 2))
+        while True:
+            missing = step if end is None else end - window.base - len(window.data)
+            stop = self._stop(window, None if end is None else end - window.base, step)
+            if stop > self.max_record_bytes or (not stop and len(window.data) > self.max_record_bytes):
+                # A step is at most half of the limit, so only the first record can be the long one.
+                stop = self._start_after(window.data, 1, window.ended) or len(window.data)
+                if stop > self.max_record_bytes:
+                    return self._skip_record(window)
+            if stop:
+                return self._block(window, stop)
+            if window.ended:
+                return None
+            window.fill(min(step, max(missing, len(window.data), _PAST_END_BYTES)))
+
+    def _stop(self, window: Window, inside: int | None, step: int) -> int:
+        """Where the next block ends, as an index into the window; 0 if that needs more data."""
+        if inside is not None and len(window.data) >= inside:
+            stop = self._start_after(window.data, inside, window.ended)
+            if stop is not None:
+                return stop
+        if window.ended:
+            return len(window.data)
+        return self._last_start(window.data) if len(window.data) >= step else 0
+
+    def _block(self, window: Window, stop: int) -> Block | None:
+        first = window.base == 0
+        data = window.take(stop)
+        if first and self.strip_bom and data.startswith(BOM):
+            del data[: len(BOM)]
+        return Block(data, window.base) if data else None
+
+    def _skip_record(self, window: Window) -> Block:
+        head = window.data[:_CUT_HEAD_BYTES]
+        self._drop_to_start(window, 1)
+        return Block(head, window.base, cut=True)
+
+    def _drop_to_start(self, window: Window, index: int) -> bool:
+        """Move to the first record start at or after `index` in the window; False if the file has none."""
+        while True:
+            start = self._start_after(window.data, index, window.ended) if window.data else None
+            if start is not None:
+                window.take(start)
+                return True
+            if window.ended:
+                window.take(len(window.data))
+                return False
+            # The last bytes stay: a separator may have begun in them.
+            index -= window.drop(max(0, len(window.data) - self._width))
+            index = max(index, 1)
+            window.fill(min(self.block_bytes, max(4 * len(window.data), _PAST_END_BYTES)))
+
+    @property
+    def _width(self) -> int:
+        return len(self.separator or b"\n")
+
+    @property
+    def _ambiguous(self) -> bool:
+        """Whether the separator can overlap itself, as `aa` in `aaa`: then only a scan from the start finds records."""
+        separator = self.separator or b""
+        return any(separator.startswith(separator[shift:]) for shift in range(1, len(separator)))
+
+    def _start_after(self, data: bytearray, index: int, ended: bool) -> int | None:
+        """The first record start at or after `index`; None if `data` does not hold one (or not surely)."""
+        low = max(0, index - self._width)
+        if self.separator is not None:
+            found = data.find(self.separator, low)
+            return None if found < 0 else found + self._width
+        feed = data.find(b"\n", low)
+        carriage = data.find(b"\r", low, len(data) if feed < 0 else feed)
+        if carriage < 0:
+            return None if feed < 0 else feed + 1
+        after = carriage + 1
+        if after == len(data):
+            return after if ended else None
+        return after + 1 if data[after] == 0x0A else after
+
+    def _last_start(self, data: bytearray) -> int:
+        """The end of the last record in `data` that is surely whole, when more data follows; 0 if there is none."""
+        if self.separator is None:
+            feed = data.rfind(b"\n") + 1
+            # A carriage return at the very end may be half of a `\r\n`.
+            return max(feed, data.rfind(b"\r", feed, len(data) - 1) + 1)
+        if not self._ambiguous:
+            found = data.rfind(self.separator)
+            return 0 if found < 0 else found + self._width
+        last = 0
+        while (found := data.find(self.separator, last)) >= 0:
+            last = found + self._width
+        return last
+
+
+class Window:
+    """The bytes of a stream between a known offset and what was read so far. For cutting where no separator helps."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.data = bytearray()
+        self.base = 0
+        self.ended = False
+
+    def skip_to(self, offset: int, *, seekable: bool) -> None:
+        """Leave out everything before `offset`: by seeking, or by reading it away."""
+        if seekable:
+            self._stream.seek(offset)
+        else:
+            missing = offset
+            while missing and (part := self._stream.read(min(missing, BLOCK_BYTES))):
+                missing -= len(part)
+        self.base = offset
+
+    def fill(self, count: int) -> None:
+        """Read `count` bytes more, or to the end of the file."""
+        missing = count
+        while missing > 0:
+            part = self._stream.read(missing)
+            if not part:
+                self.ended = True
+                return
+            self.data += part
+            missing -= len(part)
+
+    def take(self, count: int) -> bytearray:
+        """Give away the first `count` bytes and move the window behind them."""
+        data, self.data = self.data, self.data[count:]
+        del data[count:]
+        self.base += count
+        return data
+
+    def drop(self, count: int) -> int:
+        """Forget the first `count` bytes."""
+        del self.data[:count]
+        self.base += count
+        return count
+
+
+def even_borders(size: int, target_bytes: int) -> list[int]:
+    """Inner positions that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
+    slices = -(-size // max(1, target_bytes))
+    return [size * number // slices for number in range(1, slices)]

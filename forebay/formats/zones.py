@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time zones by the names Spark takes, and the offset of a wall-clock time under java.time's rules."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC as _UTC
+from datetime import datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+_LARGEST = 18 * 3600
+_EPOCH = datetime(1970, 1, 1, tzinfo=_UTC)
+_400_YEARS = 146_097 * 86_400
+_FIRST = -62_135_510_400  # 0001-01-02T00:00:00 in seconds since the epoch
+_LAST = 253_402_214_399  # 9999-12-30T23:59:59
+
+# java.time.ZoneId.SHORT_IDS
+_SHORT_IDS = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "EST": "-05:00",
+    "HST": "-10:00",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "MST": "-07:00",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}
+_OFFSET = re.compile(r"([+-])(\d\d?)(?:(:?)(\d\d)(?:(:?)(\d\d))?)?", re.ASCII)
+_ONE_DIGIT_HOUR = re.compile(r"([+-])(\d):", re.ASCII)
+_ONE_DIGIT_MINUTE = re.compile(r"([+-])(\d\d):(\d)$", re.ASCII)
+_REGION = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A time zone: a fixed offset, or the rules of a region. Picklable."""
+
+    name: str
+    fixed: int | None = None
+    """Seconds east of UTC, if that never changes."""
+    region: ZoneInfo | None = field(default=None, compare=False)
+
+    def offset(self, wall_seconds: int) -> int:
+        """The offset from UTC, in seconds, of a wall-clock time given in seconds since 1970-01-01T00:00:00 there.
+
+        As java.time resolves it: of two the earlier offset, and in a gap the offset before the gap.
+        """
+        if self.region is None:
+            return self.fixed or 0
+        # Python's calendar has the years 1 to 9999: rules repeat after 400 years, and long ago only one offset holds.
+        if wall_seconds > _LAST:
+            wall_seconds -= -(-(wall_seconds - _LAST) // _400_YEARS) * _400_YEARS
+        # Arithmetic inside one zone is on the wall clock.
+        offset = (_EPOCH.replace(tzinfo=self.region) + timedelta(seconds=max(wall_seconds, _FIRST))).utcoffset()
+        return int(offset.total_seconds()) if offset is not None else 0
+
+
+UTC = Zone("UTC", fixed=0)
+
+
+@lru_cache(maxsize=1024)
+def zone(name: str) -> Zone:
+    """The zone of a name as `java.time.ZoneId` (and Spark before it, which also takes `+1:00`) understands it.
+
+    Raises:
+        ValueError: There is no such zone.
+    """
+    formatted = _ONE_DIGIT_HOUR.sub(r"\g<1>0\2:", name, count=1)
+    formatted = _ONE_DIGIT_MINUTE.sub(r"\1\2:0\3", formatted, count=1)
+    formatted = _SHORT_IDS.get(formatted, formatted)
+    prefix = next((word for word in ("UTC", "GMT", "UT") if formatted.startswith(word)), "")
+    rest = formatted[len(prefix) :]
+    if (rest == "Z" and not prefix) or (prefix and not rest):
+        return Zone(name, fixed=0)
+    if rest[:1] in ("+", "-"):
+        return Zone(name, fixed=_fixed(rest))
+    if not _REGION.fullmatch(formatted) or formatted.startswith(("posix", "right", "localtime")):
+        raise ValueError(f"{name!r} is no time zone")
+    try:
+        return Zone(name, region=ZoneInfo(formatted))
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:
+        raise ValueError(f"{name!r} is no time zone known on this machine") from error
+
+
+def _fixed(text: str) -> int:
+    found = _OFFSET.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no offset from UTC")
+    sign, hours, colon, minutes, second_colon, seconds = found.groups()
+    if (len(hours) == 1 and minutes) or (seconds and colon != second_colon):
+        raise ValueError(f"{text!r} is no offset from UTC")
+    size = int(hours) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    if int(minutes or 0) > 59 or int(seconds or 0) > 59 or size > _LARGEST:
+        raise ValueError(f"{text!r} is no offset from UTC")
+    return -size if sign == "-" else size

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of sources, one role per file, and what every host shares."""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that outlive one read: `cached` on a source's method, `Loans` behind `SourceReaderContext.lease`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import fields
+from typing import Any, Generic, TypeVar, overload
+
+from forebay.framework.runtime import Runtime
+from forebay.framework.source import Source
+
+C = TypeVar("C")
+S = TypeVar("S", bound=Source)
+
+
+class _Entry:
+    """One client, made by whoever asks first; others wait for it alone, and a factory may ask for other clients."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._made: list[Any] = []
+
+    def get(self, make: Callable[[], C]) -> C:
+        with self._lock:
+            if not self._made:
+                self._made.append(make())
+            client: C = self._made[0]
+            return client
+
+
+_clients: dict[Hashable, _Entry] = {}
+_clients_lock = threading.Lock()
+
+
+class cached(Generic[S, C]):  # noqa: N801 - used as a decorator
+    """A thread-safe client, made once per process and per set of options, never pickled.
+
+    ```python
+    class Orders(SimpleSource):
+        url: str
+        @forebay.cached
+        def http(self): return Session(self.url)     # self.http is the same object for equal options
+    ```
+
+    Args:
+        factory: The method that makes the client; called once, while others who ask for this client wait.
+    """
+
+    def __init__(self, factory: Callable[[S], C]) -> None:
+        self._factory = factory
+        self._name = factory.__name__
+        self.__doc__ = factory.__doc__
+
+    def __set_name__(self, owner: type[S], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, source: None, owner: type[S]) -> cached[S, C]: ...
+    @overload
+    def __get__(self, source: S, owner: type[S]) -> C: ...
+    def __get__(self, source: S | None, owner: type[S]) -> cached[S, C] | C:
+        """Return the client of this source's options, made now if this process has none yet."""
+        if source is None:
+            return self
+        values = tuple(repr_of_value(getattr(source, field.name)) for field in fields(source))  # type: ignore[arg-type]  # every Source is a dataclass
+        # The class itself: one that was defined anew, as in a notebook, has clients of its own.
+        with _clients_lock:
+            entry = _clients.setdefault((type(source), self._name, values), _Entry())
+        return entry.get(lambda: self._factory(source))
+
+
+def repr_of_value(value: object) -> Hashable:
+    """Return something hashable that is equal for equal option values."""
+    if isinstance(value, dict):
+        return tuple(sorted((key, repr_of_value(part)) for key, part in value.items()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return tuple(repr_of_value(part) for part in value)
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+class LeasePool:
+    """The clients of this process that readers borrow, one holder at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free: dict[Hashable, list[Any]] = {}
+        self._lock = threading.Lock()
+
+    def borrow(self, key: Hashable, factory: Callable[[], C]) -> C:
+        """Take a free client of this key, or make one."""
+        with self._lock:
+            free = self._free.get(key)
+            if free:
+                client: C = free.pop()
+                return client
+        return factory()
+
+    def give_back(self, key: Hashable, client: object) -> None:
+        """Keep a client for the next reader."""
+        with self._lock:
+            self._free.setdefault(key, []).append(client)
+
+
+leases = LeasePool()
+"""The pool of this process."""
+
+
+class Loans:
+    """What one reader has borrowed from the pool of this process. Thread-safe.
+
+    Args:
+        source: Whose clients: those of another class are never given out.
+        runtime: For the lock.
+    """
+
+    def __init__(self, source: Source, runtime: Runtime) -> None:
+        self._owner = type(source)
+        self._lock = runtime.lock()
+        self._borrowed: list[tuple[Hashable, object]] = []
+
+    def borrow(self, key: Hashable, factory: Callable[[], C]) -> C:
+        """Take a free client, or make one; it is handed back by `settle`."""
+        full_key = (self._owner, key)
+        client = leases.borrow(full_key, factory)
+        with self._lock:
+            self._borrowed.append((full_key, client))
+        return client
+
+    def settle(self, *, failed: bool) -> list[Exception]:
+        """Hand clients back, or close them after a failure; return what their `close` raised."""
+        with self._lock:
+            borrowed, self._borrowed = self._borrowed, []
+        errors = []
+        for key, client in borrowed:
+            if not failed:
+                leases.give_back(key, client)
+            elif callable(close := getattr(client, "close", None)):
+                try:
+                    close()
+                except Exception as error:  # noqa: BLE001 - the client is thrown away because of another error
+                    errors.append(error)
+        return errors

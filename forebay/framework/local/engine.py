@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime of the in-process host: coordinator, readers, checkpoints and failures, one step at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pyarrow as pa
+
+from forebay.errors import ContractError, FatalError
+from forebay.framework.backoff import backoff
+from forebay.framework.coordination.coordinator import Coordinator
+from forebay.framework.coordination.life_cycle import SplitState
+from forebay.framework.host_options import HostOptions
+from forebay.framework.local.checkpointing import Checkpointer, CheckpointPlan
+from forebay.framework.local.event_time import EventTime
+from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_pass, surfaced
+from forebay.framework.local.intake import CaughtUp, Collected, Ended, Event, Intake, Released
+from forebay.framework.local.ledger import Ledger, SplitProgress
+from forebay.framework.local.slot import ReaderSlot
+from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
+from forebay.framework.source import Source
+from forebay.framework.split import Split
+from forebay.watermarks.idleness import Evidence
+from forebay.watermarks.strategy import WatermarkStrategy
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs a source for one consumer, in the consumer's thread; only fetchers and asynchronous work have their own.
+
+    The consumer, or a simulator in its place, calls `ask`, then `step` until `take` gives a record batch, waiting for
+    `signal` where a step says so. A step never waits for anything but a failed reader's `close` and the writing of a
+    checkpoint.
+
+    Args:
+        source: What to read.
+        schema: Its schema: every record batch must have it.
+        runtime: Threads, locks, time and chance.
+        options: The host's.
+        parallelism: How many readers there are.
+        checkpoints: How they are taken; None for a mere look, which has no side effects: the source does not hear what
+            was read, and no reader is replaced.
+        strategy: How event time is treated; None for not at all.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        schema: pa.Schema,
+        runtime: Runtime,
+        options: HostOptions,
+        *,
+        parallelism: int,
+        checkpoints: CheckpointPlan | None,
+        strategy: WatermarkStrategy | None = None,
+    ) -> None:
+        self.signal: Signal = runtime.signal()
+        self.ledger = Ledger()
+        self.failed: Exception | None = None
+        self._source = source
+        self._runtime = runtime
+        self._options = options
+        self._failures = Failures()
+        self._event_time = None if strategy is None else EventTime(strategy, runtime.clock, self._evidence)
+        self._intake = Intake(source.name, schema, self.ledger, self._event_time)
+        store = None if checkpoints is None else checkpoints.store
+        restored = None if store is None else store.latest()
+        self._coordinator = Coordinator(source, runtime, parallelism=parallelism, options=options, signal=self.signal)
+        self._coordinator.reset_to_checkpoint(None if restored is None else restored.enumerator)
+        self._coordinator.start(() if restored is None else restored.splits)
+        self._slots = [self._slot(subtask, parallelism) for subtask in range(parallelism)]
+        self._checkpointer: Checkpointer | None = None
+        if checkpoints is not None:
+            last = 0 if restored is None else restored.number
+            self._checkpointer = Checkpointer(
+                self._coordinator, self._slots, self.ledger, self._intake, runtime, checkpoints, last=last
+            )
+        self._turn = 0
+        self._asked = False
+        self._ready: pa.RecordBatch | None = None
+        self._done = False
+        self._closed = False
+
+    # ---- the consumer's side
+
+    def ask(self) -> None:
+        """The consumer asks for the next batch: the last one is covered now."""
+        self._asked = True
+        self.ledger.cover()
+        if self._event_time is not None:
+            self._event_time.consumer_busy(busy=False)
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return the record batch that a step brought, if it did."""
+        batch, self._ready = self._ready, None
+        if batch is not None:
+            self._asked = False
+            if self._event_time is not None:
+                self._event_time.consumer_busy(busy=True)
+        return batch
+
+    def step(self) -> Next | WaitFor:
+        """Do a little; say when to go on. Does nothing unless asked. DONE: every reader has ended.
+
+        Raises:
+            BaseException: What ended the run; every later step raises it again.
+        """
+        if self.failed is not None:
+            raise self.failed
+        if self._done:
+            return Next.DONE
+        if not self._asked or self._ready is not None:
+            return Next.WAIT
+        try:
+            return self._step()
+        except BaseException as error:
+            self.failed = error if isinstance(error, Exception) else _interrupted(self._source.name, error)
+            raise
+
+    def checkpoint(self) -> Path | None:
+        """Take a checkpoint of what is covered; return where it is (see `Checkpointer.take`)."""
+        return None if self._checkpointer is None else self._checkpointer.take()
+
+    @property
+    def watermark(self) -> int | None:
+        """Microseconds since 1970; None before the first, or without a strategy."""
+        return None if self._event_time is None else self._event_time.watermark
+
+    def progress(self) -> list[SplitProgress]:
+        """Return how far each known split is, by id."""
+        told = self.ledger.progress(self._event_time.paused() if self._event_time is not None else ())
+        discovering = self._coordinator.discovering
+        for split_id, (split, state) in (discovering.splits() if discovering is not None else {}).items():
+            if split_id not in told and state is SplitState.NEW:
+                told[split_id] = SplitProgress(split_id, split.position, split.end, 0, 0, "waiting")
+        return [told[split_id] for split_id in sorted(told)]
+
+    def caught_up(self) -> bool:
+        """Whether every known split has nothing more, for now or ever, after a discovery."""
+        if len(self._intake) or self._ready is not None:
+            return False
+        discovering = self._coordinator.discovering
+        known = [split.split_id for split in self.progress()]
+        discovered = bool(known) if discovering is None else discovering.discovered
+        return discovered and all(map(self.ledger.is_caught_up, known))
+
+    def close(self, *, orderly: bool = True) -> list[BaseException]:
+        """End everything within the close time-out, once; return what went wrong, first things first.
+
+        Args:
+            orderly: Take a last checkpoint of what is covered, unless the run has failed or is done; wait for threads.
+        """
+        if self._closed:
+            return []
+        self._closed = True
+        errors: list[BaseException] = []
+        if orderly and self.failed is None and not self._done:
+            try:
+                self.checkpoint()
+            except Exception as error:  # noqa: BLE001 - everything else is closed all the same
+                errors.append(error)
+        self._done = True
+        now = self._runtime.clock.monotonic
+        deadline = now() + (self._options.close_timeout.total_seconds() if orderly else 0.0)
+        for slot in self._slots:
+            errors += slot.close(deadline - now(), failed=self.failed is not None)
+        try:
+            self._coordinator.close(max(0.0, deadline - now()))
+        except Exception as error:  # noqa: BLE001 - reported with the others
+            errors.append(error)
+        return errors
+
+    # ---- steps
+
+    def _step(self) -> Next | WaitFor:
+        event = self._intake.take()
+        if event is not None:
+            self._use(event)
+            return Next.AGAIN
+        # One action of the coordinator and one of the rest: neither starves the other.
+        wait = self._coordinator.step()
+        if self._coordinator.error is not None:
+            raise self._coordinator.error
+        worked = self._start_a_reader() or self._periodic_work() or self._poll_a_reader()
+        if worked or wait is Next.AGAIN:
+            return Next.AGAIN
+        if all(slot.ended for slot in self._slots):
+            self._finish()
+            return Next.DONE
+        return self._wait(wait)
+
+    def _use(self, event: Event) -> None:
+        match event:
+            case Collected(subtask, split_id, batch, position):
+                self.ledger.deliver(split_id, batch, position)
+                self._failures.progressed(subtask, split_id)
+                self._ready = batch
+            case CaughtUp(_, split_id):
+                self.ledger.caught_up(split_id)
+            case Released(subtask, split_id):
+                self._finish_split(subtask, split_id)
+            case Ended(subtask):
+                self._check_all_released(subtask)
+
+    def _start_a_reader(self) -> bool:
+        now = self._runtime.clock.monotonic()
+        for slot in self._slots:
+            if slot.restart_at is not None and slot.restart_at <= now:
+                self._intake.open(slot.subtask)
+                self._guarded(slot, slot.start)
+                return True
+        return False
+
+    def _poll_a_reader(self) -> bool:
+        """Poll the readers in turn until one brings something."""
+        for offset in range(len(self._slots)):
+            slot = self._slots[(self._turn + offset) % len(self._slots)]
+            if slot.may_poll():
+                self._guarded(slot, lambda slot=slot: slot.poll(self._intake.output(slot.subtask)))  # type: ignore[misc]
+                if slot.ended:
+                    self._intake.put(Ended(slot.subtask))
+                if len(self._intake) or slot.may_poll() or slot.restart_at is not None:
+                    self._turn = (slot.subtask + 1) % len(self._slots)
+                    return True
+        return False
+
+    def _periodic_work(self) -> bool:
+        if self._event_time is not None and self._event_time.due_in() == 0:
+            self._event_time.forget(self._alive)
+            return self._event_time.tick(self._slots)
+        return self._checkpointer is not None and self._checkpointer.periodic(self._source.name)
+
+    def _wait(self, coordinator: Next | WaitFor) -> Next | WaitFor:
+        now = self._runtime.clock.monotonic()
+        waits = [max(0.0, slot.restart_at - now) for slot in self._slots if slot.restart_at is not None]
+        if isinstance(coordinator, WaitFor):
+            waits.append(coordinator.seconds)
+        if self._checkpointer is not None:
+            waits.append(self._checkpointer.due_in())
+        if self._event_time is not None:
+            waits.append(self._event_time.due_in())
+        return WaitFor(min(waits)) if waits else Next.WAIT
+
+    def _finish_split(self, subtask: int, split_id: str) -> None:
+        if self._event_time is not None:
+            self._event_time.release(subtask, split_id)
+        if self.ledger.owner(split_id) == subtask:
+            self._failures.progressed(subtask, split_id)
+            self._coordinator.handle_splits_finished(subtask, [self.ledger.finish(split_id)])
+
+    def _check_all_released(self, subtask: int) -> None:
+        held = self.ledger.held_by(subtask)
+        if held:
+            raise ContractError(
+                f"reader {subtask} gave END_OF_INPUT with {len(held)} splits not released",
+                source=self._source.name,
+                split=held[0],
+                rule="RDR-6",
+                advice="release every split at its end, and give END_OF_INPUT when all have been read",
+            )
+        if self._event_time is not None:
+            self._event_time.end(subtask)
+
+    def _finish(self) -> None:
+        self.checkpoint()
+        if self._event_time is not None:
+            self._event_time.end_of_input()
+        self._done = True
+
+    # ---- failures
+
+    def _guarded(self, slot: ReaderSlot, call: Callable[[], object]) -> None:
+        """Call into a reader; a failure that may pass costs the reader, any other the run."""
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - judged there
+            self._reader_failed(slot, error)
+
+    def _reader_failed(self, slot: ReaderSlot, error: BaseException) -> None:
+        """Replace a reader: its splits go back to the enumerator at their delivered positions, and reading goes on."""
+        self._intake.drop(slot.subtask)
+        held = self.ledger.held_by(slot.subtask)
+        times = self._failures.count(slot.subtask, held, error)
+        checkpointer = self._checkpointer
+        if checkpointer is None or times > MAX_RESTARTS or not may_pass(error):
+            raise self._named(slot.subtask, held, error, times)
+        pause = backoff(times, self._runtime.random)
+        _log.warning("%s: reader %d failed, another comes in %.1f s: %s", self._source.name, slot.subtask, pause, error)
+        for late in slot.close(self._options.close_timeout.total_seconds(), failed=True):
+            _log.warning("%s: closing the failed reader %d: %s", self._source.name, slot.subtask, late)
+        if self._event_time is not None:
+            self._event_time.fail(slot.subtask, held)
+        self._coordinator.reader_failed(slot.subtask)
+        back = self.ledger.take_back(slot.subtask)
+        self._coordinator.subtask_reset(slot.subtask, checkpointer.completed, back)
+        slot.restart_at = self._runtime.clock.monotonic() + pause
+
+    def _named(self, subtask: int, held: list[str], error: BaseException, times: int) -> BaseException:
+        named = getattr(error, "split", None)
+        split = named if named is not None else held[0] if len(held) == 1 else None
+        position = self.ledger.position(split) if split is not None else None
+        told = surfaced(error, source=self._source.name, subtask=subtask, split=split, position=position)
+        if times > MAX_RESTARTS:
+            told.add_note(f"reader {subtask} had been replaced {MAX_RESTARTS} times in a row")
+        return told
+
+    # ---- parts
+
+    def _alive(self) -> Collection[str]:
+        discovering = self._coordinator.discovering
+        return discovering.splits() if discovering is not None else self.ledger.unfinished()
+
+    def _slot(self, subtask: int, parallelism: int) -> ReaderSlot:
+        return ReaderSlot(
+            subtask,
+            self._source,
+            self._coordinator,
+            self._runtime,
+            self._options,
+            parallelism,
+            signal=self.signal,
+            received=self._received,
+        )
+
+    def _received(self, subtask: int, splits: tuple[Split, ...]) -> None:
+        self.ledger.give(subtask, splits)
+
+    def _evidence(self, split_id: str) -> Evidence:
+        # "Caught up" comes from a fetch and through the queue, behind all that was fetched before. What was fetched
+        # since waits there no longer than the readers are busy, for the clock stops while the consumer is.
+        quiet = self.ledger.is_caught_up(split_id)
+        return Evidence(caught_up=quiet, empty_fetch=quiet, queued=0)
+
+
+def _interrupted(source: str, error: BaseException) -> FatalError:
+    return FatalError(
+        f"the run was interrupted by {type(error).__name__}",
+        source=source,
+        advice="start it again; with a checkpoint directory it goes on from its last checkpoint",
+    )

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a source in this process: `for batch in forebay.run(source)`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, FatalError
+from forebay.framework.connector_errors import explained
+from forebay.framework.host_options import HostOptions
+from forebay.framework.local.checkpointing import CheckpointPlan
+from forebay.framework.local.checkpoints import CheckpointStore
+from forebay.framework.local.engine import Engine
+from forebay.framework.local.ledger import SplitProgress
+from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
+from forebay.framework.settled import settle, settled_schema
+from forebay.framework.source import Source
+from forebay.framework.split import Position
+from forebay.watermarks.event_time import keep_source_times
+from forebay.watermarks.strategy import WatermarkStrategy
+
+_log = logging.getLogger(__name__)
+
+
+class Run(Iterator[pa.RecordBatch]):
+    """A running source: an iterator of record batches, and a context manager.
+
+    Everything runs in the thread that asks for the next batch; only fetchers have threads of their own, and read a
+    little ahead. A run ends itself when it is exhausted or fails; leave an unfinished one by `close`, or by the `with`
+    block.
+
+    A checkpoint covers the batches whose successor was asked for. So after a crash the consumer sees the batch it was
+    working on again, and none is lost. Made by `run`.
+
+    Args:
+        source: What is read.
+        schema: Its schema.
+        engine: What does the work.
+        columns: What the consumer wants to see of each batch; None for all.
+        checkpoints: Whether checkpoints are written.
+    """
+
+    def __init__(
+        self, source: Source, schema: pa.Schema, engine: Engine, columns: list[str] | None, *, checkpoints: bool
+    ) -> None:
+        self._source = source
+        self._schema = schema
+        self._engine = engine
+        self._columns = columns
+        self._checkpoints = checkpoints
+        self._open = True
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next record batch; waits for one.
+
+        Raises:
+            StopIteration: Every split of a bounded source has been read, or the run was closed.
+            ForebayError: What ended the run; with source, split, position and the next step.
+        """
+        if self._engine.failed is not None:
+            raise self._engine.failed
+        if not self._open:
+            raise StopIteration
+        self._engine.ask()
+        while True:
+            self._engine.signal.clear()
+            try:
+                outcome = self._engine.step()
+            except BaseException as error:
+                self._shut(error)
+                raise
+            batch = self._engine.take()
+            if batch is not None:
+                return batch if self._columns is None else batch.select(self._columns)
+            if outcome is Next.DONE:
+                self._shut(None)
+                raise StopIteration
+            if outcome is not Next.AGAIN:
+                self._engine.signal.wait(outcome.seconds if isinstance(outcome, WaitFor) else None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shut(error)
+
+    def __del__(self) -> None:
+        # Left in the middle of a loop: free the threads, without waiting and without a checkpoint.
+        if getattr(self, "_open", False) and not sys.is_finalizing():
+            self._engine.close(orderly=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every record batch."""
+        return (
+            self._schema if self._columns is None else pa.schema([self._schema.field(name) for name in self._columns])
+        )
+
+    @property
+    def delivered(self) -> tuple[str, Position | None] | None:
+        """The split of the batch that was yielded last, and its position after that batch; None before the first.
+
+        Stored together with the batch's result, it makes the result exactly once: after a crash, skip batches up to
+        the stored position.
+        """
+        return self._engine.ledger.delivered
+
+    @property
+    def watermark(self) -> int | None:
+        """The event time, in microseconds since 1970, up to which everything was yielded; None if not known."""
+        return self._engine.watermark
+
+    def positions(self) -> dict[str, Position]:
+        """Return, by split id, where each split goes on after what was yielded; unread ones are left out."""
+        return {split.split_id: split.position for split in self.progress() if split.position is not None}
+
+    def progress(self) -> list[SplitProgress]:
+        """Return how far each known split is, by id."""
+        return self._engine.progress()
+
+    def to_table(self) -> pa.Table:
+        """Read everything that is left into one table, and close.
+
+        Raises:
+            ConfigurationError: The source is unbounded, so there is no everything.
+        """
+        if not self._source.bounded:
+            self.close()
+            raise ConfigurationError(
+                "an unbounded source has no last row, so it cannot become a table",
+                source=self._source.name,
+                advice="iterate over the run, or look at some rows with forebay.peek(source)",
+            )
+        with self:
+            return pa.Table.from_batches(list(self), self.schema)
+
+    def checkpoint(self) -> Path:
+        """Take a checkpoint now, and return its file. It covers what `Run` says, not the batch in your hands.
+
+        Raises:
+            ConfigurationError: The run has no checkpoint directory, or is closed.
+            ForebayError: The checkpoint could not be taken; the run goes on.
+        """
+        path = self._engine.checkpoint() if self._checkpoints and self._open else None
+        if path is None:
+            raise ConfigurationError(
+                "there is nowhere to write a checkpoint to" if self._open else "the run is closed",
+                source=self._source.name,
+                option="checkpoint",
+                advice="give forebay.run(…, checkpoint=directory), and take checkpoints before the run is closed",
+            )
+        return path
+
+    def close(self) -> None:
+        """End the run, within the option `closeTimeout`; with a directory, take a last checkpoint. Repeatable.
+
+        Raises:
+            ForebayError: Something did not close, or the last checkpoint failed.
+        """
+        self._shut(None)
+
+    def _shut(self, error: BaseException | None) -> None:
+        if not self._open:
+            return
+        self._open = False
+        problems = self._engine.close()
+        for problem in problems if error is not None else problems[1:]:
+            _log.warning("%s: while closing: %s", self._source.name, problem)
+        if error is None and problems:
+            raise problems[0]
+
+
+def run(
+    source: Source,
+    *,
+    parallelism: int = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_interval: float = 10.0,
+    watermarks: WatermarkStrategy | None = None,
+    options: HostOptions | None = None,
+    runtime: Runtime | None = None,
+) -> Run:
+    """Read a source in this process, without Spark and without Java.
+
+    ```python
+    for batch in forebay.run(Orders(url=…), checkpoint="state/orders"):
+        ...
+    ```
+
+    Args:
+        source: What to read.
+        parallelism: How many readers share the splits. A restart may use another number.
+        checkpoint: A directory of this run's own. If there is a checkpoint in it, the run goes on from there.
+        checkpoint_interval: Seconds between checkpoints.
+        watermarks: How event time is treated; its column is the source's `event_time` unless the strategy says more.
+        options: The options of the host.
+        runtime: Threads and time; a simulator's in tests.
+
+    Raises:
+        ConfigurationError: An argument is out of range, or the checkpoint does not belong to this source.
+        DataError: The checkpoint is damaged.
+    """
+    options = options or HostOptions()
+    _check(source, parallelism, checkpoint_interval)
+    # The store looks at the options as they were given, not at what the schema and the columns make of them.
+    store = None if checkpoint is None else CheckpointStore(Path(checkpoint), source)
+    source = settle(source, schema_of(source))
+    source, columns = with_columns(source, options.columns)
+    schema = settled_schema(source)
+    engine = Engine(
+        source,
+        schema,
+        runtime or ThreadRuntime(),
+        options,
+        parallelism=parallelism,
+        checkpoints=CheckpointPlan(store, checkpoint_interval),
+        strategy=_with_column(watermarks, source),
+    )
+    return Run(source, schema, engine, columns, checkpoints=store is not None)
+
+
+def with_columns(source: Source, columns: list[str] | None) -> tuple[Source, list[str] | None]:
+    """Return the source reading only these columns, or itself and what the host must select."""
+    if columns is None:
+        return source, None
+    narrowed = source.with_columns(tuple(columns))
+    if narrowed is not None:
+        return narrowed, None
+    known = settled_schema(source).names
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise ConfigurationError(
+            f"there are no columns {missing}; there are {known}",
+            source=source.name,
+            option="columns",
+            advice="name columns of schema()",
+        )
+    return source, list(columns)
+
+
+def schema_of(source: Source) -> pa.Schema:
+    """Ask a source for its schema, once per read; errors name the source."""
+    with explained(source.name, "schema()"):
+        schema = source.schema()
+    if not isinstance(schema, pa.Schema):
+        raise FatalError(
+            f"schema() gave a {type(schema).__name__}", source=source.name, advice="return a pyarrow.Schema"
+        )
+    return schema
+
+
+def require_source(source: object, who: str) -> None:
+    """Refuse what is no source. Called first by whatever takes one from a user; any thread.
+
+    Args:
+        source: What was given.
+        who: The function it was given to, for the message.
+
+    Raises:
+        ConfigurationError: It is a class, of which an instance is wanted, or something else.
+    """
+    if isinstance(source, Source):
+        return
+    if isinstance(source, type):
+        name = source.__name__
+        raise ConfigurationError(f"{who} takes a source, not the class {name}", advice=f"give an instance: {name}(…)")
+    raise ConfigurationError(
+        f"{who} takes a source, not {source!r:.80}", advice="give an instance, such as Orders(url=…)"
+    )
+
+
+def _check(source: Source, parallelism: int, checkpoint_interval: float) -> None:
+    require_source(source, "forebay.run()")
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+        raise ConfigurationError(
+            f"a parallelism of {parallelism!r} is none",
+            source=source.name,
+            option="parallelism",
+            advice="give the number of readers, 1 or more",
+        )
+    if not checkpoint_interval > 0:
+        raise ConfigurationError(
+            f"a checkpoint interval of {checkpoint_interval!r} s is none",
+            source=source.name,
+            option="checkpoint_interval",
+            advice="give seconds, more than 0",
+        )
+
+
+def _with_column(strategy: WatermarkStrategy | None, source: Source) -> WatermarkStrategy | None:
+    if strategy is None or source.event_time is None or strategy.timestamps is not keep_source_times:
+        return strategy
+    return strategy.with_event_time(source.event_time)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a bounded read: run the enumerator to exhaustion, fix the ends, cut and pack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from forebay.errors import ContractError
+from forebay.framework.connector_errors import closing
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumerator
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.packing import OPEN_COST, count_partitions, cut, pack
+from forebay.framework.microbatch.planning import PlanningContext, repeated_id
+from forebay.framework.runtime import Runtime, ThreadRuntime
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split, normalise
+
+
+def plan_bounded(
+    source: Source,
+    options: HostOptions,
+    *,
+    parallelism: int | None = None,
+    runtime: Runtime | None = None,
+) -> list[tuple[Split, ...]]:
+    """Return what to read, once, as one tuple of slices per task; empty when there is nothing.
+
+    Called by a host that reads a source once, in the process that plans. An unbounded source is read up to its
+    latest positions; a split whose latest position is not known keeps no end, and is read until it is caught up.
+
+    Args:
+        source: What to read.
+        options: `num_partitions`, `retries` and `planning_timeout`.
+        parallelism: Cores to spread over when `num_partitions` is not set; by default those of this machine.
+        runtime: Threads and time.
+
+    Raises:
+        ForebayError: What the source raised, with the place filled in; a `FatalError` for foreign errors and for a
+            source that never answers.
+        ContractError: The source broke a rule: split ids repeat, positions of an unknown kind, wrong types.
+    """
+    runtime = runtime or ThreadRuntime()
+    timeout = options.planning_timeout.total_seconds()
+    calls = Calls(source.name, runtime, retries=options.retries, timeout=timeout)
+    context = PlanningContext(source.name, runtime, timeout=timeout)
+    enumerator = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
+    cores = parallelism or os.cpu_count() or 1
+    if isinstance(enumerator, DiscoveryEnumerator):
+        return _plan_discovery(source, enumerator, options, cores, calls)
+    if isinstance(enumerator, SplitEnumerator):
+        splits = _unread(source, context.plan(enumerator))
+        return pack(splits, [None] * len(splits), options.num_partitions or cores)
+    raise ContractError(
+        f"create_enumerator() gave {type(enumerator).__name__}",
+        source=source.name,
+        rule="SRC-2",
+        advice="return a DiscoveryEnumerator or a SplitEnumerator",
+    )
+
+
+def _plan_discovery(
+    source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, cores: int, calls: Calls
+) -> list[tuple[Split, ...]]:
+    with closing(source.name, lambda: calls.call("close()", enumerator.close)):
+        splits = _discovered(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
+        ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
+        splits = _unread(source, _ended(source, splits, ends))
+        return calls.call("size() or slices()", lambda: _packed(enumerator, splits, options, cores))
+
+
+def _packed(
+    enumerator: DiscoveryEnumerator, splits: Sequence[Split], options: HostOptions, cores: int
+) -> list[tuple[Split, ...]]:
+    partitions = options.num_partitions or count_partitions([enumerator.size(split) for split in splits], cores)
+    least = 1 if options.num_partitions else OPEN_COST
+    slices = cut(splits, enumerator.size, enumerator.slices, partitions, least=least)
+    return pack(slices, [enumerator.size(one) for one in slices], partitions)
+
+
+def _discovered(source: Source, found: object) -> list[Split]:
+    if not isinstance(found, Discovered):
+        raise ContractError(
+            f"discover() gave {type(found).__name__}",
+            source=source.name,
+            rule="ENU-10",
+            advice="return Discovered(splits)",
+        )
+    splits: dict[str, Split] = {}
+    for split in found.splits:
+        if not isinstance(split, Split):
+            raise ContractError(
+                f"discover() gave {split!r} among its splits",
+                source=source.name,
+                rule="SPL-1",
+                advice="give Split objects",
+            )
+        if split.id in splits:
+            raise repeated_id(source.name, split.id)
+        splits[split.id] = split
+    return list(splits.values())
+
+
+def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> list[Split]:
+    """Return the splits with their ends fixed: their own, or the present end of an unbounded source."""
+    result = []
+    for split in splits:
+        if (found := ends.get(split.id)) is None:
+            result.append(split)
+            continue
+        latest = normalise(found, split.id)
+        own = split.end
+        reachable = own if own is not None and (source.bounded or _before(source, own, latest, split)) else latest
+        result.append(split.slice(split.position, reachable))
+    return result
+
+
+def _unread(source: Source, splits: Sequence[Split]) -> list[Split]:
+    """Return the splits with something left to read."""
+    return [split for split in splits if split.end is None or split.position is None or not _done(source, split)]
+
+
+def _done(source: Source, split: Split) -> bool:
+    position, end = split.position, split.end
+    if position is None or end is None:
+        return False
+    return position == end or (not source.bounded and _before(source, end, position, split))
+
+
+def _before(source: Source, one: Position, other: Position, split: Split) -> bool:
+    try:
+        return bool(source.order_key(one) < source.order_key(other))
+    except TypeError as error:
+        raise ContractError(
+            f"the positions {one!r} and {other!r} cannot be compared",
+            source=source.name,
+            split=split.id,
+            rule="SPL-2",
+            advice="use one type for all positions of a split, or override order_key(position)",
+        ) from error

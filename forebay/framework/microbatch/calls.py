@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls into a connector from a planner: bounded in time, retried where that helps, with errors that say where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from forebay.errors import FatalError, RetriableError
+from forebay.framework.backoff import backoff
+from forebay.framework.connector_errors import explained
+from forebay.framework.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Runs a connector's blocking calls one at a time, each on a thread of its own.
+
+    Args:
+        source: The format name, for errors.
+        runtime: Threads, clock and chance.
+        retries: How often a `RetriableError` is tried again, with back-off.
+        timeout: Seconds one call may take, tries included; the thread of a longer one is abandoned.
+    """
+
+    def __init__(self, source: str, runtime: Runtime, *, retries: int, timeout: float) -> None:
+        self._source = source
+        self._runtime = runtime
+        self._retries = retries
+        self._timeout = timeout
+
+    def call(self, doing: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns. Called on the planning thread.
+
+        Raises:
+            ForebayError: What the connector raised, or a `FatalError` that wraps it.
+            FatalError: There was no answer in time.
+        """
+        deadline = self._runtime.clock.monotonic() + self._timeout
+        failures = 0
+        while True:
+            try:
+                with explained(self._source, doing):
+                    return self._once(doing, work, deadline)
+            except RetriableError:
+                failures += 1
+                pause = backoff(failures, self._runtime.random)
+                if failures > self._retries or self._runtime.clock.monotonic() + pause >= deadline:
+                    raise
+                self._runtime.signal().wait(pause)
+
+    def _once(self, doing: str, work: Callable[[], T], deadline: float) -> T:
+        answered = self._runtime.signal()
+        answers: list[tuple[T | None, BaseException | None]] = []
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            answers.append((result, error))
+            answered.set()
+
+        self._runtime.submit(f"forebay-{self._source}-planning", work, done)
+        if not answered.wait(max(0.0, deadline - self._runtime.clock.monotonic())):
+            raise FatalError(
+                f"{doing} gave no answer within {self._timeout:g} s",
+                source=self._source,
+                advice="give the connector's network calls a time-out, or raise the option planningTimeout",
+            )
+        result, error = answers[0]
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # without an error it is what `work` returned

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One virtual reader for an enumerator of FLIP-27's own kind: what it assigns is what gets planned."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from forebay.clock import Clock
+from forebay.errors import ConfigurationError, ContractError, FatalError
+from forebay.framework.connector_errors import closing, explained
+from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
+from forebay.framework.events import SourceEvent
+from forebay.framework.runtime import Runtime
+from forebay.framework.split import Split
+
+T = TypeVar("T")
+
+_Timer = tuple[float, int, Callable[[], None]]
+
+
+class PlanningContext(SplitEnumeratorContext):
+    """Runs a `SplitEnumerator` on the planning thread, with one virtual reader, subtask 0 of 1.
+
+    `plan` drives the enumerator; `call_async` work runs on worker threads, its handlers on the planning thread.
+
+    Args:
+        source: The format name, for errors.
+        runtime: Threads, clock, locks.
+        timeout: Seconds the whole planning may take.
+    """
+
+    def __init__(self, source: str, runtime: Runtime, *, timeout: float) -> None:
+        self._source = source
+        self._runtime = runtime
+        self._timeout = timeout
+        self._lock = runtime.lock()
+        self._wake = runtime.signal()
+        self._actions: deque[Callable[[], None]] = deque()
+        self._timers: list[_Timer] = []
+        self._timer_count = 0
+        self._registered = False
+        self._assigned: dict[str, Split] = {}
+        self._no_more = False
+        self._closed = False
+
+    @property
+    def clock(self) -> Clock:
+        """Where time comes from."""
+        return self._runtime.clock
+
+    def current_parallelism(self) -> int:
+        """Return 1: the virtual reader."""
+        return 1
+
+    def registered_readers(self) -> Mapping[int, str | None]:
+        """Return the virtual reader, once it has registered."""
+        return {0: None} if self._registered else {}
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
+        """Take splits into the plan, all or none, and ask for the next one.
+
+        Raises:
+            ContractError: A target is not reader 0 (CTX-2), or an id came before (SPL-1).
+        """
+        wrong = [subtask for subtask in assignment if not (subtask == 0 and self._registered)]
+        if wrong:
+            raise ContractError(
+                f"splits were assigned to reader {wrong[0]}, which is not registered",
+                source=self._source,
+                rule="CTX-2",
+                advice="on Spark there is one reader, number 0: assign to context.registered_readers() only",
+            )
+        splits = assignment.get(0, ())
+        seen = set(self._assigned)
+        for split in splits:
+            if split.id in seen:
+                raise repeated_id(self._source, split.id)
+            seen.add(split.id)
+        self._assigned.update((split.id, split) for split in splits)
+        if splits:
+            self.run_in_coordinator_thread(self._ask)
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        """End the planning once everything queued before has run."""
+        if subtask != 0:
+            raise ContractError(
+                f"there is no reader {subtask}", source=self._source, rule="CTX-3", advice="on Spark there is reader 0"
+            )
+        self._no_more = True
+
+    def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
+        """Refuse: there is no such channel."""
+        raise event_refused(self._source, event)
+
+    def call_async(
+        self,
+        work: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        delay: float = 0.0,
+        period: float | None = None,
+    ) -> None:
+        """Run `work` on a worker thread, its handler on the planning thread; dropped once planning ended."""
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            self.run_in_coordinator_thread(lambda: handler(result, error))
+            if period is not None:
+                due = started[0] + period
+                self.run_in_coordinator_thread(lambda: self._at(due, start))
+
+        def start() -> None:
+            started[0] = self.clock.monotonic()
+            self._runtime.submit(f"forebay-{self._source}-planning", work, done)
+
+        started = [0.0]
+        if delay > 0:
+            due = self.clock.monotonic() + delay
+            self.run_in_coordinator_thread(lambda: self._at(due, start))
+        else:
+            start()
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """Queue an action for the planning thread; dropped once planning ended."""
+        with self._lock:
+            if not self._closed:
+                self._actions.append(action)
+        self._wake.set()
+
+    def plan(self, enumerator: SplitEnumerator) -> list[Split]:
+        """Ask the enumerator for splits until it signals that there are no more, and close it. Called once.
+
+        Raises:
+            FatalError: It never signals, or it failed.
+            ContractError: It broke a rule of the contract.
+        """
+        deadline = self.clock.monotonic() + self._timeout
+        self._enumerator = enumerator
+        with closing(self._source, lambda: self._end(enumerator)):
+            self._run("start()", enumerator.start)
+            self._registered = True
+            self._run("add_reader()", lambda: enumerator.add_reader(0))
+            self._ask()
+            while self._step(deadline):
+                pass
+        return list(self._assigned.values())
+
+    def _end(self, enumerator: SplitEnumerator) -> None:
+        with self._lock:
+            self._closed = True
+            self._actions.clear()
+        enumerator.close()
+
+    def _step(self, deadline: float) -> bool:
+        """Run one action, or wait for one; False once there is nothing left to do."""
+        self._wake.clear()
+        with self._lock:
+            action = self._actions.popleft() if self._actions else None
+        late = self.clock.monotonic() >= deadline  # an enumerator that gives out splits for ever is late too
+        if action is not None and not late:
+            self._run("a handler of the enumerator", action)
+            return True
+        if self._no_more:
+            return False
+        now = self.clock.monotonic()
+        if self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
+            return True
+        if late or now >= deadline:
+            raise FatalError(
+                f"the enumerator neither assigned a split nor signalled the end within {self._timeout:g} s",
+                source=self._source,
+                rule="ENU-2",
+                advice="call context.signal_no_more_splits(0) once everything is assigned; a source without an end "
+                "must be streamed",
+            )
+        until = min(deadline, self._timers[0][0]) if self._timers else deadline
+        self._wake.wait(until - now)
+        return True
+
+    def _ask(self) -> None:
+        if not self._no_more:
+            self._run("handle_split_request()", lambda: self._enumerator.handle_split_request(0, None))
+
+    def _at(self, due: float, action: Callable[[], None]) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (due, self._timer_count, action))
+
+    def _run(self, doing: str, action: Callable[[], None]) -> None:
+        with explained(self._source, doing):
+            action()
+
+
+def repeated_id(source: str, split_id: str) -> ContractError:
+    """Return the error for a split id that came twice."""
+    return ContractError(
+        "two splits have the same id",
+        source=source,
+        split=split_id,
+        rule="SPL-1",
+        advice="make split ids unique: derive each from what the split is",
+    )
+
+
+def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
+    """Return the error for a source event on a host that has no channel for it."""
+    return ConfigurationError(
+        f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
+        source=source,
+        rule="EVT-1",
+        advice="put what readers need into the split, or run the source in-process with forebay.run",
+    )

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the rows an author yields to record batches of a good size, each with its position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.clock import Clock
+from forebay.errors import ContractError, DataError
+from forebay.framework.split import Position, Split
+
+Row = Mapping[str, object] | tuple[object, ...]
+Rows = Row | pa.RecordBatch | pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows, and the position to resume at after them.
+
+    Args:
+        rows: Dicts, tuples in schema order, a record batch or a table; may be empty, to move the position alone.
+        position: The next record not in `rows`.
+    """
+
+    rows: Sequence[Row] | pa.RecordBatch | pa.Table
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A record batch, and the split's position after it."""
+
+    batch: pa.RecordBatch
+    position: Position
+
+
+class RowPacker:
+    """Packs what a generator yields into record batches, by count, by bytes and by time. One per read of a split.
+
+    Not thread-safe: the pump guards it.
+
+    Args:
+        schema: The schema every row must fit.
+        split: The split being read: its position is where counting starts, its end is where packing stops.
+        clock: For the delay.
+        max_rows: Rows of a full record batch.
+        max_bytes: Bytes of a full record batch, by estimate.
+        max_delay: Seconds after which `take_due` gives an unfilled record batch.
+        source: The name of the source, for errors.
+        order_key: What positions are ordered by.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        split: Split,
+        clock: Clock,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        max_delay: float,
+        source: str,
+        order_key: Callable[[Position], Any] = lambda position: position,
+    ) -> None:
+        self._order_key = order_key
+        self._schema = schema
+        self._split = split
+        self._clock = clock
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._max_delay = max_delay
+        self._source = source
+        self._rows: list[Row] = []
+        self._pieces: list[pa.RecordBatch] = []
+        self._count = 0
+        self._bytes = 0
+        self._chunk = _FIRST_CHUNK
+        self._since = 0.0
+        self._position: Position | None = split.position
+        self._counting: bool | None = None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the split's end has been reached exactly, so that nothing more may be taken."""
+        return self._split.end is not None and self._position == self._split.end
+
+    @property
+    def position(self) -> Position | None:
+        """The position after everything added so far."""
+        return self._position
+
+    def add(self, item: object) -> Packed | None:
+        """Take what the generator yielded; return a record batch once one is full.
+
+        Raises:
+            ContractError: The item is not rows, or the positions break the contract.
+            DataError: A value does not fit the schema.
+        """
+        if isinstance(item, Batch):
+            self._add_batch(item)
+        elif isinstance(item, (Mapping, tuple)):
+            if self._count_from(1):
+                self._rows.append(item)
+                self._added(1)
+        elif isinstance(item, (pa.RecordBatch, pa.Table)):
+            self._add_arrow(item)
+        else:
+            raise self._broken(
+                f"read() yielded a {type(item).__name__}", "yield dicts, tuples, record batches or Batch"
+            )
+        if len(self._rows) >= self._chunk:
+            self._convert()
+        full = self._count >= self._max_rows or self._bytes >= self._max_bytes or self.at_end
+        return self.take() if full else None
+
+    def due_in(self) -> float | None:
+        """Return the seconds until `take_due` gives something; None while empty."""
+        return None if not self._count else max(0.0, self._since + self._max_delay - self._clock.monotonic())
+
+    def take_due(self) -> Packed | None:
+        """Return the unfilled record batch if its rows have waited long enough."""
+        due = self.due_in()
+        return self.take() if due is not None and due <= 0 else None
+
+    def take(self) -> Packed | None:
+        """Return what there is, as one record batch; None if there is nothing."""
+        self._convert()
+        if not self._pieces or self._position is None:
+            return None
+        pieces, self._pieces = self._pieces, []
+        self._count = self._bytes = 0
+        if len(pieces) == 1:
+            return Packed(pieces[0], self._position)
+        return Packed(pa.Table.from_batches(pieces, self._schema).combine_chunks().to_batches()[0], self._position)
+
+    def _add_batch(self, item: Batch) -> None:
+        if self._counting:
+            raise self._broken("read() yielded a Batch after plain rows", "yield Batch always, or never")
+        self._counting = False
+        rows = item.rows
+        count = rows.num_rows if isinstance(rows, (pa.RecordBatch, pa.Table)) else len(rows)
+        position = Split(self._split.id, item.position).position
+        if count and position == self._position:
+            raise self._broken(
+                f"{count} rows came with the position {position!r} that was reached before them",
+                "give the position after the rows; reading again from it must not give them again",
+            )
+        self._check_range(position)
+        self._position = position
+        if isinstance(rows, (pa.RecordBatch, pa.Table)):
+            self._convert()  # what came as dicts before goes before
+            self._pieces.extend(self._fitting(rows))
+            self._bytes += rows.nbytes
+        else:
+            self._rows.extend(rows)
+        self._added(count)
+
+    def _check_range(self, position: Position) -> None:
+        """Refuse a position beyond the end, or behind the one before; without an end they are not ordered."""
+        end = self._split.end
+        if end is None:
+            return
+        if self._order_key(position) > self._order_key(end):
+            raise self._broken(
+                f"rows up to {position!r} came, but the read ends at {end!r}: the next read would repeat them",
+                "stop exactly at split.end",
+            )
+        if self._position is not None and self._order_key(position) < self._order_key(self._position):
+            raise self._broken(
+                f"the position went backwards, from {self._position!r} to {position!r}", "move positions forward only"
+            )
+
+    def _add_arrow(self, item: pa.RecordBatch | pa.Table) -> None:
+        rows = self._count_from(item.num_rows)
+        pieces = self._fitting(item if rows == item.num_rows else item.slice(0, rows))
+        self._convert()
+        self._pieces.extend(pieces)
+        self._bytes += sum(piece.nbytes for piece in pieces)
+        self._added(rows)
+
+    def _count_from(self, rows: int) -> int:
+        """Move the row-count position; return how many of the rows lie before the split's end."""
+        if self._counting is False:
+            raise self._broken("read() yielded plain rows after a Batch", "yield Batch always, or never")
+        self._counting = True
+        position = 0 if self._position is None else self._position
+        if not isinstance(position, int):
+            raise self._broken(
+                f"plain rows are counted, but the split's position is {position!r}",
+                "yield Batch(rows, position) with positions of your own",
+            )
+        if isinstance(self._split.end, int):
+            rows = max(0, min(rows, self._split.end - position))
+        self._position = position + rows
+        return rows
+
+    def _added(self, rows: int) -> None:
+        if not self._count:
+            self._since = self._clock.monotonic()
+        self._count += rows
+
+    def _convert(self) -> None:
+        """Turn the pending rows into a record batch, and learn from its size how many to wait for."""
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        first = self._count - len(rows)
+        piece = to_record_batch(rows, self._schema, lambda row: self._located(row + first))
+        self._pieces.append(piece)
+        self._bytes += piece.nbytes
+        per_row = max(1, piece.nbytes // len(rows))
+        self._chunk = max(1, min(self._chunk * 4, self._max_rows, self._max_bytes // per_row))
+
+    def _fitting(self, rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+        batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
+        return [batch for batch in (self._fit(batch) for batch in batches) if batch.num_rows]
+
+    def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self._schema):
+            return batch
+        try:
+            return batch.select(self._schema.names).cast(self._schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError, ValueError) as error:
+            raise self._broken(
+                f"a record batch does not fit the schema: {error}", f"yield record batches of {self._schema.names}"
+            ) from error
+
+    def _located(self, row: int) -> dict[str, str]:
+        where = f"row {row} after {self._split.position!r}" if self._split.position is not None else f"row {row}"
+        return {"source": self._source, "split": self._split.id, "position": where}
+
+    def _broken(self, message: str, advice: str) -> ContractError:
+        return ContractError(message, source=self._source, split=self._split.id, rule="SR-2", advice=advice)
+
+
+_FIRST_CHUNK = 16
+"""Rows converted before anything is known about their size; grows fourfold from there."""
+
+
+def to_record_batch(rows: Sequence[Row], schema: pa.Schema, where: Callable[[int], dict[str, str]]) -> pa.RecordBatch:
+    """Turn dicts or tuples into one record batch.
+
+    Args:
+        rows: At least one row, all dicts or all tuples. A key that is not in the schema is left out, a missing one
+            is null.
+        schema: The schema to fit.
+        where: Gives the labels of an error for a row's index.
+
+    Raises:
+        DataError: A value does not fit its column, or a column that must not be null is.
+        ContractError: A row shares no column with the schema, or a tuple has another length.
+    """
+    arrays: list[pa.Array] = []
+    for index, row in enumerate(rows):
+        _check_shape(row, schema, index, where)
+    for number, field in enumerate(schema):
+        values = [row[number] if isinstance(row, tuple) else row.get(field.name) for row in rows]
+        try:
+            array = pa.array(values, type=field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+            raise _bad_value(values, field, where, error) from error
+        if array.null_count and not field.nullable:
+            bad = array.is_null().index(pa.scalar(True)).as_py()
+            raise DataError(
+                f"column {field.name!r} must not be null",
+                **where(bad),
+                advice="fill it in read(), or make the field nullable in schema()",
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_shape(row: object, schema: pa.Schema, index: int, where: Callable[[int], dict[str, str]]) -> None:
+    if isinstance(row, tuple):
+        if len(row) == len(schema):
+            return
+        problem = f"a tuple of {len(row)} values came for {len(schema)} columns"
+    elif isinstance(row, Mapping):
+        if not row or not schema.names or any(name in row for name in schema.names):
+            return
+        problem = f"a row has none of the columns {schema.names}, only {list(row)[:10]}"
+    else:
+        problem = f"a {type(row).__name__} came as a row"
+    raise ContractError(
+        problem, **where(index), rule="SR-2", advice="yield dicts by column name or tuples in schema order"
+    )
+
+
+def _bad_value(
+    values: list[object], field: pa.Field, where: Callable[[int], dict[str, str]], error: Exception
+) -> DataError:
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], type=field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as cause:
+            return DataError(
+                f"column {field.name!r} is {field.type}, but got {value!r:.100} ({type(value).__name__}): {cause}",
+                **where(index),
+                advice="convert it in read(), or change the type in schema()",
+            )
+    return DataError(f"column {field.name!r} ({field.type}): {error}", **where(0), advice="convert it in read()")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layer most connectors are written on: list the splits, read one, and that is all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from forebay.errors import ContractError
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumeratorContext
+from forebay.framework.reader import SourceReaderContext
+from forebay.framework.rows import Batch, Rows
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+from forebay.framework.split_reader import SplitReader
+
+__all__ = ["Batch", "SimpleSource"]
+
+ONE_SPLIT = "all"
+"""The id of the only split of a source that does not override `splits`."""
+
+
+class SimpleSource(Source):
+    """A source of a schema and a generator; splits, resuming and ends come by overriding one method each.
+
+    The planning side calls `splits` and `latest`; the reading side calls `read`, and `latest` where no end was planned,
+    on daemon threads, several at once and perhaps in other processes: keep no state on `self` (it is frozen), hold
+    clients with `forebay.cached`.
+    """
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterable[Rows | Batch]:
+        """Yield the records of one split, from `split.position` up to, and not including, `split.end`.
+
+        Yield dicts, tuples or record batches: then a position is the number of rows of the split so far, and a read
+        with `split.position == n` must begin at row n. Or yield `Batch(rows, position)`: these rows, and the
+        position to resume at afterwards, in terms of your own. Returning means "finished" for a bounded source and
+        "caught up for now" for another, which is read again, from its position, after `pollInterval`.
+
+        Runs on a daemon thread; may block. The rows between two positions must be the same at every replay.
+
+        Raises:
+            RetriableError: Try again, with back-off, from the last position.
+        """
+
+    def splits(self) -> Iterable[Split | str]:
+        """Return the ids of the parts that can be read independently, or Split objects; asked again while unbounded."""
+        return [ONE_SPLIT]
+
+    def latest(self, split: Split) -> Position | None:
+        """Return the present end of a split (exclusive), if it is known; becomes `split.end` of the next read."""
+        return None
+
+    def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
+        """Make the enumerator that asks `splits` and `latest`."""
+        return SimpleEnumerator(self)
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
+        """Make the split reader that runs `read` on pump threads."""
+        from forebay.framework.pumping import PumpingSplitReader
+
+        return PumpingSplitReader(self, context)
+
+
+class SimpleEnumerator(DiscoveryEnumerator):
+    """Asks a `SimpleSource` for its splits and their ends.
+
+    Args:
+        source: The source to ask.
+    """
+
+    def __init__(self, source: SimpleSource) -> None:
+        self._source = source
+
+    def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
+        """Return all splits of the source; the framework drops those it knows."""
+        found = self._source.splits()
+        if isinstance(found, (str, bytes)):
+            raise ContractError(
+                f"splits() gave the text {found!r}, which would be read one character at a time",
+                source=self._source.name,
+                rule="SPL-1",
+                advice="return a list of ids",
+            )
+        return Discovered([self._as_split(item) for item in found])
+
+    def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Return the ends the source knows."""
+        found = ((split.id, self._source.latest(split)) for split in splits)
+        return {split_id: end for split_id, end in found if end is not None}
+
+    def _as_split(self, item: object) -> Split:
+        if isinstance(item, Split):
+            return item
+        if isinstance(item, str):
+            return self._source.split_class(item)
+        raise ContractError(
+            f"splits() gave {item!r}",
+            source=self._source.name,
+            rule="SPL-1",
+            advice="return ids (str) or Split objects",
+        )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a source: frozen configuration, and the factory of its enumerator and readers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, dataclass_transform
+
+import pyarrow as pa
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
+from forebay.framework.reader import SourceReader, SourceReaderContext
+from forebay.framework.split import Position, Split
+from forebay.framework.split_reader import SplitReader
+from forebay.options import class_options, coerce_fields, option, parse_options, resolve_annotations
+from forebay.registry import format_name
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
+class Source(ABC):
+    """What to read and how: a frozen, picklable, keyword-only dataclass whose annotated fields are its options (SRC-1).
+
+    Subclasses become dataclasses without a decorator. Factory calls share nothing (SRC-2). Most connectors extend
+    `SimpleSource`; this is the full layer.
+
+    A subclass may set, as plain class attributes or properties: `name`, `bounded`, `event_time`, `fetchers`.
+    """
+
+    name: ClassVar[str] = "source"
+    """The format name: ``spark.read.format(name)``. The class name in snake_case unless set."""
+
+    split_class: ClassVar[type[Split]] = Split
+    """The class of this source's splits, by which checkpointed ones are rebuilt."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        # Transforms, never demands: a class of a notebook is rebuilt empty, then filled, when it is unpickled.
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = format_name(cls)
+        # Only now are the names around the class in sight; a class that is pickled by value takes the types along.
+        resolve_annotations(cls)
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        coerce_fields(self, source=type(self).name)
+        self.check()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every split ends and their number is finite (SRC-5). An unbounded source may still choose to stop."""
+        return True
+
+    @property
+    def event_time(self) -> str | None:
+        """The name of the column with the event time, a timestamp; None if there is none."""
+        return None
+
+    @property
+    def fetchers(self) -> int | None:
+        """How many fetcher threads a reader uses: a number that all splits share, or None for one per split."""
+        return 1
+
+    @classmethod
+    def from_options(cls, given: Mapping[str, object]) -> Self:
+        """Make a source from text options, as Spark gives them; names are matched without regard to case.
+
+        Raises:
+            ConfigurationError: An option is unknown, missing or of the wrong type.
+        """
+        return cls(**parse_options(class_options(cls), given, source=cls.name))
+
+    def check(self) -> None:
+        """Validate across options; called whenever a source is made. Override to add checks.
+
+        Raises:
+            ConfigurationError: The options do not fit together.
+        """
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Return the schema of every record batch. May look at the outside (infer), so hosts call it once per read."""
+
+    @abstractmethod
+    def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator | DiscoveryEnumerator:
+        """Make a fresh enumerator; a checkpoint's state follows through `restore_state`. Must not block."""
+
+    @abstractmethod
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
+        """Make a fresh split reader; called once per fetcher, on the task thread. Must not block."""
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader | None:
+        """Make a reader of the source's own; None (the default) takes the supplied one, over fetcher threads."""
+        return None
+
+    def order_key(self, position: Position) -> Any:  # noqa: ANN401 - anything with `<`
+        """Return what positions are ordered by, for a source that knows its latest ones; the position itself here.
+
+        Override it where positions do not order by themselves, such as numbers in text.
+        """
+        return position
+
+    def with_schema(self, schema: pa.Schema) -> Self | None:
+        """Return this source reading with a schema the user gives; None (the default) = the schema is fixed.
+
+        Raises:
+            ConfigurationError: This schema does not fit the source.
+        """
+        return None
+
+    def with_columns(self, columns: tuple[str, ...]) -> Self | None:
+        """Return this source reading only these columns, in this order; None (the default) = the host selects them."""
+        return None

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay.describe`: what a source is, its options and its schema."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from html import escape
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.framework.source import Source
+from forebay.looking.tables import html_table, text_table
+from forebay.options import class_options, describe_options, option_values, redact_options
+from forebay.registry import default_registry
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `describe` found; prints as text, and shows as HTML in a notebook.
+
+    Args:
+        name: The format name.
+        summary: The first line of the class's docstring.
+        facts: Short statements: bounded or not, event time, …
+        options: Rows of name, type, value or default, and meaning; secrets are hidden.
+        schema: Rows of column, type and nullability; empty for a class, which has no options yet.
+    """
+
+    name: str
+    summary: str
+    facts: tuple[str, ...]
+    options: tuple[tuple[str, str, str, str], ...]
+    schema: tuple[tuple[str, str, str], ...]
+
+    def __str__(self) -> str:
+        parts = [f"{self.name}: {self.summary}" if self.summary else self.name, ", ".join(self.facts)]
+        if self.options:
+            parts.append(text_table(_OPTIONS, self.options))
+        if self.schema:
+            parts.append(text_table(_SCHEMA, self.schema))
+        return "\n".join(part for part in parts if part)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        html = f"<h4>{escape(self.name)}</h4><p>{escape(self.summary)}<br>{escape(', '.join(self.facts))}</p>"
+        if self.options:
+            html += html_table(_OPTIONS, self.options)
+        if self.schema:
+            html += html_table(_SCHEMA, self.schema)
+        return html
+
+
+_OPTIONS = ("option", "type", "value", "meaning")
+_SCHEMA = ("column", "type", "null")
+
+
+def describe(source: Source | type[Source] | str) -> Description:
+    """Say what a source is: its options with their values, and its schema. For people; works in a notebook.
+
+    Args:
+        source: A source, or a class or a format name, of which the defaults are shown and the schema is not known.
+
+    Raises:
+        ConfigurationError: It is no source, or no format has the name.
+    """
+    if isinstance(source, str):
+        source = default_registry.lookup(source)
+    if isinstance(source, type) and issubclass(source, Source):
+        return _description(source, None)
+    if isinstance(source, Source):
+        return _description(type(source), source)
+    raise ConfigurationError(f"{source!r} is no source", advice="give a source, a source class, or a format name")
+
+
+def _description(cls: type[Source], source: Source | None) -> Description:
+    specs = class_options(cls)
+    values = {} if source is None else redact_options(specs, option_values(source))
+    options = []
+    for row in describe_options(specs):
+        value = values.get(row.name, row.default if source is None else "not set")
+        options.append((row.name, row.type, "required" if row.required and source is None else value, row.doc))
+    return Description(
+        cls.name,
+        (inspect.getdoc(cls) or "").partition("\n")[0] if cls.__doc__ and not _generated(cls) else "",
+        _facts(source),
+        tuple(options),
+        () if source is None else _schema_rows(source.schema()),
+    )
+
+
+def _generated(cls: type[Source]) -> bool:
+    """Whether the docstring is the one that dataclasses make: the signature."""
+    return (cls.__doc__ or "").startswith(f"{cls.__name__}(")
+
+
+def _facts(source: Source | None) -> tuple[str, ...]:
+    if source is None:
+        return ()
+    facts = ["bounded" if source.bounded else "unbounded"]
+    if source.event_time is not None:
+        facts.append(f"event time in column {source.event_time}")
+    return tuple(facts)
+
+
+def _schema_rows(schema: pa.Schema) -> tuple[tuple[str, str, str], ...]:
+    return tuple((field.name, str(field.type), "yes" if field.nullable else "no") for field in schema)

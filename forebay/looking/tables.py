@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables as text for a terminal and as HTML for a notebook."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from html import escape
+
+_WIDEST = 80
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in box characters; long cells are cut, line ends and control characters are shown escaped."""
+    cells = [[_short(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(_width(row[column]) for row in cells) for column in range(len(header))]
+
+    def line(left: str, middle: str, right: str) -> str:
+        return left + middle.join("─" * (width + 2) for width in widths) + right
+
+    def text(row: Sequence[str]) -> str:
+        padded = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        return "│ " + " │ ".join(padded) + " │"
+
+    head, *body = cells
+    return "\n".join([line("┌", "┬", "┐"), text(head), line("├", "┼", "┤"), *map(text, body), line("└", "┴", "┘")])
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the same table as HTML, escaped."""
+    head = "".join(f"<th>{escape(_short(cell))}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(_short(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _short(cell: str) -> str:
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cell)
+    return shown if len(shown) <= _WIDEST else shown[: _WIDEST - 1] + "…"
+
+
+def _width(text: str) -> int:
+    """Return the columns a text takes in a terminal: East Asian wide characters and emoji take two."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )

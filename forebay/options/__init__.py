@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options: annotated attributes of a class, given as text or typed, checked, documented, and written back as text.
+
+```python
+class Orders(SimpleSource):
+    url: str = option(doc="base address")                      # required
+    token: Secret = option(doc="API token; also env:NAME or file:/path")
+    start: int = 10                                            # a plain default is an option too
+    mode: Literal["a", "b"] = "a"
+    poll_interval: Duration = option("30s", doc="pause between two looks")
+    kafka: dict[str, str | Secret] = option(prefix="kafka.", doc="passed to the client")
+```
+
+A leaf: the standard library only. The modules in here are private; import from this one.
+"""
+
+from __future__ import annotations
+
+from forebay.options._hints import resolve_annotations
+from forebay.options.classes import camel_case, class_options, merge_specs
+from forebay.options.parsing import coerce_fields, parse_options
+from forebay.options.quantities import ByteSize, Duration
+from forebay.options.secret import REDACTED, Secret
+from forebay.options.spec import REQUIRED, OptionSpec, option
+from forebay.options.writing import (
+    OptionRow,
+    changed_on_restart,
+    describe_options,
+    format_options,
+    option_values,
+    redact_options,
+)
+
+__all__ = [
+    "REDACTED",
+    "REQUIRED",
+    "ByteSize",
+    "Duration",
+    "OptionRow",
+    "OptionSpec",
+    "Secret",
+    "camel_case",
+    "changed_on_restart",
+    "class_options",
+    "coerce_fields",
+    "describe_options",
+    "format_options",
+    "merge_specs",
+    "option",
+    "option_values",
+    "parse_options",
+    "redact_options",
+    "resolve_annotations",
+]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a value of each type is read from text and written back. Used by the option machinery only.
+
+A kind takes text, as Spark and the command line give it, and typed values, as the Python API gives them. It raises
+`ValueError` with a reason; `OptionSpec.convert` makes an error for the user of it, and hides what is secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from forebay.options.quantities import ByteSize, Duration
+from forebay.options.secret import Secret, unprotected
+
+
+class Unfit(ValueError):
+    """A value or a type does not fit; the text may say why, and may repeat the value."""
+
+
+class Kind(ABC):
+    """Reads and writes the values of one type."""
+
+    expects: str
+    """What is expected, to follow "takes": "a whole number"."""
+    example: str
+    """A text that is accepted."""
+    holds_secret = False
+    """Whether a value is or contains a `Secret`."""
+    ambiguous = False
+    """Whether a text may read back as something else, so that writing has to try."""
+
+    @abstractmethod
+    def parse(self, value: object, key: str = "") -> Any:
+        """Return `value`, text or typed, as a value of this type. `key` is its key in a map, if it is in one."""
+
+    @abstractmethod
+    def text(self, value: Any) -> str:
+        """Return the text that `parse` reads as `value`."""
+
+    @abstractmethod
+    def owns(self, value: object) -> bool:
+        """Whether `value` is of this type already: unions choose by it."""
+
+    def json(self, value: Any) -> object:
+        """Return what stands for `value` inside a JSON array or object."""
+        return self.text(value)
+
+
+@dataclass(frozen=True)
+class Scalar(Kind):
+    """A type that reads one text as one value."""
+
+    type: type
+    expects: str
+    example: str
+    read: Callable[[object], object]
+    write: Callable[[Any], str] = str
+    plain: bool = False  # JSON has this type itself
+
+    def parse(self, value: object, key: str = "") -> Any:
+        return self.read(value)
+
+    def text(self, value: Any) -> str:
+        return self.write(value)
+
+    def owns(self, value: object) -> bool:
+        lookalike = {int: (bool, ByteSize), date: (datetime,)}.get(self.type, ())
+        return isinstance(value, self.type) and not isinstance(value, lookalike)
+
+    def json(self, value: Any) -> object:
+        return value if self.plain else self.write(value)
+
+    @property
+    def holds_secret(self) -> bool:  # type: ignore[override]
+        return self.type is Secret
+
+
+def _read_str(value: object) -> str:
+    if isinstance(value, str):
+        return str(value.value) if isinstance(value, Enum) else value
+    raise Unfit
+
+
+def _read_bool(value: object) -> bool:
+    found = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
+    if isinstance(found, bool):
+        return found
+    raise Unfit
+
+
+def _read_int(value: object) -> int:
+    if isinstance(value, str):
+        if re.fullmatch(r"\s*[+-]?[0-9]+\s*", value):
+            return int(value)
+    elif not isinstance(value, bool) and hasattr(value, "__index__"):
+        return int(operator.index(value))
+    raise Unfit
+
+
+def _read_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "_" in str(value):
+        raise Unfit
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise Unfit("too large") from error
+    if math.isnan(number):
+        raise Unfit
+    return number
+
+
+def _read_datetime(value: object) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(_read_str(value).strip())
+
+
+def _read_date(value: object) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    return date.fromisoformat(_read_str(value).strip())
+
+
+def _read_path(value: object) -> Path:
+    return Path(value) if isinstance(value, os.PathLike) else Path(_read_str(value))
+
+
+def _read_duration(value: object) -> Duration:
+    return Duration(value if isinstance(value, timedelta) else _read_str(value))
+
+
+def _read_bytes(value: object) -> ByteSize:
+    return ByteSize(value if isinstance(value, str) else _read_int(value))
+
+
+def _read_secret(value: object) -> Secret:
+    return value if isinstance(value, Secret) else Secret(_read_str(value))
+
+
+SCALARS: Final = {
+    kind.type: kind
+    for kind in (
+        Scalar(str, "a text", "abc", _read_str, plain=True),
+        Scalar(bool, "true or false", "true", _read_bool, lambda value: str(value).lower(), plain=True),
+        Scalar(int, "a whole number", "10", _read_int, plain=True),
+        Scalar(float, "a number", "0.5", _read_float, repr, plain=True),
+        Scalar(Duration, "a duration with a unit", "30s", _read_duration, lambda value: value.text),
+        Scalar(timedelta, "a duration with a unit", "30s", _read_duration, lambda value: Duration(value).text),
+        Scalar(ByteSize, "a size in bytes", "128m", _read_bytes, lambda value: value.text),
+        Scalar(datetime, "a date and time", "2024-05-01T12:00:00Z", _read_datetime, datetime.isoformat),
+        Scalar(date, "a date", "2024-05-01", _read_date, date.isoformat),
+        Scalar(Path, "a path", "/data/in", _read_path),
+        Scalar(Secret, "a secret or a reference to one", "env:NAME", _read_secret, unprotected),
+    )
+}
+TEXTUAL: Final = (str, Path)  # any text is a value of these
+
+
+class Choice(Kind):
+    """One of a few values: `Literal` and `Enum`."""
+
+    def __init__(self, texts: Sequence[str], values: Sequence[object], also: Iterable[tuple[str, object]] = ()) -> None:
+        self.texts, self._values = tuple(texts), tuple(values)
+        if not texts:
+            raise Unfit("there is nothing to choose from")
+        if len(set(texts)) < len(texts):
+            raise Unfit("two of its choices are written the same")
+        exact = {**dict(also), **dict(zip(texts, values, strict=True))}
+        folded: dict[str, object] = {}
+        for text, value in exact.items():
+            folded.setdefault(text.lower(), value)
+        self._by_text = {**folded, **exact}
+        self.expects = "one of " + ", ".join(repr(text) for text in texts)
+        self.example = texts[0]
+
+    def parse(self, value: object, key: str = "") -> Any:
+        if isinstance(value, str) and not isinstance(value, Enum):
+            wanted = value if value in self._by_text else value.strip().lower()
+            if wanted in self._by_text:
+                return self._by_text[wanted]
+            near = difflib.get_close_matches(value, self.texts, 1)
+            raise Unfit(f"did you mean {near[0]!r}?" if near else "")
+        if self.owns(value):
+            return value
+        raise Unfit
+
+    def text(self, value: Any) -> str:
+        return next(t for t, v in zip(self.texts, self._values, strict=True) if type(v) is type(value) and v == value)
+
+    def owns(self, value: object) -> bool:
+        return any(type(choice) is type(value) and choice == value for choice in self._values)
+
+
+def choice_text(choice: object) -> str:
+    """Return how a choice is written: a member of an enum of texts by its text, of another enum by its name."""
+    if isinstance(choice, Enum):
+        return choice.value if isinstance(choice.value, str) else choice.name
+    return str(choice).lower() if isinstance(choice, bool) else str(choice)

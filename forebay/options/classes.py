@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a class, derived from its annotations.
+
+The author's mistakes are `ContractError`s, raised when the options are first asked for and never while the class is
+made: a class of a notebook is rebuilt empty, then filled, when a worker unpickles it.
+
+Rules: OPT-1 the type of an option can be read from text. OPT-2 its default fits its type. OPT-3 no two options answer
+to the same name. OPT-4 an option hides nothing of its base classes, and nothing hides an option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from forebay.errors import ConfigurationError, ContractError
+from forebay.options._composites import READABLE, Map, kind_of
+from forebay.options._hints import documented, own_annotations, resolved
+from forebay.options._kinds import SCALARS
+from forebay.options.spec import METADATA, REQUIRED, Declared, OptionSpec
+
+# Per class, with what it was derived from: a class that was empty when first asked gets another answer later.
+_cache: weakref.WeakKeyDictionary[type, tuple[object, tuple[OptionSpec, ...]]] = weakref.WeakKeyDictionary()
+
+
+def class_options(cls: type) -> tuple[OptionSpec, ...]:
+    """Return the options of a class: its annotated attributes, those of base classes first, without ClassVars.
+
+    Called by `register`, `run` and the like, and whenever an instance is made; any thread.
+
+    Raises:
+        ContractError: The author declared something that cannot work (rules OPT-1 to OPT-4).
+    """
+    stamp = tuple((tuple(own_annotations(base)), id(vars(base).get("__dataclass_fields__"))) for base in cls.__mro__)
+    known = _cache.get(cls)
+    if known is None or known[0] != stamp:
+        known = _cache[cls] = (stamp, _derive(cls))
+    return known[1]
+
+
+def merge_specs(*groups: Iterable[OptionSpec]) -> tuple[OptionSpec, ...]:
+    """Return the options of several owners as one list, to be parsed together: a source's and its host's.
+
+    Raises:
+        ContractError: Two of them answer to one name, or a prefix of one takes a name of another (OPT-3).
+    """
+    merged = tuple(spec for group in groups for spec in group)
+    _refuse_clashes(merged)
+    return merged
+
+
+def camel_case(name: str) -> str:
+    """Return the name of an option in Spark: `max_bytes_` → `maxBytes`."""
+    return re.sub(r"(?<=[^_])_+([^_])", lambda match: match[1].upper(), name.rstrip("_"))
+
+
+def _derive(cls: type) -> tuple[OptionSpec, ...]:
+    specs: dict[str, OptionSpec] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        annotations, documents = own_annotations(base), documented(base)
+        for name in sorted((vars(base).keys() & specs.keys()) - annotations.keys()):
+            raise _mistake(
+                cls,
+                "OPT-4",
+                f"{base.__name__} sets {name!r}, an option of {specs[name].owner}, without an annotation",
+                f"write `{name}: <type> = …`, which changes the default",
+            )
+        for name, annotation in annotations.items():
+            field = _field(base, name)
+            hint = _hint(cls, base, name, annotation) if field else None
+            if field is not None and hint is not None:
+                _refuse_hiding(cls, base, name, field)
+                specs[name] = _spec(base, name, hint, field, documents.get(name, ""))
+    _refuse_clashes(specs.values())
+    return tuple(specs.values())
+
+
+def _field(base: type, name: str) -> dataclasses.Field[Any] | None:
+    """The dataclass field of an annotated attribute, made or to be made; None if no constructor takes it."""
+    fields: Mapping[str, Any] = vars(base).get("__dataclass_fields__", {})
+    found = fields.get(name, vars(base).get(name, dataclasses.MISSING))
+    if not isinstance(found, dataclasses.Field):
+        found = dataclasses.field() if _is_missing(found) else dataclasses.field(default=found)
+    return found if found.init else None
+
+
+def _is_missing(value: object) -> bool:
+    # By type: a class that is pickled by value brings its own copy of MISSING.
+    return isinstance(value, type(dataclasses.MISSING))
+
+
+def _hint(cls: type, base: type, name: str, annotation: object) -> Any:
+    """The type of an option; None for what is no option: ClassVar and KW_ONLY."""
+    try:
+        hint = resolved(base, annotation)
+    except Exception as error:  # an annotation is code: it may raise anything
+        raise _mistake(
+            cls,
+            "OPT-1",
+            f"the type {annotation!r} of {name!r} means nothing here: {error}",
+            "define or import it at the top level of the module or cell, not under TYPE_CHECKING",
+        ) from error
+    if hint is dataclasses.KW_ONLY or typing.ClassVar in (hint, typing.get_origin(hint)):
+        return None
+    if isinstance(hint, dataclasses.InitVar) or name.startswith("_"):
+        raise _mistake(
+            cls, "OPT-1", f"{name!r} cannot be an option", "leave its annotation out, or make it ClassVar[…]"
+        )
+    return hint
+
+
+def _refuse_hiding(cls: type, base: type, name: str, field: dataclasses.Field[Any]) -> None:
+    for earlier in base.__mro__[1:-1]:
+        annotations = own_annotations(earlier)
+        if name in annotations:
+            if _hint(cls, earlier, name, annotations[name]) is None:
+                raise _mistake(
+                    cls,
+                    "OPT-4",
+                    f"{name!r} is an attribute of {earlier.__name__}, no option",
+                    f"set it without an annotation (`{name} = …`), or choose another name",
+                )
+        elif name in vars(earlier):
+            # A property gives way to a default, but it would refuse the value of a required option.
+            hidden = vars(earlier)[name]
+            required = _is_missing(field.default)
+            if required or callable(hidden) or isinstance(hidden, (classmethod, staticmethod)):
+                raise _mistake(
+                    cls, "OPT-4", f"the option {name!r} would hide {earlier.__name__}.{name}", "choose another name"
+                )
+
+
+def _spec(owner: type, name: str, hint: Any, field: dataclasses.Field[Any], document: str) -> OptionSpec:
+    declared = field.metadata.get(METADATA, Declared())
+    factory: Any = field.default_factory
+    notes = " ".join(note for note in getattr(hint, "__metadata__", ()) if isinstance(note, str))
+    try:
+        kind = kind_of(hint)
+    except ValueError as error:
+        raise _mistake(owner, "OPT-1", f"the option {name!r}: {error}", f"use {READABLE}") from error
+    spec = OptionSpec(
+        python_name=name,
+        name=declared.name or camel_case(name),
+        type=hint,
+        default=REQUIRED if _is_missing(field.default) else field.default,
+        default_factory=None if _is_missing(factory) else factory,
+        doc=declared.doc or notes or document,
+        aliases=declared.aliases,
+        prefix=declared.prefix,
+        may_change=declared.may_change,
+        secret=declared.secret,
+        owner=owner.__name__,
+        kind=kind,
+    )
+    if spec.prefix is not None and not (isinstance(kind, Map) and kind.key is SCALARS[str]):
+        raise _mistake(owner, "OPT-1", f"the prefix option {name!r} is no dict[str, …]", "change its type or prefix")
+    if not spec.required:
+        try:
+            spec.fresh_default()
+        except ConfigurationError as error:
+            raise _mistake(
+                owner, "OPT-2", f"the default does not fit: {error.message}", "change the default or the type"
+            ) from error
+    return spec
+
+
+def _refuse_clashes(specs: Collection[OptionSpec]) -> None:
+    for first, second, what in _clashes(tuple(specs)):
+        if first.owner == second.owner:
+            owners = f"{first.owner} has two options, {first.python_name!r} and {second.python_name!r}, called {what}"
+        else:
+            owners = f"{first.owner}.{first.python_name} and {second.owner}.{second.python_name} are both called {what}"
+        raise ContractError(owners, option=what, rule="OPT-3", advice="give one of them another name (`name=`)")
+
+
+def _clashes(specs: tuple[OptionSpec, ...]) -> Iterator[tuple[OptionSpec, OptionSpec, str]]:
+    for at, first in enumerate(specs):
+        for second in specs[at + 1 :]:
+            for spelling in sorted(first.spellings & second.spellings):
+                yield first, second, spelling
+            if first.prefix is not None and second.prefix is not None and first.prefix.lower() == second.prefix.lower():
+                yield first, second, first.shown_name
+            # Inside one class an exact name under its own prefix is meant so: `kafka.group.id` beside `kafka.*`.
+            if first.owner != second.owner:
+                for one, other in ((first, second), (second, first)):
+                    if one.prefix and any(spelling.startswith(one.prefix.lower()) for spelling in other.spellings):
+                        yield first, second, one.shown_name
+
+
+def _mistake(cls: type, rule: str, message: str, advice: str) -> ContractError:
+    return ContractError(f"{cls.__name__}: {message}", source=cls.__name__, rule=rule, advice=advice)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From given options to typed values, with errors that name what is wrong, what is missing and what was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.errors import ConfigurationError
+from forebay.options.classes import class_options
+from forebay.options.spec import OptionSpec
+
+
+@dataclass(frozen=True)
+class Given:
+    """One option as the user wrote it: `key` is the rest of the name behind a prefix, empty without one."""
+
+    written: str
+    value: object
+    key: str = ""
+
+
+def parse_options(
+    specs: Iterable[OptionSpec],
+    given: Mapping[str, object],
+    *,
+    source: str,
+    defaults: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return a value for every option, by Python name: the given ones, and the defaults of the others.
+
+    Called by the hosts with what the user wrote. Names are matched without regard to case, as Spark name, Python name
+    or alias; an exact name goes before a prefix, a longer prefix before a shorter one.
+
+    Args:
+        specs: All options that are understood: see `merge_specs`.
+        given: What the user wrote: texts, as Spark and a command line give them, or typed values.
+        source: The format name, for messages.
+        defaults: Values, by Python name, that replace the declared defaults.
+
+    Raises:
+        ConfigurationError: An option is unknown, given twice with different values, of the wrong type, or missing.
+    """
+    specs = tuple(specs)
+    sorted_out, unknown = sort_out(specs, given)
+    if unknown:
+        raise _unknown(specs, unknown, source)
+    values: dict[str, Any] = {}
+    missing: list[OptionSpec] = []
+    for spec in specs:
+        if spec.python_name in sorted_out:
+            values[spec.python_name] = value_of(spec, sorted_out[spec.python_name], source)
+        elif defaults and spec.python_name in defaults:
+            values[spec.python_name] = spec.convert(defaults[spec.python_name], source=source)
+        elif spec.required:
+            missing.append(spec)
+        else:
+            values[spec.python_name] = spec.fresh_default()
+    if missing:
+        raise _missing(missing, source)
+    return values
+
+
+def coerce_fields(instance: object, *, source: str | None = None) -> None:
+    """Check and convert the fields of a dataclass whose options were given in Python, in place.
+
+    Called in `__post_init__`, on whichever thread makes the instance; never when it is unpickled. Texts are accepted
+    for every type, as in `KafkaSource(max_wait="500ms")`; mutable values are copied.
+
+    Args:
+        instance: A dataclass, frozen or not.
+        source: For messages; the name of the class unless given.
+
+    Raises:
+        ConfigurationError: A value does not fit.
+        ContractError: The class itself declares something that cannot work.
+    """
+    for spec in class_options(type(instance)):
+        value = spec.convert(
+            getattr(instance, spec.python_name), written=spec.python_name, source=source or type(instance).__name__
+        )
+        object.__setattr__(instance, spec.python_name, value)
+
+
+def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[dict[str, list[Given]], list[str]]:
+    """Return what was given for each option, by Python name, and the names that are no option's."""
+    by_spelling = {spelling: spec for spec in specs for spelling in spec.spellings}
+    prefixes = {spec.prefix.lower(): spec for spec in specs if spec.prefix is not None}
+    sorted_out: dict[str, list[Given]] = {}
+    unknown = []
+    for written, value in given.items():
+        name = written.lower()
+        prefix = max((p for p in prefixes if name.startswith(p) and name != p), key=len, default=None)
+        if name in by_spelling:
+            sorted_out.setdefault(by_spelling[name].python_name, []).append(Given(written, value))
+        elif prefix is not None:
+            entry = Given(written, value, written[len(prefix) :])
+            sorted_out.setdefault(prefixes[prefix].python_name, []).append(entry)
+        else:
+            unknown.append(written)
+    return sorted_out, unknown
+
+
+def value_of(spec: OptionSpec, found: Sequence[Given], source: str) -> Any:
+    """Return the one value of an option that was given at least once; a prefix collects all of its entries.
+
+    Raises:
+        ConfigurationError: A value does not fit, or two disagree.
+    """
+    if spec.prefix is None:
+        values = [spec.convert(one.value, written=one.written, source=source) for one in found]
+        for one, value in zip(found, values, strict=True):
+            if value != values[0]:
+                raise _disagreement(spec, found[0], one, source)
+        return values[0]
+    entries: dict[str, tuple[Given, object]] = {}
+    for one in found:
+        value = spec.convert(one.value, written=one.written, source=source, key=one.key)
+        for key, entry in {one.key: value}.items() if one.key else value.items():
+            if key in entries and entries[key][1] != entry:
+                raise _disagreement(spec, entries[key][0], one, source)
+            entries[key] = (one, entry)
+    return {key: entry for key, (_, entry) in entries.items()}
+
+
+def _disagreement(spec: OptionSpec, first: Given, second: Given, source: str) -> ConfigurationError:
+    values = ""
+    if not (spec.hides(first.key) or spec.hides(second.key) or spec.kind.holds_secret or spec.prefix):
+        values = f": {first.value!r} and {second.value!r}"
+    return ConfigurationError(
+        f"{first.written!r} and {second.written!r} are the same option with different values{values}",
+        source=source,
+        option=second.written,
+        advice=f"give only {spec.shown_name!r}",
+    )
+
+
+def _unknown(specs: Sequence[OptionSpec], unknown: Sequence[str], source: str) -> ConfigurationError:
+    known = sorted({spec.shown_name for spec in specs}, key=str.lower)
+    answers = {spelling: spec.name for spec in specs if not spec.prefix for spelling in spec.spellings}
+    answers |= {alias.lower(): alias for spec in specs for alias in spec.aliases}
+    sentences = [_unknown_name(name, specs, answers) for name in unknown]
+    return ConfigurationError(
+        f"{source} has no such option: " + "; ".join(sentences),
+        source=source,
+        option=", ".join(unknown),
+        advice=f"the options are {', '.join(known)}" if known else "leave it out: there are no options",
+    )
+
+
+def _unknown_name(name: str, specs: Sequence[OptionSpec], answers: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name.lower(), answers, 1)
+    if near:
+        return f"{name!r}, did you mean {answers[near[0]]!r}?"
+    # kafaka.group.id: the part before the dot is compared with the prefixes.
+    heads = {spec.prefix.lower(): spec.prefix for spec in specs if spec.prefix}
+    head, dot, rest = name.partition(".")
+    near = difflib.get_close_matches(head.lower() + dot, heads, 1)
+    return f"{name!r}, did you mean {heads[near[0]] + rest!r}?" if near else repr(name)
+
+
+def _missing(missing: Collection[OptionSpec], source: str) -> ConfigurationError:
+    names = [f"{spec.name!r} ({spec.doc or spec.kind.expects})" for spec in missing]
+    examples = ", ".join(f"{spec.name}={spec.kind.example}" for spec in missing)
+    return ConfigurationError(
+        f"{source} needs {'an option that is' if len(names) == 1 else 'options that are'} missing: {', '.join(names)}",
+        source=source,
+        option=", ".join(spec.name for spec in missing),
+        advice=f"give {'it' if len(names) == 1 else 'them'}, for example {examples}",
+    )

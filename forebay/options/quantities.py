@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantities with units, as types of options: durations and byte sizes."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from fractions import Fraction
+from typing import Final, Self
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_MICROSECONDS: Final = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+_TIME_WORDS: Final = {
+    "us": "us µs usec usecs microsecond microseconds",
+    "ms": "ms msec msecs millis millisecond milliseconds",
+    "s": "s sec secs second seconds",
+    "m": "m min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "d": "d day days",
+    "w": "w week weeks",
+}
+_TIME_UNITS: Final = {word: _MICROSECONDS[unit] for unit, words in _TIME_WORDS.items() for word in words.split()}
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)")
+_ISO = re.compile(r"p(?:(N)w)?(?:(N)d)?(?:t(?:(N)h)?(?:(N)m)?(?:(N)s)?)?".replace("N", r"[0-9]+(?:\.[0-9]+)?"))
+_BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+_BYTE_UNITS: Final = {
+    word: 1024**power
+    for power, words in enumerate(("b byte bytes", "k kb kib", "m mb mib", "g gb gib", "t tb tib", "p pb pib"))
+    for word in words.split()
+}
+
+
+class Duration(timedelta):
+    """A length of time, 0 or more: a timedelta made of seconds or of a text. Arithmetic gives plain timedeltas.
+
+    Texts: parts with units (`30s`, `500ms`, `1h30m`, `1 minute 30 seconds`), or ISO 8601 (`PT1M30S`).
+
+    Args:
+        value: Seconds, a text, or another length of time.
+
+    Raises:
+        ValueError: The text is no duration, or has parts of a microsecond, or the value is negative.
+    """
+
+    def __new__(cls, value: float | str | timedelta = 0) -> Self:
+        """Make a duration of seconds, a text or a timedelta."""
+        try:
+            if isinstance(value, str):
+                microseconds = _parse_duration(value)
+            else:
+                microseconds = (value if isinstance(value, timedelta) else timedelta(seconds=value)) // _MICROSECOND
+            if microseconds < 0:
+                raise ValueError("a duration is 0 or more")
+            return super().__new__(cls, microseconds=microseconds)
+        except OverflowError as error:
+            raise ValueError("too long") from error
+
+    @property
+    def text(self) -> str:
+        """The duration in the largest unit that divides it, for example `90s` or `5m`."""
+        microseconds = self // _MICROSECOND
+        unit = [unit for unit, size in _MICROSECONDS.items() if microseconds % size == 0][-1] if microseconds else "s"
+        return f"{microseconds // _MICROSECONDS[unit]}{unit}"
+
+    def __float__(self) -> float:
+        return self.total_seconds()
+
+    def __repr__(self) -> str:
+        return f"Duration({self.text!r})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return (type(self), (self.text,))
+
+
+def _parse_duration(text: str) -> int:
+    text = text.strip().lower()
+    total = Fraction(0)
+    if text.startswith("p"):
+        match = _ISO.fullmatch(text)
+        if match is None or not any(match.groups()) or text.endswith("t"):
+            raise ValueError("not an ISO 8601 duration of weeks, days, hours, minutes and seconds")
+        for unit, number in zip("wdhms", match.groups(), strict=True):
+            total += Fraction(number or 0) * _MICROSECONDS[unit]
+    elif text != "0":
+        total = _sum_of_parts(text)
+    if total.denominator != 1:
+        raise ValueError("finer than a microsecond")
+    return total.numerator
+
+
+def _sum_of_parts(text: str) -> Fraction:
+    total, at = Fraction(0), 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None:
+            raise ValueError("every number needs a unit: us, ms, s, m, h, d or w")
+        number, unit = part.groups()
+        if unit not in _TIME_UNITS:
+            raise ValueError(f"no unit of time is called {unit!r}; there are us, ms, s, m, h, d and w")
+        total += Fraction(number) * _TIME_UNITS[unit]
+        at = part.end()
+    if not at:
+        raise ValueError("empty")
+    return total
+
+
+class ByteSize(int):
+    """A number of bytes: an int that also reads `64k`, `128m`, `1.5GB`. Units are powers of 1024, as in Spark.
+
+    Args:
+        value: The bytes, or a text; what is not a whole number of bytes is rounded down.
+
+    Raises:
+        ValueError: The text is no size, or the size is negative.
+    """
+
+    def __new__(cls, value: int | str = 0) -> Self:
+        """Make a size of a number of bytes or of a text."""
+        size = _parse_bytes(value) if isinstance(value, str) else int(value)
+        if size < 0:
+            raise ValueError("a size is 0 or more")
+        return super().__new__(cls, size)
+
+    @property
+    def text(self) -> str:
+        """The size in the largest unit that divides it, for example `128m`."""
+        for unit in ("p", "t", "g", "m", "k"):
+            if self and self % _BYTE_UNITS[unit] == 0:
+                return f"{self // _BYTE_UNITS[unit]}{unit}"
+        return str(int(self))
+
+
+def _parse_bytes(text: str) -> int:
+    match = _BYTES.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError("not a number with a unit")
+    number, unit = match.groups()
+    if unit and unit not in _BYTE_UNITS:
+        raise ValueError(f"no unit of bytes is called {unit!r}; there are b, k, m, g, t and p")
+    return int(Fraction(number) * _BYTE_UNITS[unit or "b"])

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secrets as a type of options: never shown, and looked up where they are used."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from forebay.errors import ConfigurationError
+
+REDACTED: Final = "***"
+"""What is shown in place of a secret."""
+
+_ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
+_FILE = re.compile(r"file:(?://)?((?:/|[A-Za-z]:[/\\]).+)", re.DOTALL)
+
+
+class Secret:
+    """A text that is never shown: a password, a token, a key.
+
+    The text is the secret itself, or says where to find it: `env:NAME` (an environment variable) or `file:/path`
+    (the content of a file, without its last line break). A reference is looked up by `reveal`, so on the machine and
+    in the process that needs the secret. `repr`, `str` and `format` show a reference, and of any other text nothing.
+    Pickling keeps the text, because secrets travel to workers; prefer references, which do not.
+
+    Args:
+        text: The secret, or a reference. A secret that itself begins with `env:` or `file:` needs a reference.
+
+    Raises:
+        ConfigurationError: The text begins like a reference and is none.
+    """
+
+    __slots__ = ("_text",)
+    _text: str
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a Secret is made of a str, not of {type(text).__name__}")
+        if text.startswith(("env:", "file:")) and not _ENV.fullmatch(text) and not _FILE.fullmatch(text):
+            # The text is not repeated: it may be a secret that happens to begin like this.
+            raise ConfigurationError(
+                "a secret that begins with 'env:' or 'file:' must be a reference",
+                advice="write env:NAME (letters, digits, underscores) or file:/absolute/path",
+            )
+        object.__setattr__(self, "_text", text)
+
+    @property
+    def reference(self) -> str | None:
+        """The text `env:NAME` or `file:/path`, which may be shown and stored; None when the text is the secret."""
+        return self._text if self._text.startswith(("env:", "file:")) else None
+
+    def reveal(self) -> str:
+        """Return the secret itself, looking a reference up now.
+
+        Called by connector code where the secret is used, on any thread and in any process. What is returned is a
+        plain str that nothing protects: hand it to the client and keep no copy.
+
+        Raises:
+            ConfigurationError: The environment variable or the file of a reference is not there.
+        """
+        if match := _ENV.fullmatch(self._text):
+            return _from_environment(match.group(1), self._text)
+        if match := _FILE.fullmatch(self._text):
+            return _from_file(match.group(1), self._text)
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Secret({self.reference or REDACTED!r})"
+
+    def __str__(self) -> str:
+        return self.reference or REDACTED
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Secret cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a Secret cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return (Secret, (self._text,))
+
+
+def unprotected(secret: Secret) -> str:
+    """Return the text a `Secret` was made of, reference or not: for `format_options(reveal=True)` only."""
+    return secret._text  # noqa: SLF001 - the one place that may
+
+
+def _from_environment(name: str, reference: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ConfigurationError(
+            f"the environment variable {name} of the secret {reference} is not set in this process",
+            advice=f"set {name} where the secret is used: on Spark that is every worker, and the driver too",
+        )
+    return value
+
+
+def _from_file(path: str, reference: str) -> str:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the file of the secret {reference} cannot be read: {error.strerror or type(error).__name__}",
+            advice=f"put a readable file at {path} where the secret is used: on Spark that is every worker",
+        ) from error
+    text = _decoded(content)
+    if text is None:
+        raise ConfigurationError(
+            f"the file of the secret {reference} is not UTF-8 text", advice="write the secret as UTF-8 text"
+        )
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _decoded(content: bytes) -> str | None:
+    # The decoding error holds the bytes of the secret, so nothing is raised while it is handled: no chain keeps it.
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+_SENSITIVE = re.compile(
+    r"secret|passw(?:or)?d|passphrase|token|credential|(?:access|private|api)[._-]?key|jaas|\.key$", re.IGNORECASE
+)
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether a key of a free-form map (`kafka.ssl.key.password`) names something that must not be shown."""
+    return _SENSITIVE.search(key) is not None

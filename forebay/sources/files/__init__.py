@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Format `forebay_files`: CSV, JSON lines, Parquet and text files, wherever they lie."""
+
+from __future__ import annotations
+
+from forebay.sources.files.source import FileSource, FileSplit
+
+__all__ = ["FileSource", "FileSplit"]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns that do not come from inside a file: those of its directories, and `_metadata`."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.storage.file_status import FileStatus, spark_file_name, spark_file_path
+from forebay.storage.partition_values import partition_value
+from forebay.storage.partitions import merge_schema
+from forebay.storage.timestamps import time_zone
+
+METADATA = "_metadata"
+_ROW_INDEX = "row_index"
+_INSIDE = b"forebay.inside"
+_FIELDS = (
+    pa.field("file_path", pa.string()),
+    pa.field("file_name", pa.string()),
+    pa.field("file_size", pa.int64()),
+    pa.field("file_block_start", pa.int64()),
+    pa.field("file_block_length", pa.int64()),
+    pa.field("file_modification_time", pa.timestamp("us", "UTC")),
+)
+
+
+def metadata_type(format_name: str) -> pa.StructType:
+    """Return the type of `_metadata`: that of Spark's own hidden column, where Parquet has one field more."""
+    return pa.struct([*_FIELDS, *([pa.field(_ROW_INDEX, pa.int64())] if format_name == "parquet" else [])])
+
+
+def is_metadata_type(data_type: pa.DataType, format_name: str) -> bool:
+    """Whether a type that the user wrote for `_metadata` has fields of Spark's own only, some or all of them."""
+    if not isinstance(data_type, pa.StructType) or not data_type.num_fields:
+        return False
+    known = {field.name: field.type for field in metadata_type(format_name)}
+    return all(known.get(field.name) == field.type for field in data_type)
+
+
+def metadata_value(status: FileStatus, start: int, length: int, data_type: pa.DataType) -> pa.Scalar:
+    """Return the `_metadata` of the rows of one slice of a file, with null for what differs from row to row."""
+    values = {
+        "file_path": spark_file_path(status.path),
+        "file_name": spark_file_name(status.path),
+        "file_size": status.size,
+        "file_block_start": start,
+        "file_block_length": length,
+        "file_modification_time": status.modified_ms * 1000,
+    }
+    return pa.scalar(values, data_type)
+
+
+def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
+    """Return the schema of a table. A partition column that is also in the files remembers what it is there.
+
+    The directory's value is what is read, but where columns are found by their place, the file's must be known.
+    """
+    inside = {field.name.lower(): field for field in data}
+    outside = {field.name.lower() for field in partition}
+    fields = []
+    for field in merge_schema(data, partition):
+        name = field.name.lower()
+        both = name in inside and name in outside
+        # As text: Spark reads metadata of columns as UTF-8.
+        memory = {_INSIDE: b64encode(pa.schema([inside[name]]).serialize())} if both else None
+        fields.append(field.with_metadata(memory))
+    return pa.schema(fields)
+
+
+def data_schema(full: pa.Schema, partitions: Iterable[str]) -> pa.Schema:
+    """Return what is inside the files: all but `_metadata`, and partition columns unless they are there too."""
+    outside = {METADATA, *(name.lower() for name in partitions)}
+    fields = []
+    for field in full:
+        memory = (field.metadata or {}).get(_INSIDE)
+        if field.name.lower() not in outside:
+            fields.append(field)
+        elif memory is not None:
+            fields.append(pa.ipc.read_schema(pa.py_buffer(b64decode(memory))).field(0))
+    return pa.schema(fields)
+
+
+def partition_scalars(partitions: Mapping[str, str], schema: pa.Schema, zone: str) -> dict[str, pa.Scalar]:
+    """Return the values of a file's directories for the columns of `schema` that name them, by column name.
+
+    Raises:
+        ConfigurationError: A text is no value of the column's type.
+    """
+    texts = {name.lower(): text for name, text in partitions.items()}
+    return {
+        field.name: partition_value(texts[field.name.lower()], field.type, time_zone(zone), field.name)
+        for field in schema
+        if field.name.lower() in texts
+    }
+
+
+def assemble(
+    batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar], schema: pa.Schema, after: int
+) -> pa.RecordBatch:
+    """Return a record batch of `schema`: columns of the file by name, the others the same value in every row.
+
+    Args:
+        batch: What the format gave.
+        constants: Values of partition columns and `_metadata`.
+        schema: The columns wanted.
+        after: The position after the batch, which for Parquet is a row index.
+    """
+    if not constants and batch.schema.equals(schema):
+        return batch
+    rows = batch.num_rows
+    columns = [pa.repeat(constants[name], rows) if name in constants else batch.column(name) for name in schema.names]
+    for index, field in enumerate(schema):
+        if field.name == METADATA and METADATA in constants and isinstance(field.type, pa.StructType):
+            columns[index] = _numbered(columns[index], field.type, after - rows)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _numbered(array: pa.Array, data_type: pa.StructType, first: int) -> pa.Array:
+    """Fill in `row_index`, if it is asked for, from that of the first row on."""
+    at = data_type.get_field_index(_ROW_INDEX)
+    if at < 0:
+        return array
+    parts = [pc.struct_field(array, [number]) for number in range(data_type.num_fields)]
+    parts[at] = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), len(array)), start=first - 1)
+    return pa.StructArray.from_arrays(parts, fields=list(data_type))

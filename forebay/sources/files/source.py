@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file source and its splits."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.base import FileFormat
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumeratorContext
+from forebay.framework.host_options import HostOptions
+from forebay.framework.reader import SourceReaderContext
+from forebay.framework.source import Source
+from forebay.framework.split import Split
+from forebay.framework.split_reader import SplitReader
+from forebay.options import ByteSize, OptionSpec, Secret, class_options, option
+from forebay.sources.files import catalog
+from forebay.sources.files.columns import METADATA, is_metadata_type, metadata_type, with_partitions
+from forebay.storage.file_index import FileIndex, ListOptions, list_files
+from forebay.storage.file_status import FileStatus
+from forebay.storage.storage_options import StorageOptions
+from forebay.storage.stored_file import StoredFile
+
+if TYPE_CHECKING:
+    FormatOptions = Mapping[str, str | bool | int | float]
+else:
+    # Kept as texts: what "1" or "TRUE" means, only the format knows.
+    FormatOptions = dict[str, str]
+
+
+class FileSplit(Split):
+    """One file, as it was listed. The position is what its format says: a byte offset, or a row index.
+
+    Args:
+        size: Bytes of the whole file.
+        modified_at: Nanoseconds since 1970 of the last change; 0 where the store does not say.
+        etag: The store's own mark of the content, if it has one.
+        partitions: Names and raw texts of the partition columns, outermost first.
+        weight: Estimated bytes of a slice; None for the whole file.
+        block: First byte and length of a slice as `_metadata` shows them; None where nothing shows them.
+    """
+
+    size: int
+    modified_at: int
+    etag: str | None = None
+    partitions: tuple[tuple[str, str], ...] = ()
+    weight: int | None = None
+    block: tuple[int, int] | None = None
+
+    @property
+    def status(self) -> FileStatus:
+        """The file as it was listed: what a reader checks it against."""
+        return FileStatus(self.id, self.size, self.modified_at, self.etag)
+
+
+class FileSource(Source):
+    """Reads CSV, JSON lines, Parquet and text files with Spark's own options, slicing big ones.
+
+    Options that are not listed here belong to the file format, such as `header` and `sep` for CSV:
+    `FileSource(path="orders.csv", format_options={"header": True})`.
+    """
+
+    path: str | None = option(default=None, doc="a file, a directory, a glob, or a URL of one")
+    paths: list[str] = option(default_factory=list, doc="several of them")
+    file_format: str | None = option(default=None, doc="csv, json, parquet or text; not set: as the suffixes say")
+    path_glob_filter: str | None = option(default=None, doc="read only files whose name matches this glob")
+    recursive_file_lookup: bool = option(default=False, doc="read nested directories too, without partition columns")
+    modified_before: str | None = option(default=None, doc="read only files last changed before this time")
+    modified_after: str | None = option(default=None, doc="read only files last changed after this time")
+    base_path: str | None = option(default=None, doc="the root directory, where partition columns begin")
+    partition_type_inference: bool = option(
+        default=True, doc="infer the types of partition columns; else they are strings"
+    )
+    include_metadata: bool = option(default=False, doc="add the column _metadata with what Spark's own has")
+    ignore_missing_files: bool = option(default=False, doc="leave out files that are gone by the time they are read")
+    ignore_corrupt_files: bool = option(default=False, doc="keep what could be read of a damaged file, and go on")
+    max_partition_bytes: ByteSize = option(default="128m", doc="most bytes of a file in one slice")
+    time_zone: str = option(default="UTC", doc="zone of times without one; on Spark the session's by default")
+    storage: dict[str, Secret] = option(
+        default_factory=dict, prefix="storage.", doc="arguments of the store of a URL, for fsspec"
+    )
+    format_options: FormatOptions = option(default_factory=dict, prefix="", doc="the options of the file format")
+
+    name: ClassVar[str] = "forebay_files"
+    split_class: ClassVar[type[Split]] = FileSplit
+
+    _schema: ClassVar[pa.Schema | None] = None
+    _columns: ClassVar[tuple[str, ...] | None] = None
+    _found: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        if isinstance(self.format_options, Mapping):
+            texts = {name: _text(value) for name, value in self.format_options.items()}
+            object.__setattr__(self, "format_options", texts)
+        # What the listed files tell: one memory for all copies of this source, and pickled along.
+        object.__setattr__(self, "_found", {})
+        super().__post_init__()
+
+    def check(self) -> None:
+        """Refuse a source without a path, of an unknown format, or with options the format does not have.
+
+        Looks at no store: where only the files can tell the format, its options are checked when they are listed.
+
+        Raises:
+            ConfigurationError: Naming the option.
+        """
+        if not self.all_paths():
+            raise ConfigurationError(
+                "no path is given", source=self.name, option="path", advice='give path="…", or load("…")'
+            )
+        if self.file_format is None and self._told_format() is None:
+            catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
+        else:
+            self.format()
+
+    def all_paths(self) -> list[str]:
+        """Return what `path` and `paths` say."""
+        return [*([self.path] if self.path is not None else []), *self.paths]
+
+    def format(self) -> FileFormat:
+        """Return the file format, with its options.
+
+        Raises:
+            ConfigurationError: It is unknown, or an option is.
+        """
+        return catalog.make_format(
+            self.format_name(),
+            self.format_options,
+            source=self.name,
+            others=self._other_options(),
+            defaults={"time_zone": self.time_zone},
+        )
+
+    def format_name(self) -> str:
+        """Return which of the formats it is: the one given, or what the suffixes of the paths or of the files tell.
+
+        Lists the files, once, if neither the user nor the paths say it.
+
+        Raises:
+            ConfigurationError: It is unknown, or the files do not agree on one.
+            RetriableError: A store did not answer.
+        """
+        chosen = self.file_format or self._told_format()
+        if chosen is None:
+            if not self._found:
+                files = self.list().files
+                if not self._found:
+                    raise self._untold(files)
+            return self._found["format"]
+        name = chosen.lower()
+        if name in catalog.NAMES:
+            return name
+        near = difflib.get_close_matches(name, catalog.NAMES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else catalog.ELSEWHERE.get(name, "")
+        raise ConfigurationError(
+            f"the file format {chosen!r} is unknown{hint}",
+            source=self.name,
+            option="fileFormat",
+            advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
+        )
+
+    def schema(self) -> pa.Schema:
+        """Return the schema: the one given, or what the files and directories say, then the partition columns."""
+        full = self.full_schema()
+        if self._columns is None:
+            return full
+        missing = [name for name in self._columns if name not in full.names]
+        if missing:
+            raise ConfigurationError(
+                f"there is no column {missing[0]!r}",
+                source=self.name,
+                option="columns",
+                advice=f"choose from {', '.join(full.names)}",
+            )
+        return pa.schema([full.field(name) for name in self._columns])
+
+    def with_schema(self, schema: pa.Schema) -> Self:
+        """Return this source reading with a schema of the user's; partition columns are those it names."""
+        for field in schema:
+            if field.name == METADATA and not is_metadata_type(field.type, self.format_name()):
+                raise ConfigurationError(
+                    f"the column {METADATA} is {field.type}, not {metadata_type(self.format_name())} or a part of it",
+                    source=self.name,
+                    option="schema",
+                    advice="leave it out of the schema and set includeMetadata=true",
+                )
+        return self._with(_schema=schema)
+
+    def with_columns(self, columns: tuple[str, ...]) -> Self:
+        """Return this source reading only these columns: others are not decoded."""
+        return self._with(_columns=columns)
+
+    def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
+        """Make the enumerator that lists and slices."""
+        from forebay.sources.files.enumerator import FileEnumerator
+
+        return FileEnumerator(self)
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
+        """Make the reader of files, one after the other."""
+        from forebay.sources.files.split_reader import FileSplitReader
+
+        return FileSplitReader(self)
+
+    def full_schema(self) -> pa.Schema:
+        """Return the schema before columns were chosen; settled by a host before anything is read."""
+        return self._schema if self._schema is not None else self._inferred()
+
+    def list(self) -> FileIndex:
+        """Look at the stores and return the files there are.
+
+        Raises:
+            ConfigurationError: A path matches nothing, or an option is wrong.
+            RetriableError: A store did not answer.
+        """
+        types = {} if self._schema is None else {field.name: field.type for field in self._schema}
+        index = list_files(
+            self.all_paths(),
+            ListOptions(
+                recursive_file_lookup=self.recursive_file_lookup,
+                path_glob_filter=self.path_glob_filter,
+                modified_before=self.modified_before,
+                modified_after=self.modified_after,
+                timezone=self.time_zone,
+                base_path=self.base_path,
+                type_inference=self.partition_type_inference,
+                partition_types=types,
+                ignore_missing_files=self.ignore_missing_files,
+                storage=self.storage_options(),
+            ),
+        )
+        told = {catalog.format_of_path(file.path) for file in _with_content(index.files)}
+        if len(told) == 1 and (name := told.pop()) is not None:
+            self._found.setdefault("format", name)
+        return index
+
+    def stored(self, status: FileStatus) -> StoredFile:
+        """Return a listed file as one that can be opened."""
+        return StoredFile(status, self.storage_options())
+
+    def storage_options(self) -> StorageOptions:
+        """Return the arguments of the store, revealed where they are used."""
+        return StorageOptions({name: _typed(secret.reveal()) for name, secret in self.storage.items()})
+
+    def _told_format(self) -> str | None:
+        told = {catalog.format_of_path(path) for path in self.all_paths()}
+        if len(told) == 1:
+            return told.pop()
+        if None in told:
+            return None
+        raise ConfigurationError(
+            f"the file format is not given, and the suffixes of the paths do not agree on one: "
+            f"{_counted(self.all_paths())}",
+            source=self.name,
+            option="fileFormat",
+            advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
+        )
+
+    def _untold(self, files: Sequence[FileStatus]) -> ConfigurationError:
+        """Return the error for files that do not tell one format."""
+        below = f"below {', '.join(self.all_paths())}"
+        what = f"there are no files {below} to tell it"
+        if files:
+            what = f"the suffixes of the files {below} do not tell one: "
+            what += _counted([file.path for file in _with_content(files)])
+        return ConfigurationError(
+            f"the file format is not given, and {what}",
+            source=self.name,
+            option="fileFormat",
+            advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
+        )
+
+    def _other_options(self) -> Sequence[OptionSpec]:
+        return [spec for owner in (type(self), HostOptions) for spec in class_options(owner)]
+
+    def _inferred(self) -> pa.Schema:
+        index = self.list()
+        if not index.files and self.file_format is None and self._told_format() is None:
+            raise self._untold(())
+        if not index.files and self.format_name() not in catalog.FIXED:
+            raise ConfigurationError(
+                f"there are no files to infer a schema from below {', '.join(self.all_paths())}",
+                source=self.name,
+                option="path",
+                advice="give a schema, or check path, pathGlobFilter and the modified… options",
+            )
+        schema = with_partitions(self._inside(index.files), index.partition_schema)
+        if not schema.names:
+            raise ConfigurationError(
+                f"no column can be inferred from the files below {', '.join(self.all_paths())}: they hold no record",
+                source=self.name,
+                option="path",
+                advice="give a schema",
+            )
+        if not self.include_metadata:
+            return schema
+        if METADATA in schema.names:
+            raise ConfigurationError(
+                f"the files have a column {METADATA} of their own",
+                source=self.name,
+                option="includeMetadata",
+                advice="leave includeMetadata out, or give a schema without that column",
+            )
+        return schema.append(pa.field(METADATA, metadata_type(self.format_name())))
+
+    def _inside(self, files: Sequence[FileStatus]) -> pa.Schema:
+        """Return the schema of what is in the files; without those that the user said to leave out."""
+        from forebay.sources.files.trouble import placed, readable
+
+        file_format = self.format()
+        stored = [self.stored(status) for status in files]
+        try:
+            return file_format.infer_schema(stored)
+        except DataError as error:
+            kept = [one for one in stored if readable(self, file_format, one)]
+            if not 0 < len(kept) < len(stored):
+                raise placed(error, self) from error.__cause__
+            return file_format.infer_schema(kept)
+
+    def _with(self, **settled: object) -> Self:
+        """Return a copy that carries what a host settled; not options, so not fields."""
+        other = copy.copy(self)
+        for name, value in settled.items():
+            object.__setattr__(other, name, value)
+        return other
+
+
+def _with_content(files: Sequence[FileStatus]) -> Sequence[FileStatus]:
+    """Return the files that hold something: an empty one says nothing of the others. All of them if all are empty."""
+    return [file for file in files if file.size] or files
+
+
+def _counted(paths: Sequence[str]) -> str:
+    """Return the suffixes of some paths, each with how many have it, the most frequent ones first."""
+    counts = Counter(catalog.suffix_of_path(path) or "no suffix" for path in paths)
+    shown = [f"{count} × {suffix}" for suffix, count in counts.most_common(8)]
+    return ", ".join([*shown, "…"] if len(counts) > len(shown) else shown)
+
+
+def _text(value: object) -> object:
+    """Return an option's value as the text that a user of Spark would write; what cannot be one, as it is."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def _typed(text: str) -> object:
+    """Return a store's argument as JSON reads it (`true`, `3`, an object), or as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data source that Spark sees: one small class per format, made from where its source comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from forebay.errors import ConfigurationError
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.settled import settle
+from forebay.framework.source import Source
+from forebay.spark.batch import BatchReader, Readable
+from forebay.spark.conform import arrow_schema, check_user_schema, select, spark_schema
+from forebay.spark.errors import leaving
+from forebay.spark.origin import Installed, Origin, Session
+
+
+class ForebayDataSource(DataSource):
+    """What all formats have in common; `format_class` makes the class of each.
+
+    Spark makes it in one planner process, for every `load()`, asks for the schema there unless the user gave one,
+    pickles it, and asks for the reader in another. So whatever is found out about the outside (an inferred schema)
+    is kept in the object.
+
+    Args:
+        options: What the user wrote; they are parsed here, so a mistake is an error of `load()`.
+    """
+
+    _origin: ClassVar[Origin]
+    _session: ClassVar[Session]
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # The texts are not kept: a secret is one from here on.
+        super().__init__({})
+        name = self._origin.name
+        with leaving(name, "the options"):
+            self._source, self._options = self._origin.make(dict(options), self._session)
+        self._promised: tuple[str, ...] | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format name."""
+        return cls._origin.name
+
+    def schema(self) -> StructType:
+        """Return the source's own schema, of the chosen columns. Called once per `load()`, unless the user gave one.
+
+        Raises:
+            ForebayError: The source failed, or Spark cannot hold its schema.
+        """
+        source = self._source
+        with leaving(source.name, "schema()"):
+            full = self._own_schema()
+            # What was inferred now holds for the whole read: files may come and go meanwhile.
+            source = settle(source, full)
+            chosen, promised = full, full.names
+            if self._options.columns is not None:
+                names = select(full.names, self._options.columns, source.name)
+                chosen = pa.schema([full.field(name) for name in names])
+                if (narrowed := source.with_columns(tuple(names))) is not None:
+                    source, promised = narrowed, names
+            self._source, self._promised = source, tuple(promised)
+            return spark_schema(chosen, source.name)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of a batch query. Called once per `load()`, in a planner's process.
+
+        Args:
+            schema: What `schema` returned, or what the user gave instead.
+
+        Raises:
+            ConfigurationError: The schema that the user gave is not one this source can read.
+        """
+        with leaving(self._source.name, "schema()"):
+            target = arrow_schema(schema)
+            source, promised = self._source, self._promised
+            if promised is None:
+                source, promised = self._with_user_schema(target)
+        return BatchReader(Readable(source, self._options, promised, self._session.parallelism), target)
+
+    def streamReader(self, schema: StructType) -> None:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """Refuse: this release reads in batch queries.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            "this release of forebay does not stream on Spark",
+            source=self._source.name,
+            advice="use spark.read, which reads an unbounded source up to its present end",
+        )
+
+    def _own_schema(self) -> pa.Schema:
+        source = self._source
+        timeout = self._options.planning_timeout.total_seconds()
+        calls = Calls(source.name, ThreadRuntime(), retries=self._options.retries, timeout=timeout)
+        schema = calls.call("schema()", source.schema)
+        spark_schema(schema, source.name)  # names and types are checked before any of it is used
+        return schema
+
+    def _with_user_schema(self, user: pa.Schema) -> tuple[Source, tuple[str, ...]]:
+        source = self._source
+        if self._options.columns is not None:
+            raise ConfigurationError(
+                "columns are chosen twice: by .schema(…) and by the option columns",
+                source=source.name,
+                option="columns",
+                advice="give the one or the other; a schema may leave columns out if the source allows it",
+            )
+        given = source.with_schema(user)
+        if given is not None:
+            return given, tuple(user.names)
+        own = self._own_schema()
+        check_user_schema(user, own, source.name)
+        return settle(source, own), tuple(own.names)
+
+
+def format_class(origin: Origin, session: Session) -> type[ForebayDataSource]:
+    """Return the data source class of one format; it is not importable, so it travels by value with what it holds."""
+    return type(f"Forebay[{origin.name}]", (ForebayDataSource,), {"_origin": origin, "_session": session})
+
+
+def installed_format(name: str) -> type[ForebayDataSource]:
+    """Return the data source class of an installed format that nobody registered: found by Spark itself, by name."""
+    return format_class(Installed(name), Session())

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a format's source comes from, in whatever process Spark makes the data source, and what the session knew."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forebay.errors import ConfigurationError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.source import Source
+from forebay.options import class_options, merge_specs, parse_options
+from forebay.registry import default_registry
+from forebay.spark import pickling
+
+
+@dataclass(frozen=True)
+class Session:
+    """What Spark's planners and tasks cannot see of the session; captured by `register` and `read` (S18).
+
+    An option that the user leaves out, of the source or of the host, takes its default from here if it has the name
+    of a field: `time_zone`, `checkpoint_location`.
+
+    Args:
+        parallelism: How many tasks run at once.
+        time_zone: `spark.sql.session.timeZone`.
+        checkpoint_location: `spark.sql.streaming.checkpointLocation`.
+    """
+
+    parallelism: int | None = None
+    time_zone: str | None = None
+    checkpoint_location: str | None = None
+
+    def defaults(self) -> dict[str, object]:
+        """Return the defaults of options, by Python name."""
+        known = {"time_zone": self.time_zone, "checkpoint_location": self.checkpoint_location}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+class Origin(ABC):
+    """Makes the source of a format from the options of one `load()`. Picklable."""
+
+    name: str
+
+    @abstractmethod
+    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+        """Return the source and the host's options. Called in a planner's process.
+
+        Raises:
+            ConfigurationError: The source cannot be had there, or an option is unknown, missing or wrong.
+        """
+
+
+@dataclass(frozen=True)
+class Installed(Origin):
+    """A source that is found by name wherever forebay runs: built in, or of an installed package."""
+
+    name: str
+
+    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+        """Look the class up, and make the source."""
+        return _make(_checked(default_registry.lookup(self.name), self.name), self.name, given, session)
+
+
+@dataclass(frozen=True)
+class PickledClass(Origin):
+    """A source class that travels itself: of a notebook, of a script, of the user's own module."""
+
+    name: str
+    payload: bytes = dataclasses.field(repr=False)
+
+    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+        """Unpack the class, and make the source."""
+        return _make(_checked(pickling.loads(self.payload, self.name), self.name), self.name, given, session)
+
+
+@dataclass(frozen=True)
+class PickledSource(Origin):
+    """A source that the user made already: its options, secrets among them, are in no text."""
+
+    name: str
+    payload: bytes = dataclasses.field(repr=False)
+    options: HostOptions
+
+    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+        """Unpack the source; the options were given when it was read."""
+        parse_options((), given, source=self.name)
+        source: Source = pickling.loads(self.payload, self.name)
+        return source, self.options
+
+
+def demand(cls: object) -> type[Source]:
+    """Check what only a complete class can fulfil, and return it. Called by `register` in the user's process.
+
+    Raises:
+        ConfigurationError: It is no source class, or methods are missing.
+        ContractError: Its options are not well defined, or clash with those of the host.
+    """
+    checked = _checked(cls, getattr(cls, "__name__", repr(cls)))
+    missing = sorted(getattr(checked, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigurationError(
+            f"{checked.__name__} does not say {' and '.join(f'{name}()' for name in missing)}",
+            source=checked.name,
+            advice="define what is missing, as docs/writing-a-source.md shows",
+        )
+    hidden = [name for name in _methods(checked) if not callable(getattr(checked, name))]
+    if hidden:
+        raise ConfigurationError(
+            f"{checked.__name__}.{hidden[0]} is {getattr(checked, hidden[0])!r}, not a method",
+            source=checked.name,
+            advice=f"write it as a method: def {hidden[0]}(self): return …",
+        )
+    merge_specs(class_options(checked), class_options(HostOptions))
+    return checked
+
+
+def _methods(cls: type[Source]) -> list[str]:
+    """Return the names that are methods in the classes of the contract."""
+    bases = [base for base in cls.__mro__ if base.__module__.startswith("forebay.framework.")]
+    return [name for base in bases for name, value in vars(base).items() if inspect.isfunction(value)]
+
+
+def _checked(cls: object, name: str) -> type[Source]:
+    if isinstance(cls, type) and issubclass(cls, Source):
+        return cls
+    what = f"an instance of {type(cls).__name__}" if isinstance(cls, Source) else repr(cls)
+    raise ConfigurationError(
+        f"{what} is not a source class",
+        source=name,
+        advice="register the class; for a source made in Python use forebay.read(spark, source)",
+    )
+
+
+def _make(cls: type[Source], name: str, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+    own, host = class_options(cls), class_options(HostOptions)
+    values = parse_options(merge_specs(own, host), given, source=name, defaults=session.defaults())
+    source = cls(**{spec.python_name: values[spec.python_name] for spec in own})
+    return source, HostOptions(**{spec.python_name: values[spec.python_name] for spec in host})

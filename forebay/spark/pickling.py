@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carry a source to Spark's processes, also one of a notebook cell or of a module that workers cannot import."""
+
+from __future__ import annotations
+
+import pickle
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark import cloudpickle
+
+from forebay.errors import ConfigurationError
+
+_cloudpickle: Any = cloudpickle
+"""It has no types."""
+
+
+def dumps(value: object, source: str) -> bytes:
+    """Pickle a source or its class. Called by `register` and `read`, in the user's process.
+
+    What belongs to an installed package travels by name; what belongs to the user's own modules travels whole, with
+    everything it uses, because workers need not have these modules. A module that cannot travel whole (it holds a
+    lock, say) is left to be imported by the workers.
+
+    Raises:
+        ConfigurationError: It cannot be pickled at all.
+    """
+    own = _own_modules(value)
+    problem: Exception | None = None
+    for modules in (_local_modules(), own, ()):
+        try:
+            with _by_value(modules):
+                return bytes(_cloudpickle.dumps(value, protocol=5))
+        except Exception as error:  # noqa: BLE001 - pickling runs code of the user: anything may come
+            problem = problem or error
+    raise ConfigurationError(
+        f"the source cannot be sent to Spark's workers: {type(problem).__name__}: {problem}",
+        source=source,
+        advice="hold clients with @forebay.cached, and open files and connections inside read()",
+    ) from problem
+
+
+def loads(payload: bytes, source: str) -> Any:  # noqa: ANN401 - whatever was pickled
+    """Read what `dumps` wrote. Called in the processes of Spark.
+
+    Raises:
+        ConfigurationError: Something it needs cannot be imported there.
+    """
+    try:
+        return pickle.loads(payload)  # noqa: S301 - written by `dumps` in the user's own session
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the source needs a module that Spark's workers cannot import: {error}",
+            source=source,
+            advice="install it on every worker, or send it with spark.addArtifacts or --py-files",
+        ) from error
+
+
+@contextmanager
+def _by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
+    registered = _cloudpickle.list_registry_pickle_by_value()
+    new = [module for module in modules if module.__name__ not in registered]
+    for module in new:
+        _cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in new:
+            _cloudpickle.unregister_pickle_by_value(module)
+
+
+def _own_modules(value: object) -> list[ModuleType]:
+    cls = value if isinstance(value, type) else type(value)
+    names = {base.__module__ for base in cls.__mro__}
+    return [module for module in _local_modules() if module.__name__ in names]
+
+
+def _local_modules() -> list[ModuleType]:
+    """Return the loaded modules that are neither installed nor Python's own."""
+    installed = _installed_roots()
+    local = []
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        root = name.partition(".")[0]
+        if (
+            isinstance(module, ModuleType)
+            and module.__name__ == name
+            and isinstance(path, str)
+            and root not in {"__main__", "forebay", "pyspark", "py4j"}
+            and not any(Path(path).absolute().is_relative_to(one) for one in installed)
+        ):
+            local.append(module)
+    return local
+
+
+def _installed_roots() -> list[Path]:
+    paths = [path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))]
+    paths += site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        paths.append(site.getusersitepackages())
+    return [Path(path) for path in {*paths, *(str(Path(path).resolve()) for path in paths)}]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where bytes and small durable facts live: listings, readable files, atomic writes."""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local file system as a store: the standard library only, one `stat` for each file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from forebay.errors import ConfigurationError, ForebayError, RetriableError
+from forebay.storage.file_status import FileStatus
+from forebay.storage.store import Children, Directory
+
+_scan = os.scandir
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class LocalStore:
+    """The files of this machine, by plain absolute paths. Implements `Store`; holds nothing between calls.
+
+    Args:
+        ignore_missing: Leave out entries that vanish while they are listed, and broken links, instead of failing.
+    """
+
+    def __init__(self, *, ignore_missing: bool = False) -> None:
+        self._ignore_missing = ignore_missing
+
+    def stat(self, path: str) -> FileStatus | Directory | None:
+        """What the path is now; see `Store.stat`."""
+        try:
+            found = Path(path).stat()
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return None
+            raise translated(error, path) from error
+        if stat.S_ISDIR(found.st_mode):
+            return Directory(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigurationError(
+                f"neither a file nor a directory: {path!r}", option="path", advice="name a regular file or a directory"
+            )
+        return FileStatus(path, found.st_size, found.st_mtime_ns)
+
+    def prefetch(self, path: str) -> None:
+        """Nothing to gain here; see `Store.prefetch`."""
+
+    def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
+        """What lies directly in a directory; see `Store.children`. Pipes, sockets and devices are left out."""
+        directories: list[str] = []
+        files: list[FileStatus] = []
+        try:
+            with _scan(path) as entries:
+                for entry in entries:
+                    if keep(entry.name):
+                        self._add(entry, directories, files)
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return None
+            raise translated(error, path) from error
+        return Children(directories, files)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading; see `Store.open`."""
+        try:
+            return Path(path).open("rb")
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                raise FileNotFoundError(path) from error
+            raise translated(error, path) from error
+
+    def _add(self, entry: os.DirEntry[str], directories: list[str], files: list[FileStatus]) -> None:
+        if not entry.name.isascii():
+            _check_text(entry)
+        try:
+            if entry.is_dir():
+                if entry.is_symlink():
+                    _check_no_loop(entry.path)
+                directories.append(entry.path)
+                return
+            found = entry.stat()
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise translated(error, entry.path) from error
+            if not self._ignore_missing:
+                raise _missing(entry) from error
+            return
+        if stat.S_ISREG(found.st_mode):
+            files.append(FileStatus(entry.path, found.st_size, found.st_mtime_ns))
+
+
+def translated(error: OSError, path: str, doing: str = "read") -> ForebayError:
+    """The error of ours for an error of the operating system about a path."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ConfigurationError(
+            f"no permission to {doing} {path!r} ({error.strerror})",
+            option="path",
+            advice=f"let the user of this process {doing} it; a file system without hard links holds no durable state",
+        )
+    if error.errno == errno.ELOOP:
+        return _loop(path)
+    return RetriableError(
+        f"could not {doing} {path!r}: {error.strerror or error}", advice="check the disk or mount if this stays"
+    )
+
+
+def _missing(entry: os.DirEntry[str]) -> ForebayError:
+    if entry.is_symlink():
+        return ConfigurationError(
+            f"broken link: {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which is not there",
+            option="path",
+            advice="remove the link, or set ignoreMissingFiles=true to leave it out",
+        )
+    return RetriableError(
+        f"{entry.path!r} went away while its directory was being listed",
+        advice="set ignoreMissingFiles=true to leave out files that go away",
+    )
+
+
+def _check_no_loop(path: str) -> None:
+    """Refuse a link to one of the directories it lies in: a walk would go round until the system stops it."""
+    target = os.path.realpath(path)
+    if any(os.path.realpath(above) == target for above in Path(path).parents):
+        raise _loop(path)
+
+
+def _loop(path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the link {path!r} leads back to a directory it lies in", option="path", advice="remove the link"
+    )
+
+
+def _check_text(entry: os.DirEntry[str]) -> None:
+    try:
+        entry.name.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"the name {os.fsencode(entry.path)!r} is not UTF-8",
+            option="path",
+            advice="rename it, or move it out of the directory that is read",
+        ) from None

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every store that fsspec knows, behind the same few questions. fsspec is imported here only, when a URL needs it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from forebay.errors import ConfigurationError, ForebayError, RetriableError
+from forebay.storage import remote_facts
+from forebay.storage.file_status import FileStatus
+from forebay.storage.storage_options import StorageOptions
+from forebay.storage.store import Children, Directory, join
+
+if TYPE_CHECKING:  # in the standard library only from Python 3.12
+    from typing_extensions import Buffer
+
+# Packages for schemes whose fsspec message does not name one plainly.
+_PACKAGES = {
+    "s3": "s3fs", "s3a": "s3fs", "s3n": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs",
+    "az": "adlfs", "adl": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "sftp": "paramiko", "ssh": "paramiko",
+    "http": "aiohttp requests", "https": "aiohttp requests", "smb": "smbprotocol", "hf": "huggingface_hub",
+    "oss": "ossfs", "oci": "ocifs", "webhdfs": "requests", "webdav": "webdav4", "git": "pygit2", "github": "requests",
+    "dbfs": "requests", "lakefs": "lakefs-spec", "root": "fsspec-xrootd",
+}  # fmt: skip
+
+
+class RemoteStore:
+    """A store reached through fsspec. Implements `Store`; made anew for each listing, with all caches emptied.
+
+    Args:
+        url: Any URL of the store: it decides the class and the host.
+        options: Keyword arguments for that class.
+
+    Raises:
+        ConfigurationError: No such scheme, its package is not installed, or it does not take the options.
+        RetriableError: The store could not be reached.
+    """
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self._options = options
+        self._fs = _connect(url, options)
+        self._tree: dict[str, dict[str, Mapping[str, Any] | None]] | None = None
+        try:
+            self._fs.invalidate_cache()
+        except Exception as error:
+            raise self._translated(error, url) from error
+
+    def stat(self, path: str) -> FileStatus | Directory | None:
+        """What the path is now; see `Store.stat`."""
+        try:
+            info = self._fs.info(self._inner(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            raise self._translated(error, path) from error
+        return Directory(path) if info.get("type") == "directory" else remote_facts.status(path, info)
+
+    def prefetch(self, path: str) -> None:
+        """Take in the whole tree below a directory, where the store lists it in one go; see `Store.prefetch`."""
+        if not _lists_flat(self._fs):
+            return
+        root = self._inner(path)
+        try:
+            found = self._fs.find(root, detail=True)
+        except FileNotFoundError:
+            found = {}
+        except Exception as error:
+            raise self._translated(error, path) from error
+        tree: dict[str, dict[str, Mapping[str, Any] | None]] = {path: {}}
+        for name, info in found.items():
+            if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
+                *above, last = name[len(root) :].lstrip("/").split("/")
+                directory = path
+                for part in above:
+                    tree.setdefault(directory, {})[part] = None
+                    directory = join(directory, part)
+                tree.setdefault(directory, {})[last] = info
+        self._tree = tree
+
+    def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
+        """What lies directly in a directory; see `Store.children`."""
+        if self._tree is not None and path in self._tree:
+            entries = self._tree[path]
+        else:
+            listed = self._listed(path)
+            if listed is None:
+                return None
+            entries = listed
+        directories: list[str] = []
+        files: list[FileStatus] = []
+        for name, info in entries.items():
+            if name and keep(name):
+                child = join(path, name)
+                if info is None:
+                    directories.append(child)
+                else:
+                    files.append(remote_facts.status(child, info))
+        return Children(directories, files)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading; see `Store.open`. Each call has its own position, whatever the store does."""
+        inner = self._inner(path)
+        try:
+            if getattr(self._fs, "protocol", None) == "memory":  # hands out one shared object for all readers
+                return io.BytesIO(self._fs.cat_file(inner))
+            stream = self._fs.open(inner, "rb")
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._translated(error, path) from error
+        return cast("BinaryIO", _Guarded(stream, lambda error: self._translated(error, path)))
+
+    def _listed(self, path: str) -> dict[str, Mapping[str, Any] | None] | None:
+        inner = self._inner(path)
+        try:
+            found = self._fs.ls(inner, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            raise self._translated(error, path) from error
+        own = str(inner).rstrip("/")
+        return {
+            posixpath.basename(info["name"].rstrip("/")): None if info.get("type") == "directory" else info
+            for info in found
+            if info["name"].rstrip("/") != own  # the marker object of the directory itself
+        }
+
+    def _inner(self, path: str) -> str:
+        first = path.split("::")
+        own = first[1] if "://" not in first[0] else first[0]
+        return str(self._fs._strip_protocol(own))  # noqa: SLF001 (fsspec has no public name for it)
+
+    def _translated(self, error: Exception, path: str) -> ForebayError:
+        """The error of ours for whatever a store's library raised; secrets taken out of its text."""
+        if isinstance(error, ForebayError):
+            return error
+        said = self._options.redact(f"{type(error).__name__}: {error}")
+        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+            return ConfigurationError(
+                f"no permission to read {path!r} ({said})",
+                option="path",
+                advice="give credentials that may list and read it, as storage options or as the store's own tools do",
+            )
+        if isinstance(error, ValueError | TypeError | NotImplementedError | ImportError):
+            return ConfigurationError(
+                f"the store cannot serve {path!r} ({said})", option="path", advice="check the URL and storage options"
+            )
+        return RetriableError(f"the store did not serve {path!r} ({said})", advice="check that the store is up")
+
+
+class _Guarded(io.RawIOBase):
+    """A store's stream whose errors are ours, so that the framework knows what to try again."""
+
+    def __init__(self, stream: BinaryIO, translate: Callable[[Exception], ForebayError]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._translate = translate
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return self._stream.read(-1 if size is None else size)
+        except Exception as error:
+            raise self._translate(error) from error
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Buffer) -> int:
+        with memoryview(buffer).cast("B") as view:
+            data = self.read(len(view))
+            view[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        try:
+            return self._stream.seek(offset, whence)
+        except Exception as error:
+            raise self._translate(error) from error
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def _connect(url: str, options: StorageOptions) -> Any:  # noqa: ANN401 (fsspec has no types)
+    scheme = url.split(":", 1)[0]
+    try:
+        core = importlib.import_module("fsspec.core")
+    except ImportError:
+        raise _not_installed(scheme, "fsspec is not installed") from None
+    try:
+        try:
+            return core.url_to_fs(url, use_listings_cache=False, **options)[0]
+        except TypeError:  # a few classes refuse arguments they do not know; their listings are emptied instead
+            return core.url_to_fs(url, **options)[0]
+    except ImportError as error:
+        raise _not_installed(scheme, options.redact(str(error))) from error
+    except (ConnectionError, TimeoutError) as error:
+        raise RetriableError(
+            f"could not reach the store of {url!r} ({options.redact(str(error))})", advice="check that the store is up"
+        ) from error
+    except Exception as error:
+        if "Protocol not known" in str(error):
+            raise _not_installed(scheme, f"no store is known for the scheme {scheme!r}") from error
+        raise ConfigurationError(
+            f"the store of {url!r} could not be opened ({type(error).__name__}: {options.redact(str(error))})",
+            option="path",
+            advice="check the URL and the storage options",
+        ) from error
+
+
+def _not_installed(scheme: str, said: str) -> ConfigurationError:
+    package = _PACKAGES.get(scheme.lower())
+    advice = f'pip install "forebay[files]"{" " + package if package else ""}'
+    if package is None:
+        advice += ", and the fsspec package for this scheme, or correct the scheme"
+    return ConfigurationError(f"cannot read {scheme}:// URLs: {said}", option="path", advice=advice)
+
+
+def _lists_flat(fs: object) -> bool:
+    """Whether `find` is one flat listing, as in object stores. Elsewhere it is a walk that swallows errors."""
+    generic = getattr(importlib.import_module("fsspec.asyn").AsyncFileSystem, "_find", None)
+    own = getattr(type(fs), "_find", None)
+    return own is not None and own is not generic

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few things a listing asks of a store, and the choice of the store for a path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+from forebay.errors import ConfigurationError
+from forebay.storage.file_status import FileStatus
+from forebay.storage.storage_options import NO_OPTIONS, StorageOptions
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
+_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
+_LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/@]*:[^/@]+@")
+
+
+class Directory(NamedTuple):
+    """A directory found under this path."""
+
+    path: str
+
+
+class Children(NamedTuple):
+    """What lies directly in a directory."""
+
+    directories: list[str]
+    files: list[FileStatus]
+
+
+class Store(Protocol):
+    """A tree of files. Used by one thread at a time; made for each listing, so that nothing in it can be stale."""
+
+    def stat(self, path: str) -> FileStatus | Directory | None:
+        """What the path is now; None if there is nothing.
+
+        Raises:
+            ConfigurationError: No permission, or neither a file nor a directory.
+            RetriableError: The store did not answer.
+        """
+
+    def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
+        """What lies directly in a directory; None if the directory is not there.
+
+        Args:
+            path: A directory that `stat` or `children` has named.
+            keep: Told each name; what it declines is not looked at any further.
+
+        Raises:
+            ConfigurationError: No permission, a broken or circular link, or a name that is no text.
+            RetriableError: The store did not answer, or an entry went away meanwhile.
+        """
+
+    def prefetch(self, path: str) -> None:
+        """Told once before a walk below a directory: a store that can list a whole tree at once may do it here.
+
+        Raises:
+            ConfigurationError: No permission.
+            RetriableError: The store did not answer.
+        """
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading, seekable.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            ConfigurationError: No permission.
+            RetriableError: The store did not answer.
+        """
+
+
+class Place(NamedTuple):
+    """A path as a listing works with it: the root to start from, and the names below it, which may hold globs.
+
+    Attributes:
+        root: `/`, the working directory, or `scheme://…` up to the first part that may hold a glob.
+        parts: The names below the root.
+        chain: What follows in a chained URL (`::s3://b/a.zip`), else empty.
+    """
+
+    root: str
+    parts: tuple[str, ...]
+    chain: str
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names a store other than the local file system."""
+    return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not _LOCAL.match(path))
+
+
+def place_of(path: str) -> Place:
+    """Take a user's path apart, without looking at any store.
+
+    Called at the start of each listing. Local paths become absolute and lose `file:` and doubled slashes; `%` is
+    left as it stands, as in Spark.
+
+    Raises:
+        ConfigurationError: The path is empty, holds a NUL, or is a URL with a password in it.
+    """
+    if not path or "\x00" in path:
+        raise ConfigurationError(f"not a path: {path!r}", option="path", advice="give the path of a file or directory")
+    if not is_url(path):
+        local = _LOCAL.sub("", path, count=1)
+        parts = tuple(part for part in local.split("/") if part not in ("", "."))
+        return Place("/" if local.startswith("/") else str(Path.cwd()), parts, "")
+    if _PASSWORD.match(path):
+        raise ConfigurationError(
+            f"the URL of scheme {path.split(':', maxsplit=1)[0]!r} holds a password",
+            option="path",
+            advice="take it out of the URL, which is shown in plans and errors, and give it as a storage option",
+        )
+    first, *rest = path.split("::")
+    chain = "".join("::" + link for link in rest)
+    match = _SCHEME.match(first)
+    if match is None:  # a caching layer: `simplecache::s3://b/x`; the next link has the path
+        inner = place_of(path.split("::", 1)[1])
+        return Place(f"{first}::{inner.root}", inner.parts, inner.chain)
+    head = match[0]
+    body = first[len(head) :]
+    if body.startswith("/"):
+        head, body = head + "/", body.lstrip("/")
+    if match[1].lower() in ("http", "https"):  # `?` belongs to the query, and servers rarely list
+        return Place(first, (), chain)
+    return Place(head, tuple(part for part in body.split("/") if part), chain)
+
+
+def join(directory: str, name: str) -> str:
+    """The path of a name in a directory, for local paths, URLs and chained URLs (`zip://d::s3://b/a.zip`)."""
+    head, chain = _chained(directory)
+    return f"{head}{name}{chain}" if head.endswith("/") else f"{head}/{name}{chain}"
+
+
+def parent(path: str) -> str:
+    """The directory a path lies in; the top is its own parent."""
+    head, chain = _chained(path)
+    match = _SCHEME.search(head)
+    start = match.end() if match else 0
+    cut = head.rfind("/", start)
+    return head[: cut + 1 if cut == start else max(cut, start)] + chain
+
+
+def _chained(path: str) -> tuple[str, str]:
+    """A URL without, and only, the links that follow the one with the path."""
+    if path.startswith("/") or "::" not in path:
+        return path, ""
+    first, *rest = path.split("::")
+    if "://" not in first and rest:  # a caching layer: the path is in the next link
+        first, rest = f"{first}::{rest[0]}", rest[1:]
+    return first, "".join("::" + link for link in rest)
+
+
+def store_for(path: str, options: StorageOptions = NO_OPTIONS, *, ignore_missing: bool = False) -> Store:
+    """The store a path lives in; called by listings and by `StoredFile`, on any thread.
+
+    Args:
+        path: A plain path or a URL.
+        options: Arguments for the store, given to fsspec. The local file system takes none.
+        ignore_missing: Leave out entries that vanish while they are listed, and broken links, instead of failing.
+
+    Raises:
+        ConfigurationError: No such scheme, its package is not installed, or it does not take the options.
+    """
+    if not is_url(path):
+        from forebay.storage.local import LocalStore
+
+        return LocalStore(ignore_missing=ignore_missing)
+    from forebay.storage.remote import RemoteStore
+
+    return RemoteStore(path, options)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units of event time, and how the event times of a record batch are found.
+
+Timestamps are assigned in two steps (OUT-1): the source may say the event times of a batch (a log's own record
+timestamps), then an assigner has the last word. Both speak of the whole batch: its earliest and latest event time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import ConfigurationError
+
+MIN_WATERMARK: Final = -(2**63)
+"""The watermark before any: it asserts nothing (WM-1)."""
+
+MAX_WATERMARK: Final = 2**63 - 1
+"""The watermark at the end of a bounded input: no record follows (WM-1). No record has this event time."""
+
+_MICROS_PER_UNIT: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+class EventTimes(NamedTuple):
+    """The event times of one record batch, in microseconds since 1970-01-01 UTC.
+
+    Attributes:
+        earliest: The smallest event time in the batch.
+        latest: The largest one; equal to `earliest` where all are equal.
+    """
+
+    earliest: int
+    latest: int
+
+
+TimestampAssigner: TypeAlias = Callable[[pa.RecordBatch, EventTimes | None], EventTimes | None]
+"""The second step of OUT-1: gets a batch of at least one row and what the source said, returns what holds.
+
+`None` in: the source said nothing. `None` out: the batch has no event time; no generator sees it. Called on the task
+thread for every batch, so it must be vectorised; it must be picklable to travel with a strategy.
+"""
+
+
+def keep_source_times(_batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
+    """The default assigner: what the source said holds (OUT-1)."""
+    return times
+
+
+@dataclass(frozen=True)
+class ColumnTimestamps:
+    """An assigner that takes the event times from a column, whatever the source said.
+
+    The column is a timestamp of any unit and zone (one without a zone is taken as UTC; nanoseconds are rounded down),
+    or int64 that counts microseconds since 1970-01-01 UTC. Nulls are left out; a batch of nothing but nulls has no
+    event time.
+
+    Args:
+        column: The name of a top-level column.
+    """
+
+    column: str
+
+    def __call__(self, batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
+        """Return the smallest and the largest value of the column, computed by Arrow; None if all are null."""
+        kind = self.check(batch.schema)
+        # Timestamps are compared as the integers they are: viewing copies nothing.
+        found = pc.min_max(batch.column(batch.schema.get_field_index(self.column)).view(pa.int64()))
+        earliest, latest = found["min"].as_py(), found["max"].as_py()
+        if earliest is None or latest is None:
+            return None
+        unit = kind.unit if isinstance(kind, pa.TimestampType) else "us"
+        return EventTimes(_in_micros(earliest, unit), _in_micros(latest, unit))
+
+    def check(self, schema: pa.Schema) -> pa.DataType:
+        """Return the type of the column if event times can be read from it.
+
+        Called by a host before it reads anything, and by every call of the assigner.
+
+        Raises:
+            ConfigurationError: The column is missing, there are two of that name, or its type is another one.
+        """
+        found = schema.get_all_field_indices(self.column)
+        if len(found) != 1:
+            what = "does not exist" if not found else f"exists {len(found)} times"
+            raise ConfigurationError(
+                f"the event time column {self.column!r} {what}; the columns are {', '.join(map(repr, schema.names))}",
+                option="event_time",
+                advice="name one existing column, of a timestamp type or int64 microseconds",
+            )
+        kind = schema.field(found[0]).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
+            raise ConfigurationError(
+                f"the event time column {self.column!r} is {kind}, which is neither a timestamp nor int64 microseconds",
+                option="event_time",
+                advice="name another column, or let the source convert this one to timestamp('us', tz='UTC')",
+            )
+        return kind
+
+
+def micros(seconds: float, what: str) -> int:
+    """Return a duration as whole microseconds.
+
+    Args:
+        seconds: A finite duration in seconds, 0 or more; rounded to the nearest microsecond.
+        what: The option it came from, for the error.
+
+    Raises:
+        ConfigurationError: It is negative, infinite or not a number.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
+        raise ConfigurationError(
+            f"{seconds!r} is not a duration: {what} takes seconds, finite and not negative",
+            option=what,
+            advice="give a number of seconds of 0 or more",
+        )
+    return round(seconds * 1_000_000)
+
+
+def _in_micros(value: int, unit: str) -> int:
+    """Scale a column value; what int64 microseconds cannot hold (and MAX, which means "finished") is clamped."""
+    scaled = value // 1_000 if unit == "ns" else value * _MICROS_PER_UNIT[unit]
+    return min(max(scaled, MIN_WATERMARK), MAX_WATERMARK - 1)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test stands on: the installed forebay, this interpreter for Spark's workers, the hypothesis profiles.
+
+It imports no pyspark, so that parts without Spark are tested without Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import forebay
+
+ROOT = Path(__file__).parent.parent
+SITE_PACKAGES = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+
+# Spark's Python workers are started with `-m` in the current directory: they must not import the checkout either.
+os.environ["PYTHONSAFEPATH"] = "1"
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+# Machines differ in speed, so no deadline anywhere. `ci` finds the same thing every time; `dev` goes on searching.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None, print_blob=True)
+settings.register_profile(
+    "soak", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_configure() -> None:
+    """Refuse to test a checkout: a file missing from the wheel would go unnoticed."""
+    place = Path(str(forebay.__file__)).parent
+    if place.parent not in SITE_PACKAGES:
+        raise pytest.UsageError(
+            f"forebay is imported from {place}, not from the site-packages of {sys.prefix}: "
+            "run `make test`, or `python -P -m pytest --import-mode=importlib` where the wheel is installed"
+        )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests measured and did not judge (`record_property("report", text)`)."""
+    lines = [
+        str(text)
+        for report in terminalreporter.getreports("passed")
+        for name, text in getattr(report, "user_properties", ())
+        if name == "report"
+    ]
+    if lines:
+        terminalreporter.section("measured, not judged")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout: where the sources, the Makefile and the examples are."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Path:
+    """The built wheel: `make test` names it in FOREBAY_WHEEL."""
+    named = os.environ.get("FOREBAY_WHEEL")
+    found = [Path(named)] if named else sorted((ROOT / "build" / "wheel").glob("*.whl"))
+    if not found:
+        pytest.skip("no wheel was built: run `make test`")
+    return found[-1].absolute()

@@ -1,0 +1,564 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forebay.errors import ConfigurationError, ContractError, DataLossError, RetriableError
+from forebay.framework.coordination.life_cycle import SplitState
+from forebay.framework.discovery import Discovered
+from forebay.framework.split import Split
+from forebay.options import Duration
+
+# ---- bounded: pulled
+
+
+def test_a_request_is_answered_by_one_split(discovering):
+    """ENU-2: testSplitRequestForRegisteredReader."""
+    stage = discovering(["a", "b", "c"])
+    stage.register(0)
+    assert stage.readers[0].messages == []
+    stage.request(0)
+    stage.request(0)
+    assert stage.readers[0].ids == ["a", "b"]
+
+
+def test_a_request_before_discovery_waits_for_it(discovering):
+    """ENU-2: testDiscoverWhenReaderRegistered; the requester is remembered, and nobody is told of the end."""
+    stage = discovering(["a"], run=False)
+    stage.register(0, 1)
+    stage.request(1, 0)
+    assert stage.readers[0].messages == stage.readers[1].messages == []
+    stage.settle()
+    assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
+
+
+def test_a_waiting_requester_that_failed_is_skipped(discovering):
+    """ENU-2: testRequestingReaderUnavailableWhenSplitDiscovered; the split goes to the next."""
+    stage = discovering(["a"], run=False)
+    stage.register(0, 1)
+    stage.request(0, 1)
+    stage.coordinator.reader_failed(0)
+    stage.settle()
+    assert stage.readers[1].ids == ["a"]
+
+
+def test_requests_of_a_failed_reader_are_not_answered_to_its_replacement(discovering):
+    """ENU-2: a replacement that did not ask gets nothing."""
+    stage = discovering(["a"], run=False)
+    stage.register(0)
+    stage.request(0)
+    stage.reset(0)
+    stage.register(0)
+    stage.settle()
+    assert stage.readers[0].ids == []
+    stage.request(0)
+    assert stage.readers[0].ids == ["a"]
+
+
+def test_a_request_from_before_a_failure_is_void_also_behind_others(discovering):
+    """ENU-2: the replacement has not asked, though its number did."""
+    stage = discovering(["a", "b"], run=False)
+    stage.register(0, 1)
+    stage.request(1, 0)
+    stage.reset(0)
+    stage.register(0)
+    stage.settle()
+    assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
+
+
+def test_all_readers_are_told_once_everything_is_handed_out(discovering):
+    """ENU-10: every reader, also one that never got a split; once each; and one that registers later."""
+    stage = discovering(["a"], parallelism=3)
+    stage.register(0, 1)
+    assert stage.readers[0].told == stage.readers[1].told == 0
+    stage.request(0)
+    assert stage.readers[0].told == stage.readers[1].told == 1
+    stage.register(2)
+    assert stage.readers[2].told == 1
+    stage.finish(0, "a")
+    assert [stage.readers[n].told for n in range(3)] == [1, 1, 1]
+
+
+def test_nobody_is_told_before_discovery_is_done(discovering):
+    """ENU-10: an empty list of splits is no answer until discovery gave one."""
+    stage = discovering([], run=False)
+    stage.register(0)
+    stage.request(0)
+    assert stage.readers[0].messages == []
+    stage.settle()
+    assert stage.readers[0].told == 1 and stage.readers[0].splits == []
+
+
+def test_a_bounded_source_is_discovered_once(discovering, author):
+    stage = discovering(["a"], ["b"])
+    assert stage.wait() is None
+    stage.advance(1000)
+    assert len(author.seen) == 1
+
+
+def test_returned_splits_reach_the_replacement_with_their_progress(discovering):
+    """ENU-3: before those never read; the others, who were told of the end, get none."""
+    stage = discovering(["a", "b"])
+    stage.register(0, 1)
+    stage.request(0, 0)
+    assert stage.readers[1].told == 1
+    stage.reset(0, held=[Split("a", 5), Split("b")])
+    stage.register(0)
+    assert stage.readers[0].messages == []
+    stage.request(0, 0)
+    assert stage.readers[0].splits == [Split("a", 5), Split("b")]
+    assert stage.readers[0].told == 1 and stage.readers[1].ids == []
+
+
+def test_returned_splits_reach_a_reader_that_is_waiting_already(discovering):
+    """ENU-3: the waiting reader need not ask again; also for splits that come back after a restart."""
+    stage = discovering(["a"], run=False)
+    stage.register(0, 1)
+    stage.request(1)
+    stage.coordinator.subtask_reset(0, -1, [Split("z", 4)])
+    stage.run()
+    assert stage.readers[1].splits == [Split("z", 4)]
+    assert stage.readers[1].told == 0
+
+
+def test_a_replacement_with_nothing_to_do_is_told_again(discovering):
+    """ENU-10, CTX-3: a reset clears the flag."""
+    stage = discovering([])
+    stage.register(0, 1)
+    stage.reset(0)
+    stage.register(0)
+    assert stage.readers[0].told == 1 and stage.readers[1].told == 1
+
+
+# ---- unbounded: pushed
+
+
+def test_splits_are_pushed_to_the_reader_with_the_fewest(discovering):
+    """ENU-4: when all readers are there, evenly, repeatably."""
+    stage = discovering(["a", "b", "c"], ["a", "b", "c", "d", "e"], bounded=False)
+    stage.register(0)
+    assert stage.readers[0].ids == []
+    stage.register(1)
+    assert stage.readers[0].ids == ["a", "c"] and stage.readers[1].ids == ["b"]
+    stage.advance(10)
+    assert stage.readers[0].ids == ["a", "c", "e"] and stage.readers[1].ids == ["b", "d"]
+
+
+def test_splits_found_before_any_reader_are_kept(discovering):
+    """ENU-4: testDiscoverSplitWhenNoReaderRegistered."""
+    stage = discovering(["a"], bounded=False, parallelism=1)
+    stage.register(0)
+    assert stage.readers[0].ids == ["a"]
+
+
+def test_returned_splits_are_pushed_to_the_replacement(discovering):
+    """ENU-3: not to the readers that are left, who would keep them for ever."""
+    stage = discovering(["a", "b", "c", "d"], bounded=False)
+    stage.register(0, 1)
+    stage.reset(0, held=[Split("a", 5), Split("c")])
+    assert stage.readers[1].ids == ["b", "d"]
+    stage.register(0)
+    assert stage.readers[0].splits == [Split("a", 5), Split("c")]
+
+
+def test_an_unbounded_source_never_says_that_no_splits_follow(discovering):
+    """ENU-10: unbounded: never."""
+    stage = discovering([], [], bounded=False)
+    stage.register(0, 1)
+    stage.request(0)
+    stage.advance(10)
+    assert stage.readers[0].messages == stage.readers[1].messages == []
+
+
+def test_a_million_splits_would_go_out_in_bounded_messages(discovering):
+    stage = discovering([str(n) for n in range(2100)], bounded=False, parallelism=1)
+    stage.register(0)
+    assert [len(message.splits) for message in stage.readers[0].messages] == [1000, 1000, 100]
+
+
+# ---- discovery
+
+
+def test_discovery_is_single_flight_and_throttled(discovering, author):
+    """CTX-7, ENU-6: the next one is planned when the result of the last is in, a discovery interval later."""
+    stage = discovering(["a"], ["a"], bounded=False, run=False)
+    stage.run()
+    stage.runtime.clock.advance(100)
+    stage.run()
+    assert len(stage.runtime.submitted) == 1
+    stage.settle()
+    assert len(author.seen) == 1 and stage.wait() == 10
+    stage.advance(9.9)
+    assert len(author.seen) == 1
+    stage.advance(0.1)
+    assert len(author.seen) == 2
+
+
+def test_an_interval_of_nothing_means_once(discovering, author):
+    stage = discovering(["a"], ["b"], bounded=False, discovery_interval=Duration(0))
+    stage.advance(1000)
+    assert len(author.seen) == 1 and stage.wait() is None
+
+
+def test_discovery_is_compared_with_every_id_not_forgotten(discovering, author):
+    """ENU-6: new, assigned and finished ones are no news; what is forgotten cannot come again, the author says."""
+    stage = discovering(["a", "b"], ["a", "b", "c"], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.finish(0, "a")
+    stage.advance(10)
+    assert stage.readers[0].ids == ["a", "b", "c"]
+    assert [sorted(known) for known, _first in author.seen] == [[], ["a", "b"]]
+
+
+def test_only_finished_splits_below_the_horizon_are_forgotten(discovering, author):
+    """ENU-6: the set of known ids stays small where the author gives a horizon."""
+    author.horizon = lambda split: split.id < "b"
+    stage = discovering(["a", "b", "c"], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.finish(0, "a", "c")
+    states = {split_id: state for split_id, (_, state) in stage.enumerator.splits().items()}
+    assert states == {"b": SplitState.ASSIGNED, "c": SplitState.FINISHED}
+    stage.advance(10)
+    assert sorted(author.seen[1][0]) == ["b", "c"]
+
+
+def test_a_horizon_that_moves_on_forgets_what_finished_before(discovering, author):
+    """ENU-6: each discovery brings the horizon anew."""
+    stage = discovering(["a", "b"], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.finish(0, "a", "b")
+    assert sorted(stage.enumerator.splits()) == ["a", "b"]
+    author.horizon = lambda split: split.id < "b"
+    stage.advance(10)
+    assert sorted(stage.enumerator.splits()) == ["b"]
+
+
+def test_two_splits_of_one_id_in_a_discovery_are_refused(discovering):
+    """SPL-1: which of them is meant, nobody can tell."""
+    with pytest.raises(ContractError) as caught:
+        discovering(["a", "a"])
+    assert caught.value.rule == "SPL-1" and caught.value.split == "a" and caught.value.source == "scripted"
+
+
+@pytest.mark.parametrize("found", [Discovered(["a"]), Discovered([None])])
+def test_what_is_no_split_is_refused(discovering, found):
+    with pytest.raises(ContractError, match="no Split"):
+        discovering(found)
+
+
+def test_a_discovery_that_gives_something_else_is_refused(discovering, author, monkeypatch):
+    monkeypatch.setattr(author, "discover", lambda known, first: ["a"])
+    with pytest.raises(ContractError, match="discover"):
+        discovering()
+
+
+def test_only_the_first_discovery_is_told_so(discovering, author):
+    """ENU-6: also when the first tries failed."""
+    stage = discovering(RetriableError("down"), ["a"], ["a"], bounded=False)
+    stage.advance(10)
+    stage.advance(10)
+    assert [first for _known, first in author.seen] == [True, True, False]
+
+
+def test_the_first_discovery_is_retried_with_back_off_then_fails_the_run(discovering, author):
+    """CTX-6: retries and advice; the very error of the author."""
+    errors = [RetriableError(f"down {n}") for n in range(3)]
+    stage = discovering(*errors)
+    waits = [stage.wait()]
+    stage.advance(waits[0])
+    waits.append(stage.wait())
+    assert 0.05 <= waits[0] <= 0.1 < waits[1] <= 0.2
+    with pytest.raises(RetriableError) as caught:
+        stage.advance(waits[1])
+    assert caught.value is errors[2]
+    assert caught.value.source == "scripted" and "3 times" in caught.value.advice
+    assert len(author.seen) == 3
+
+
+def test_a_later_discovery_never_fails_the_run_and_warns(discovering, author, caplog):
+    """CTX-7: one failure does not stop later runs."""
+    stage = discovering(["a"], *[RetriableError("down")] * 9, ["a", "b"], bounded=False, parallelism=1)
+    stage.register(0)
+    for _ in range(12):
+        stage.advance(10)
+    assert stage.readers[0].ids == ["a", "b"]
+    warnings = [record for record in caplog.records if "down" in record.getMessage()]
+    assert len(warnings) == 9 and all(record.levelname == "WARNING" for record in warnings)
+
+
+def test_any_other_error_of_a_discovery_fails_the_run(discovering):
+    error = ConfigurationError("no such topic")
+    stage = discovering(["a"], error, bounded=False)
+    with pytest.raises(ConfigurationError) as caught:
+        stage.advance(10)
+    assert caught.value is error
+
+
+def test_splits_that_vanished_are_dropped_if_the_author_says_so(discovering, author):
+    """FLIP-537: not assigned, not given out again; one that is being read is left to its reader."""
+    author.drop = True
+    stage = discovering(["a", "b"], ["c"], ["c"], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.advance(10)
+    assert author.journal == [("vanished", ["a", "b"])]
+    stage.reset(0, held=[Split("a", 4), Split("b", 1), Split("c")])
+    stage.register(0)
+    assert stage.readers[0].ids == ["c"]
+    stage.advance(10)
+    assert author.journal == [("vanished", ["a", "b"])]
+    assert sorted(stage.enumerator.splits()) == ["c"]
+
+
+def test_a_split_that_comes_back_in_time_was_never_gone(discovering, author):
+    author.drop = True
+    stage = discovering(["a", "b"], ["a"], ["a", "b"], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.advance(10)
+    stage.advance(10)
+    stage.reset(0, held=[Split("a"), Split("b", 6)])
+    stage.register(0)
+    assert stage.readers[0].splits == [Split("a"), Split("b", 6)]
+
+
+def test_a_dropped_split_that_waits_for_a_reader_is_forgotten(discovering, author):
+    author.drop = True
+    stage = discovering(["a", "b"], ["b"], bounded=False, parallelism=1)
+    stage.advance(10)
+    stage.register(0)
+    assert stage.readers[0].ids == ["b"]
+
+
+def test_vanished_splits_are_kept_by_default_and_finished_ones_do_not_count(discovering, author):
+    stage = discovering(["a", "b"], [], [], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.finish(0, "b")
+    stage.advance(10)
+    assert author.journal == [("vanished", ["a"])]
+    assert stage.enumerator.splits()["a"][1] is SplitState.ASSIGNED
+
+
+def test_losing_splits_can_be_an_error(discovering, author, monkeypatch):
+    def vanished(_splits):
+        raise DataLossError("topic deleted")
+
+    monkeypatch.setattr(author, "vanished", vanished)
+    stage = discovering(["a"], [], bounded=False)
+    with pytest.raises(DataLossError):
+        stage.advance(10)
+
+
+# ---- state
+
+
+def test_unassigned_and_known_splits_are_in_the_snapshot(discovering, author, author_class):
+    """ENU-5: testCheckpointCoordinatorAndRestore; 6 splits, 2 assigned: 4 are unassigned after restore, no readers."""
+    stage = discovering(list("abcdef"))
+    stage.register(0, 1)
+    stage.request(0, 1)
+    state = json.loads(json.dumps(stage.snapshot(1)))
+    restored = discovering(state=state, the_author=author_class(), parallelism=1)
+    assert dict(restored.context.registered_readers()) == {}
+    restored.register(0)
+    restored.request(*[0] * 6)
+    assert restored.readers[0].ids == list("cdef") and restored.readers[0].told == 1
+
+
+def test_restoring_does_not_discover_a_bounded_source_again(discovering, author_class):
+    """ENU-6: what is known is known."""
+    state = discovering(["a"]).snapshot(1)
+    again = author_class()
+    discovering(state=state, the_author=again)
+    assert again.seen == [] and again.journal == [("restore_state", None)]
+
+
+def test_restoring_before_the_first_discovery_begins_anew(discovering, author_class):
+    state = discovering(["a"], run=False).snapshot(1)
+    again = author_class()
+    stage = discovering(["a"], state=state, the_author=again)
+    stage.register(0)
+    stage.request(0)
+    assert again.seen == [({}, True)] and again.journal == []
+    assert stage.readers[0].ids == ["a"]
+
+
+def test_restoring_keeps_what_discovery_must_not_bring_again(discovering, author_class):
+    """ENU-6: known, finished and assigned ids, the `first` flag and the author's own state come along."""
+    first = author_class()
+    first.state = {"token": 7}
+    stage = discovering(list("abc"), bounded=False, parallelism=1, the_author=first)
+    stage.register(0)
+    stage.finish(0, Split("a", 9))
+    state = json.loads(json.dumps(stage.snapshot(1)))
+    again = author_class()
+    restored = discovering(
+        list("abcd"), state=state, restored=[Split("b", 4), Split("c")], bounded=False, parallelism=1, the_author=again
+    )
+    restored.register(0)
+    assert again.journal == [("restore_state", {"token": 7}), ("finished", ["a"])]
+    assert [(sorted(known), first) for known, first in again.seen] == [(["a", "b", "c"], False)]
+    assert restored.readers[0].splits == [Split("b", 4), Split("c"), Split("d")]
+
+
+def test_a_snapshot_is_canonical_and_survives_its_way_back(discovering, author_class):
+    """SER-2: the same state gives the same bytes, also through JSON and a restore."""
+    one = author_class()
+    one.state = [1, {"b": None}]
+    stage = discovering([Split("b", (1, "x")), Split("a"), Split("c", 3, 9)], the_author=one)
+    stage.register(0)
+    stage.request(0)
+    state = stage.snapshot(1)
+    assert json.dumps(stage.snapshot(2)) == json.dumps(state)
+    back = discovering(state=json.loads(json.dumps(state)), the_author=author_class())
+    assert json.dumps(back.snapshot(3)) == json.dumps(state)
+
+
+@pytest.mark.parametrize("state", [{"v": 2}, {"v": "1"}, {"v": 1}, {"v": 1, "first": True, "new": 4}, [], "x"])
+def test_a_state_that_cannot_be_read_is_refused(discovering, state):
+    """SER-1: unknown newer version is an error, not garbage."""
+    with pytest.raises(ContractError) as caught:
+        discovering(state=state)
+    assert caught.value.rule == "SER-1"
+
+
+# ---- telling the author
+
+
+def test_the_author_hears_of_finished_splits_when_a_checkpoint_holds_them(discovering, author):
+    """ENU-7: and only of those that were finished at its cut; once."""
+    stage = discovering(["a", "b"], parallelism=1)
+    stage.register(0)
+    stage.request(0, 0)
+    stage.finish(0, "a")
+    stage.snapshot(1)
+    stage.finish(0, "b")
+    assert author.journal == []
+    stage.coordinator.notify_checkpoint_complete(1, {"a": 3})
+    stage.run()
+    assert author.journal == [("finished", ["a"]), ("committed", {"a": 3})]
+    stage.checkpoint(2)
+    stage.checkpoint(3)
+    assert [entry for entry in author.journal if entry[0] == "finished"] == [("finished", ["a"]), ("finished", ["b"])]
+
+
+def test_a_skipped_notification_is_made_up_for_by_the_next(discovering, author):
+    """ENU-7: best effort; may be skipped."""
+    stage = discovering(["a", "b"], parallelism=1)
+    stage.register(0)
+    stage.request(0, 0)
+    stage.finish(0, "a")
+    stage.snapshot(1)
+    stage.finish(0, "b")
+    stage.checkpoint(2)
+    assert author.journal[0] == ("finished", ["a", "b"])
+
+
+def test_telling_is_tried_again_after_passing_trouble(discovering, author, caplog):
+    def down():
+        raise RetriableError("down")
+
+    author.on_finished = down
+    stage = discovering(["a"], parallelism=1)
+    stage.register(0)
+    stage.request(0)
+    stage.finish(0, "a")
+    stage.checkpoint(1)
+    author.on_finished = lambda: None
+    stage.checkpoint(2)
+    stage.checkpoint(3)
+    assert [entry for entry in author.journal if entry[0] == "finished"] == [("finished", ["a"])] * 2
+    assert "down" in caplog.text
+
+
+def test_passing_trouble_with_committed_positions_does_not_fail_the_run(discovering, author, monkeypatch, caplog):
+    def down(_positions):
+        raise RetriableError("broker away")
+
+    monkeypatch.setattr(author, "committed", down)
+    discovering(["a"]).checkpoint(1)
+    assert "broker away" in caplog.text
+
+
+def test_closing_closes_the_author(discovering, author):
+    """ENU-9."""
+    discovering(["a"]).coordinator.close(1)
+    assert author.journal == [("close",)]
+
+
+# ---- everything at once
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_split_is_lost_or_held_twice_whatever_fails(discovering, author_class, data):
+    """ENU-3, ENU-5, SPL-1: under resets, restarts, discoveries and ends in any order, every split ends exactly once."""
+    bounded = data.draw(st.booleans())
+    parallelism = data.draw(st.integers(1, 3))
+    names = [f"s{n}" for n in range(data.draw(st.integers(0, 6)))]
+    found = [names[: data.draw(st.integers(0, len(names)))], names, names]
+    stage = discovering(
+        *(found if not bounded else [names]),
+        bounded=bounded,
+        parallelism=parallelism,
+        the_author=author_class(),
+        run=False,
+    )
+    held = {n: {} for n in range(parallelism)}
+    done = []
+
+    def collect():
+        for subtask, reader in stage.readers.items():
+            for split in reader.splits:
+                held[subtask][split.id] = split
+            reader.messages.clear()
+        living = [split_id for splits in held.values() for split_id in splits]
+        assert len(living) == len(set(living)) and not set(living) & set(done)
+
+    def end(subtask, split_id):
+        del held[subtask][split_id]
+        done.append(split_id)
+        stage.finish(subtask, split_id)
+
+    stage.register(*range(parallelism))
+    for _ in range(data.draw(st.integers(0, 12))):
+        subtask = data.draw(st.integers(0, parallelism - 1))
+        match data.draw(st.sampled_from(["request", "advance", "reset", "end", "restart"])):
+            case "request":
+                stage.request(subtask)
+            case "advance":
+                stage.advance(10)
+            case "reset":
+                mine = [split.at((split.position or 0) + 1) for split in held[subtask].values()]
+                held[subtask].clear()
+                stage.reset(subtask, held=mine)
+                stage.register(subtask)
+            case "end" if held[subtask]:
+                end(subtask, min(held[subtask]))
+            case "restart":
+                state = json.loads(json.dumps(stage.snapshot(1)))
+                mine = [split for splits in held.values() for split in splits.values()]
+                for splits in held.values():
+                    splits.clear()
+                again = author_class()
+                stage = discovering(
+                    names,
+                    bounded=bounded,
+                    parallelism=parallelism,
+                    state=state,
+                    restored=mine,
+                    the_author=again,
+                    run=False,
+                )
+                stage.register(*range(parallelism))
+        collect()
+    for _ in range(len(names) + 3):
+        stage.advance(10)
+        stage.request(*range(parallelism))
+        collect()
+        for subtask in range(parallelism):
+            for split_id in sorted(held[subtask]):
+                end(subtask, split_id)
+    assert sorted(done) == names

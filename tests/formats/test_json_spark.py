@@ -1,0 +1,503 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON against Spark's own reader, value for value."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import io
+import json
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from forebay.errors import ForebayError
+from forebay.formats.json_lines import JsonFormat
+from forebay.formats.json_options import OPTION_NAMES, JsonOptions
+
+ZONE = "America/New_York"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    before = session.conf.get("spark.sql.session.timeZone")
+    session.conf.set("spark.sql.session.timeZone", ZONE)
+    yield session
+    session.conf.set("spark.sql.session.timeZone", before)
+
+
+@dataclass(frozen=True)
+class MemoryFile:
+    data: bytes
+    path: str = "/data/part-1.json"
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.data)
+
+
+def ours(data: bytes, schema: pa.Schema, options: dict[str, Any]) -> list[str] | str:
+    named = {OPTION_NAMES[name]: value for name, value in options.items()}
+    try:
+        reader = JsonFormat(JsonOptions(**{"time_zone": ZONE, **named}))
+        batches = [batch for batch, _ in reader.read(MemoryFile(data), schema)]
+    except ForebayError:
+        return "refused"
+    for batch in batches:
+        batch.validate()
+    return rows(pa.Table.from_batches(batches, schema))
+
+
+def theirs(
+    spark: SparkSession, path: Path, text: str | StructType, options: dict[str, Any]
+) -> tuple[pa.Schema, list[str] | str]:
+    spelled = {name: str(value).lower() if value in (True, False) else str(value) for name, value in options.items()}
+    frame = spark.read.options(**spelled).schema(text).json(str(path))
+    try:
+        found: list[str] | str = rows(frame.toArrow())
+    except Exception:  # noqa: BLE001 - Spark has many classes for one kind of failure
+        found = "refused"
+    return to_arrow_schema(frame.schema, timezone="UTC"), found
+
+
+def rows(table: pa.Table) -> list[str]:
+    """Rows as text. Strings as bytes: a malformed record need not be UTF-8."""
+    columns = [
+        [value for chunk in table.column(place).chunks for value in plain(chunk)] for place in range(table.num_columns)
+    ]
+    return [repr(row) for row in zip(*columns, strict=True)]
+
+
+def plain(array: Any) -> list[Any]:
+    kind = array.type
+    valid = array.is_valid().to_pylist()
+    if isinstance(kind, pa.StructType):
+        inside = [plain(array.field(place)) for place in range(kind.num_fields)]
+        return [tuple(part[row] for part in inside) if known else None for row, known in enumerate(valid)]
+    if isinstance(kind, pa.MapType | pa.ListType):
+        if isinstance(kind, pa.MapType):
+            items: list[Any] = list(zip(plain(array.keys), plain(array.items), strict=True))
+        else:
+            items = plain(array.values)
+        starts = array.offsets.to_pylist()
+        return [items[starts[row] : starts[row + 1]] if known else None for row, known in enumerate(valid)]
+    if pa.types.is_string(kind):
+        return list(array.view(pa.binary()).to_pylist())
+    if pa.types.is_date32(kind):
+        return list(array.view(pa.int32()).to_pylist())
+    return list((array.view(pa.int64()) if pa.types.is_timestamp(kind) else array).to_pylist())
+
+
+def compare(spark: SparkSession, tmp_path: Path, lines: list[bytes], text: str, **options: Any) -> None:
+    """All lines at once; if that differs, say which line does."""
+    differing = _differing(spark, tmp_path / "lines.json", lines, text, options)
+    assert not differing, "\n".join(differing)
+
+
+def _differing(spark: SparkSession, path: Path, lines: list[bytes], text: str, options: dict[str, Any]) -> list[str]:
+    data = b"".join(line + b"\n" for line in lines)
+    path.write_bytes(data)
+    schema, expected = theirs(spark, path, text, options)
+    found = ours(data, schema, options)
+    if found == expected:
+        return []
+    if len(lines) == 1:
+        return [f"{lines[0]!r} with {options}: ours {found}, Spark {expected}"]
+    half = len(lines) // 2
+    parts = [_differing(spark, path, part, text, options) for part in (lines[:half], lines[half:])]
+    return [line for part in parts for line in part] or [f"only together: {lines!r}"]
+
+
+VALUES = [
+    *(b"1", b"-1", b"0", b"-0", b"1.0", b"1.5", b"1e3", b"1E400", b"-1e400", b"1e-400", b"9223372036854775807", b"0.1"),
+    *(b"9223372036854775808", b"2147483648", b"32768", b"128", b"255", b"256", b"-129", b"1e39", b"16777217", b"1e-45"),
+    *(b"12345678901234567890123456789012345678901", b"123456.789", b"99999.995", b"0.005", b"-0.005", b"1500e-2"),
+    *(b'"1"', b'"1.5"', b'""', b'" 1"', b'"abc"', b'"1,234.5"', b'"NaN"', b'"-Infinity"', b'"INF"', b'"+INF"'),
+    *(
+        b"NaN",
+        b"Infinity",
+        b"-Infinity",
+        b"+Infinity",
+        b"INF",
+        b"-INF",
+        b"+INF",
+        b"Inf",
+        b"nan",
+        b"-0.0",
+        b"1x",
+        b"1 2",
+    ),
+    *(
+        b"true",
+        b"false",
+        b"null",
+        b'"true"',
+        b"tru",
+        b"True",
+        b"nul",
+        b"01",
+        b"00",
+        b"+1",
+        b".5",
+        b"5.",
+        b"-",
+        b"1e",
+        b"1e+",
+    ),
+    *(b"{}", b"[]", b'{"a":1}', b"[1]", b'[1,"x",3]', b"[[1]]", b'{"a":{"b":1}}', b'{"a":tru}', b"[tru]", b"[1,,2]"),
+    *(b"[1,]", b'{"a":1,}', b'{"a" 1}', b"{a:1}", b"{'a':1}", b"'x'", b"'it''s'", b'{"a":1,"a":2}', b'{"a":1,"a":"x"}'),
+    *(
+        b'"a\\"b"',
+        b'"\\u0041\\n\\/"',
+        b'"\\ud83d\\ude00"',
+        b'"\\ud83d"',
+        b'"\\ude00x"',
+        b'"\\q"',
+        b'"\\\'"',
+        b'"\\u12"',
+    ),
+    *(
+        b'"\t"',
+        b'"a\x01b"',
+        b'"\xff"',
+        b'"\xc3\xa9"',
+        b'"\xed\xa0\x80"',
+        b'"\xc0\x80"',
+        b'"\xf5\x80\x80\x80"',
+        b'"\xe2\x82"',
+    ),
+    *(b'"2020-01-02"', b'"2020-01-02T03:04:05"', b'"2020-01-02 03:04:05.123456789"', b'"2020-01-02T03:04:05Z"'),
+    *(b'"2020-01-02T03:04Z"', b'"2020-01-02 03:04"', b'"2020-1-2"', b'"2020-13-01"', b'"2020-02-30"', b'"2020"'),
+    *(b'"2020-01-02T03:04:05+01:00"', b'"2020-01-02T03:04:05+1:00"', b'"2020-01-02T03:04:05 Europe/Paris"'),
+    *(b'"2020-03-08T02:30:00"', b'"2020-11-01T01:30:00"', b'"1850-01-01T00:00:00"', b'"0001-01-01"', b'"-0001-01-01"'),
+    *(b'"12345-01-01"', b'"GMT2020-01-02"', b'"18262"', b'"2020-01-02Tabc"', b'"2020-01-02T030405"', b'" 2020-01-02 "'),
+    *(b'"2020-01-02T24:00:00"', b'"2020-01-02T03:04:05+19:00"', b"1577836800", b"1577836800123"),
+    *(
+        b'"aGk="',
+        b'"aGk"',
+        b'"aG k="',
+        b'" aGk= "',
+        b'"a"',
+        b'"aGk=aGk="',
+        b'"ak="',
+        b'"aG=k"',
+        b'"YW\\u004aj"',
+        b'"YW!j"',
+    ),
+]
+AROUND = [
+    b'{"a":%s}',
+    b'{"z":9,"a":%s,"y":8}',
+    b'{"z":9,"s":{"x":1,"a":%s,"w":2},"y":8}',
+    b'{"z":9,"l":[null,%s,null],"y":8}',
+    b'{"z":9,"other":{"x":%s},"y":8}',
+    b'{"z":9,"m":{"k":%s,"k2":null},"y":8}',
+    b'{"z":9,"ls":[{"a":%s},{"a":null}],"y":8}',
+    b'[{"a":%s},{"y":1}]',
+]
+TORTURE = [around % value for around in AROUND for value in VALUES]
+TYPES = [
+    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp"),
+    *("timestamp_ntz", "decimal(5,2)", "decimal(38,10)", "decimal(20,0)", "array<int>", "struct<a:int>"),
+    *("map<string,int>", "array<string>", "map<string,array<int>>"),
+]
+
+
+def schema_of(kind: str, *, maps: bool = True) -> str:
+    inside = f"z int, a {kind}, s struct<x:int,a:{kind},w:int>, l array<{kind}>, ls array<struct<a:{kind}>>"
+    return f"{inside}{f', m map<string,{kind}>' if maps else ''}, y int, _corrupt_record string"
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_odd_value_is_read_as_every_type_like_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    compare(spark, tmp_path, TORTURE, schema_of(kind))
+
+
+PARTS = [
+    *(b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b" ", b"\t", b"0", b"-", b".", b"e", b"null", b"1", b"\xc3\xa9"),
+    *(b"'", b"NaN", b'{"a":1}', b'"a":5,', b"\\u0000", b"/", b"\x7f"),
+]
+
+
+def mutated(line: bytes, rnd: random.Random) -> bytes:
+    data = bytearray(line)
+    for _ in range(rnd.randrange(1, 4)):
+        at = rnd.randrange(len(data) + 1)
+        match rnd.randrange(4):
+            case 0:
+                del data[at : at + 1]
+            case 1:
+                data[at:at] = rnd.choice(PARTS)
+            case 2:
+                data[at : at + 1] = bytes([rnd.randrange(32, 127)])
+            case _:
+                other = rnd.randrange(len(data) + 1)
+                data[at:at] = data[min(at, other) : max(at, other)][:20]
+    return bytes(data)
+
+
+LENIENT: list[dict[str, Any]] = [
+    {},
+    {"allowComments": True, "allowUnquotedFieldNames": True},
+    {"allowSingleQuotes": False, "allowNonNumericNumbers": False},
+    {
+        "allowNumericLeadingZeros": True,
+        "allowBackslashEscapingAnyCharacter": True,
+        "allowUnquotedControlChars": True,
+    },
+    {"timeZone": "Asia/Tokyo"},
+]
+
+
+@pytest.mark.parametrize("options", LENIENT, ids=lambda options: " ".join(options) or "default")
+@pytest.mark.parametrize("kind", ["string", "int", "timestamp"])
+def test_broken_records_leave_the_same_values_as_in_spark(
+    spark: SparkSession, tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    rnd = random.Random(kind)
+    lines = [mutated(rnd.choice(TORTURE), rnd) for _ in range(600)]
+    # Jackson takes a name that begins with the byte FF for another one that it has seen before.
+    compare(spark, tmp_path, [line for line in lines if b'"\xff' not in line], schema_of(kind), **options)
+
+
+SIMPLE: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
+    "boolean": ("boolean", st.booleans()),
+    "tinyint": ("tinyint", st.integers(-128, 127)),
+    "int": ("int", st.integers(-(2**31), 2**31 - 1)),
+    "bigint": ("bigint", st.integers(-(2**63), 2**63 - 1)),
+    "float": ("float", st.floats(width=32)),
+    "double": ("double", st.floats()),
+    "string": ("string", st.text(st.characters(exclude_categories=["Cs"]))),
+    "binary": ("binary", st.binary()),
+    "date": ("date", st.dates()),
+    "timestamp": ("timestamp", st.datetimes(timezones=st.timezones() | st.just(dt.UTC))),
+    "ntz": ("timestamp_ntz", st.datetimes()),
+    "decimal": ("decimal(20,3)", st.decimals(-(10**16), 10**16, places=3)),
+    "wide": ("decimal(38,10)", st.decimals(-(10**27), 10**27, places=10)),
+}
+
+
+@st.composite
+def typed(draw: st.DrawFn, depth: int = 2) -> tuple[str, st.SearchStrategy[Any]]:
+    kind = draw(st.sampled_from(["simple", "simple", "array", "struct", "map"] if depth else ["simple"]))
+    if kind == "simple":
+        text, values = SIMPLE[draw(st.sampled_from(sorted(SIMPLE)))]
+        return text, st.none() | values
+    text, values = draw(typed(depth - 1))
+    if kind == "array":
+        return f"array<{text}>", st.none() | st.lists(values, max_size=3)
+    if kind == "map":
+        return f"map<string,{text}>", st.none() | st.dictionaries(st.text("abc", max_size=2), values, max_size=3)
+    return f"struct<p:{text},q:int>", st.none() | st.fixed_dictionaries(
+        {"p": values}, optional={"q": st.integers(0, 9)}
+    )
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[str, list[bytes]]:
+    columns = [draw(typed()) for _ in range(draw(st.integers(1, 5)))]
+    text = ", ".join(f"c{place} {kind}" for place, (kind, _) in enumerate(columns))
+    optional = {f"c{place}": values for place, (_, values) in enumerate(columns)}
+    records = draw(st.lists(st.fixed_dictionaries({}, optional=optional), max_size=12))
+    ascii_only = draw(st.booleans())
+    return f"{text}, _corrupt_record string", [
+        json.dumps(spelled(record), ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for record in records
+    ]
+
+
+def spelled(value: Any) -> Any:
+    """A value as writers of JSON spell it."""
+    if isinstance(value, dict):
+        return {name: spelled(inside) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [spelled(inside) for inside in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, Decimal):
+        return str(value) if value % 2 else float(value)
+    return value.isoformat() if isinstance(value, dt.date | dt.datetime) else value
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(table=tables())
+def test_generated_tables_read_as_spark_reads_them(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, table: tuple[str, list[bytes]]
+) -> None:
+    text, lines = table
+    compare(spark, tmp_path_factory.mktemp("generated"), lines, text)
+
+
+def test_what_spark_writes_is_read_back(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql(
+        """
+        select id, cast(id % 100 as tinyint) b, id * 1.5D d, cast(id / 3 as float) f, id % 2 = 0 flag,
+        if(id % 3 = 0, null, concat('text "', id, '" é😀\\n')) t, cast(concat('bin', id) as binary) bin,
+        date_add(date'1890-01-01', cast(id * 97 as int)) day,
+        timestamp_micros(id * 86400000123456 - 3000000000000000) ts,
+        cast(timestamp_micros(id * 86400000123456) as timestamp_ntz) ntz, cast(id * -1.01 as decimal(38, 18)) n,
+        array(id, null, id + 1) l, array(named_struct('x', id, 'y', array(cast(id as string)))) ls,
+        map(concat('k', id), named_struct('v', id)) m, named_struct('a', id, 'b', array(array(id))) st
+        from range(0, 500)
+        """
+    )
+    frame.coalesce(1).write.json(str(tmp_path / "written"))
+    (path,) = (tmp_path / "written").glob("*.json")
+    schema, expected = theirs(spark, path, frame.schema, {})
+    assert ours(path.read_bytes(), schema, {}) == expected
+
+
+CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "depth 999": (b'{"z":1,"q":' + b"[" * 999 + b"]" * 999 + b',"y":2}', {}),
+    "depth 1000": (b'{"z":1,"q":' + b"[" * 1000 + b"]" * 1000 + b',"y":2}', {}),
+    "1000 digits": (b'{"z":1,"q":' + b"1" * 1000 + b',"y":2}', {}),
+    "1001 digits": (b'{"z":1,"q":' + b"1" * 1001 + b',"y":2}', {}),
+    "long name": (b'{"z":1,"' + b"n" * 50_000 + b'":1,"y":2}', {}),
+    "too long name": (b'{"z":1,"' + b"n" * 50_001 + b'":1,"y":2}', {}),
+    "too long string": (b'{"z":1,"a":"' + b"n" * 20_000_001 + b'","y":2}', {}),
+    "50 MB line": (b'{"z":1,"a":"' + b"n" * 50_000_000 + b'","y":2}\n{"z":2}', {}),
+    "marks": (b'\xef\xbb\xbf{"z":1}\n\xef\xbb\xbf{"z":2}\n{"z":3}', {}),
+    "blank lines": (b'\n\n  \n{"z":1}\n\t\n\r\n{"z":2}\r\n\r\n{"z":3}\r{"z":4}', {}),
+    "nothing": (b"", {}),
+    "several in a line": (b'{"z":1}{"z":2}\n{"z":3} {"z":4}\n[{"z":5},{"z":6}] x\n[]\n{}', {}),
+    "newline in a string": (b'{"z":1,"a":"x\ny"}', {}),
+    "names twice": (b'{"z":1,"z":2}\n{"z":1,"z":"x"}\n{"z":"x","z":1}\n{"z":1,"z":null}', {}),
+    "half names": (b'{"z":1,"\\ud800":1}\n{"z":2,"\\ud83d\\ude00":1}\n{"z":3,"s":{"\xed\xa0\x80":1}}', {}),
+    "lineSep": (b'{"z":1}|{"z":\n2}|{"z":3}|', {"lineSep": "|"}),
+    "lineSep of two": (b'{"z":1}ab{"z":2}ab{"z":3,"a":"\n"}ab\nab', {"lineSep": "ab"}),
+    "FAILFAST": (b'{"z":1}\nbad', {"mode": "FAILFAST"}),
+    "UTF-16LE": ('{"z":1,"a":"é"}\n{"z":2}\n'.encode("utf-16-le"), {"encoding": "UTF-16LE", "lineSep": "\n"}),
+    "ISO-8859-1": (b'{"z":1,"a":"\xe9"}\n{"z":2}', {"encoding": "ISO-8859-1", "lineSep": "\n"}),
+    "not UTF-8": (b'{"z":1,"a":"\xe9x"}\n{"z":2}', {"encoding": "UTF-8"}),
+}
+DOCUMENTS = {
+    "object": b'{"z":\n1,\n"a":"x"}',
+    "array": b'[\n{"z":1},\n {"z":2,\r\n"s":{"x":\n3}}\n]\n',
+    "more behind": b'[{"z":1}]\n{"z":2}',
+    "torn": b'[{"z":1},\n{"z":',
+    "one bad value": b'[{"z":1},\n{"z":"q","y":2},{"z":3}]',
+    "null inside": b'[{"z":1},null]',
+    "nested": b'[[{"z":1}]]',
+    "number": b"5",
+    "nothing": b"",
+    "blanks": b" \n ",
+    "empty array": b"[]",
+    "raw text": b'[{"z":1,"a":{"k":\n [1, 2]}}]',
+    "mark": b'\xef\xbb\xbf[{"z":1}]',
+    "UTF-16": '[{"z":1,"a":"é"}]'.encode("utf-16"),
+    "UTF-16BE": '{"z":1,"a":"é"}'.encode("utf-16-be"),
+    "UTF-32": '{"z":1,"a":"é"}'.encode("utf-32"),
+    "not UTF-8": b'[{"z":1,"a":"\xff"},{"z":2}]',
+}
+CASES |= {f"multiLine {name}": (data, {"multiLine": True}) for name, data in DOCUMENTS.items()}
+CASES["multiLine FAILFAST"] = (DOCUMENTS["one bad value"], {"multiLine": True, "mode": "FAILFAST"})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_files_are_read_like_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    data, options = CASES[name]
+    path = tmp_path / "case.json"
+    path.write_bytes(data)
+    text = "z int, a string, s struct<x:int>, y int, _corrupt_record string"
+    schema, expected = theirs(spark, path, text, options)
+    assert ours(data, schema, options) == expected
+
+
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
+def test_without_a_column_for_them_malformed_records_follow_the_mode(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    lines = [b'{"z":1}', b'{"z":"x","y":5}', b"bad", b'[{"z":2},{"z":"x"}]', b'{"z":3,"a":"x"}']
+    compare(spark, tmp_path, lines, "z int, y int", mode=mode)
+
+
+STAMPS = [
+    *("01/02/2020 03:04", "2020-01-02T03:04:05.123+01:00", "2020-01-02T03:04:05.1Z", "20200102", "2020-01-02 03:04:05"),
+    *("2020-01-02 03:04:05.5", "1/2/2020 03:04", "2020-02-30 03:04:05", "32/01/2020 00:00", "2020-03-08 02:30:00", ""),
+]
+
+
+@pytest.mark.parametrize("fallback", [None, True])
+@pytest.mark.parametrize(
+    "pattern", ["dd/MM/yyyy HH:mm", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "yyyyMMdd", "yyyy-MM-dd HH:mm:ss[.SSS]"]
+)
+def test_formats_of_dates_and_times_are_read_like_spark(
+    spark: SparkSession, tmp_path: Path, pattern: str, fallback: bool | None
+) -> None:
+    lines = [json.dumps({"t": stamp, "n": stamp, "d": stamp}).encode() for stamp in STAMPS]
+    options: dict[str, Any] = {"timestampFormat": pattern, "timestampNTZFormat": pattern, "dateFormat": pattern}
+    if fallback is not None:
+        options["enableDateTimeParsingFallback"] = fallback
+    compare(spark, tmp_path, lines, "t timestamp, n timestamp_ntz, d date, _corrupt_record string", **options)
+
+
+INFERRED: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "mixed": (b'{"b":1,"a":1.5,"c":"x","d":true,"e":null,"f":[1,2.5],"g":{"y":1,"x":"q"}}\n{"b":2,"z":1}', {}),
+    "large": (b'{"a":1,"b":1.5}\n{"a":12345678901234567890,"b":12345678901234567890}', {}),
+    "huge": (b'{"a":123456789012345678901234567890123456789012}', {}),
+    "kinds": (b'{"a":1,"b":1,"c":1,"d":[1]}\n{"a":"x","b":true,"c":{"b":1},"d":{"b":1}}', {}),
+    "array": (b'{"a":[1,"x",null,{"q":1}]}', {}),
+    "empty": (b'{"a":"","b":[],"c":{},"d":null,"e":[[]],"f":[{}],"g":[null],"h":{"i":null}}', {}),
+    "empty, then numbers": (b'{"a":""}\n{"a":5}\n{"b":[""]}\n{"b":[1]}', {}),
+    "malformed": (b'{"a":1}\nbad\n5\n[1]\nnull', {}),
+    "arrays at the root": (b'[{"a":1},{"b":2}]\n[]', {}),
+    "order": ('{"b":1,"A":1,"a1":1,"é":1,"😀":1,"\uffff":1,"":2}'.encode(), {}),
+    "one name twice": (b'{"a":1,"a":"x"}', {}),
+    "behind the end": (b'{"a":1} xx\n{"b":1}{"c":1}', {}),
+    "nested": (b'{"a":{"b":{"c":[{"d":1},{"e":"x"}]}}}\n{"a":{"b":{"c":[{"d":1.5}]}}}', {}),
+    "nothing": (b"\n\n", {}),
+    "primitivesAsString": (b'{"a":1,"b":1.5,"c":[true],"d":{"e":12345678901234567890}}', {"primitivesAsString": True}),
+    "dropFieldIfAllNull": (b'{"a":"","b":[],"c":{},"d":null,"e":[[]],"f":1}', {"dropFieldIfAllNull": True}),
+    "prefersDecimal": (
+        b'{"a":0.10,"d":0.0,"e":1e-7,"f":123456789012345678901234567890.123456789,"g":"12.50","i":"0.001","j":"1,000"}',
+        {"prefersDecimal": True},
+    ),
+    "inferTimestamp": (
+        b'{"a":"2020-01-01T00:00:00Z","b":"2020-01-01 00:00:00","c":"2020-01-01","d":"x"}',
+        {"inferTimestamp": True},
+    ),
+    "its format": (b'{"a":"01/02/2020","b":"2020-01-01"}', {"inferTimestamp": True, "timestampFormat": "dd/MM/yyyy"}),
+    "malformed, dropped": (b'{"a":1}\nbad\n5', {"mode": "DROPMALFORMED"}),
+    "malformed, named": (b'{"a":1}\nbad\n5', {"columnNameOfCorruptRecord": "zz"}),
+    "document": (b'[{"a":1},\n{"b":"x"}]', {"multiLine": True}),
+    "torn document": (b'[{"a":1},', {"multiLine": True}),
+}
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_schemas_are_inferred_like_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    data, options = INFERRED[name]
+    path = tmp_path / "case.json"
+    path.write_bytes(data)
+    expected: Any
+    try:
+        spelled_options = {key: str(value) for key, value in options.items()}
+        expected = to_arrow_schema(spark.read.options(**spelled_options).json(str(path)).schema, timezone="UTC")
+    except Exception:  # noqa: BLE001 - Spark has many classes for one kind of failure
+        expected = "refused"
+    found: Any
+    try:
+        named = {OPTION_NAMES[key]: value for key, value in options.items()}
+        found = JsonFormat(JsonOptions(**{"time_zone": ZONE, **named})).infer_schema([MemoryFile(data)])
+    except ForebayError:
+        found = "refused"
+    assert found == expected

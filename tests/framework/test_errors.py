@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors keep what they know through pickling and through the text of an engine's exception."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay import errors
+from forebay.errors import ContractError, DataError, FatalError, ForebayError, RetriableError, unwrap
+
+labels = st.none() | st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=20
+)
+
+
+@given(st.sampled_from(list(errors._BY_NAME.values())), st.text("abc xyz.,:'\"é→", min_size=1), labels, labels, labels)
+def test_the_text_of_a_traceback_gives_the_error_back(
+    cls: type[ForebayError], message: str, split: str | None, position: str | None, advice: str | None
+) -> None:
+    message = message.strip() or "m"
+    error = cls(message, split=split, position=position, advice=advice)
+    text = "".join(traceback.format_exception_only(error))
+    found = unwrap(RuntimeError(f"org.apache.spark.SparkException: boom\n{text}\tat org.apache.spark.X(Y.scala:1)\n"))
+    assert type(found) is cls
+    assert found.message == message
+    assert (found.split, found.position, found.advice) == (split, position, advice)
+
+
+def test_pickling_keeps_everything() -> None:
+    error = DataError("bad", source="s", split="a", position=7, option="o", rule="R-1", advice="do")
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back)) == (DataError, str(error))
+    assert str(error).splitlines()[-1] == "  next step: do"
+
+
+def test_unwrap_looks_at_causes_and_says_none_where_there_is_nothing() -> None:
+    inner = RetriableError("throttled")
+    outer = ValueError("outer")
+    outer.__cause__ = inner
+    assert unwrap(outer) is inner
+    assert unwrap(ValueError("nothing of ours")) is None
+
+
+def test_the_outermost_error_of_a_text_wins() -> None:
+    """A traceback prints the outermost error last."""
+    text = "forebay.errors.DataError: first\n  split: a\n\nThe above …\nforebay.errors.FatalError: second\n  split: b\n"
+    found = unwrap(RuntimeError(text))
+    assert isinstance(found, FatalError)
+    assert (found.message, found.split) == ("second", "b")
+
+
+def test_places_are_filled_in_once() -> None:
+    error = ContractError("x", split="inner").located(split="outer", source="s")
+    assert (error.split, error.source) == ("inner", "s")
+    with pytest.raises(TypeError, match="no label"):
+        error.located(nonsense="x")

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import forebay
+from forebay.errors import (
+    ConfigurationError,
+    ContractError,
+    DataError,
+    DataLossError,
+    FatalError,
+    ForebayError,
+    RetriableError,
+)
+from forebay.framework.host_options import HostOptions
+from forebay.framework.local import run
+from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_pass, surfaced
+from forebay.framework.reader import InputStatus, SourceReader
+
+QUICK = HostOptions(retries=0)
+
+
+def failing(*times, error=RetriableError):
+    """Trouble at the n-th fetches of a world, counted over all readers."""
+    seen = []
+
+    def trouble(_split_id, _position):
+        seen.append(1)
+        if len(seen) in times:
+            raise error(f"trouble {len(seen)}")
+
+    return trouble
+
+
+@pytest.mark.parametrize("when", range(1, 9))
+@pytest.mark.parametrize("error", [RetriableError, OSError, ValueError])
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_failed_reader_is_replaced_and_no_row_comes_twice(world, source, one_thread, kit, when, error, parallelism):
+    """ENU-3: splits come back at their delivered position, read goes on."""
+    world.trouble = failing(when, error=error)
+    rows = kit.rows_of(run(source, parallelism=parallelism, options=QUICK, runtime=one_thread))
+    assert sorted(rows) == world.everything()
+    for split_id in world.sizes:
+        numbers = [n for each, n in rows if each == split_id]
+        assert numbers == sorted(numbers)
+
+
+def test_an_unbounded_run_survives_a_failed_reader(world, source, one_thread, kit):
+    world.bounded = False
+    world.trouble = failing(3, 5)
+    with run(source, parallelism=2, options=QUICK, runtime=one_thread) as reading:
+        rows = []
+        while len(rows) < 13:
+            rows += kit.rows_of([next(reading)])
+    assert sorted(rows) == world.everything()
+
+
+def test_other_splits_go_on_while_a_reader_is_replaced(kit, one_thread):
+    world = kit.World(a=30, b=30)
+    world.trouble = failing(2)
+    with run(kit.source_over(world), parallelism=2, options=QUICK, runtime=one_thread) as reading:
+        rows = kit.rows_of([next(reading) for _ in range(9)])
+        assert {split_id for split_id, _ in rows} == {"a"} and world.journal == ["reader closed"]
+        rows += kit.rows_of(reading)
+    assert sorted(rows) == world.everything()
+
+
+def test_the_failed_reader_is_closed_and_its_replacement_waits_a_little(world, source, one_thread, caplog):
+    world.trouble = failing(2)
+    with run(source, options=QUICK, runtime=one_thread) as reading:
+        next(reading)
+        assert world.journal.count("reader closed") == 0
+        before = one_thread.clock.monotonic()
+        next(reading)
+        assert world.journal.count("reader closed") == 1
+        assert one_thread.clock.monotonic() - before >= 0.05
+    assert "reader 0 failed" in caplog.text and "trouble 2" in caplog.text
+
+
+def test_too_many_failures_in_a_row_surface_with_place_and_advice(world, source, one_thread):
+    """Bounded: the error names source, split and position."""
+
+    def trouble(split_id, position):
+        if position == 3:
+            raise RetriableError("gone")
+
+    world.trouble = trouble
+    reading = run(source, options=QUICK, runtime=one_thread)
+    next(reading)
+    with pytest.raises(RetriableError) as caught:
+        list(reading)
+    error = caught.value
+    assert (error.source, error.split, error.position) == ("worldly", "a", "3")
+    assert any("replaced 3 times" in note for note in error.__notes__)
+    assert world.journal.count("reader closed") == MAX_RESTARTS + 1
+
+
+def test_progress_between_failures_makes_the_count_begin_again(kit, one_thread):
+    world = kit.World(a=60)
+    world.trouble = failing(*range(2, 40, 2))
+    rows = kit.rows_of(run(kit.source_over(world), options=QUICK, runtime=one_thread))
+    assert rows == world.everything()
+
+
+@pytest.mark.parametrize("error", [ConfigurationError, ContractError, DataError, DataLossError, FatalError])
+def test_errors_raised_on_purpose_are_final(world, source, one_thread, error):
+    world.trouble = failing(2, error=error)
+    reading = run(source, options=QUICK, runtime=one_thread)
+    next(reading)
+    with pytest.raises(error) as caught:
+        next(reading)
+    assert caught.value.source == "worldly" and caught.value.split == "a"
+    assert world.journal.count("reader closed") == 1
+
+
+def test_a_defect_of_the_connector_surfaces_as_a_fatal_error_with_its_cause(world, source, one_thread):
+    world.trouble = failing(*range(1, 99), error=KeyError)
+    with pytest.raises(FatalError, match="KeyError") as caught:
+        next(run(source, options=QUICK, runtime=one_thread))
+    assert isinstance(caught.value.__cause__, KeyError) and caught.value.source == "worldly"
+
+
+def test_a_failing_creation_of_a_reader_fails_that_reader(world, source, one_thread, kit):
+    """SRC-3: and the next one may do better."""
+    failures = [OSError("no socket")] * 2
+
+    def make(_context):
+        if failures:
+            raise failures.pop()
+
+    world.make_reader = make
+    assert sorted(kit.rows_of(run(source, options=QUICK, runtime=one_thread))) == world.everything()
+    failures.extend([OSError("no socket")] * 9)
+    with pytest.raises(FatalError, match="no socket"):
+        next(run(source, options=QUICK, runtime=one_thread))
+
+
+def test_clients_on_loan_are_thrown_away_after_a_failure_and_kept_otherwise(world, source, one_thread):
+    made, closed = [], []
+
+    class Client:
+        def __init__(self):
+            made.append(self)
+
+        def close(self):
+            closed.append(self)
+
+    def make(context):
+        context.lease(("client", id(world)), Client)
+
+    world.make_reader = make
+    world.trouble = failing(2)
+    list(run(source, options=QUICK, runtime=one_thread))
+    assert len(made) == 2 and closed == made[:1]
+    list(run(source, options=QUICK, runtime=one_thread))
+    assert len(made) == 2
+
+
+class Mistaken(SourceReader):
+    """A reader of the author's own that does what a test says."""
+
+    context: Any
+
+    def __init__(self, polls):
+        self.polls = list(polls)
+        self.splits = []
+        self.done = Future()
+        self.done.set_result(None)
+
+    def poll_next(self, output):
+        if not self.splits:
+            return InputStatus.NOTHING_AVAILABLE
+        return self.polls.pop(0)(output)
+
+    def is_available(self):
+        return Future() if not self.splits else self.done
+
+    def start(self):
+        self.context.send_split_request()
+
+    def add_splits(self, splits):
+        self.splits += splits
+
+    def notify_no_more_splits(self):
+        pass
+
+    def snapshot_state(self, checkpoint_id):
+        return self.splits
+
+    def pause_or_resume_splits(self, pause, resume):
+        pass
+
+    def close(self):
+        pass
+
+
+def twice(batch):
+    def poll(output):
+        output.collect("a", batch, 3)
+        output.collect("a", batch, 6)
+        return InputStatus.MORE_AVAILABLE
+
+    return poll
+
+
+def emitting(split_id, what, position, status=InputStatus.MORE_AVAILABLE):
+    def poll(output):
+        output.collect(split_id, what, position)
+        return status
+
+    return poll
+
+
+@pytest.mark.parametrize(
+    ("rule", "poll"),
+    [
+        ("RDR-2", twice),
+        ("RDR-2", lambda _batch: emitting("a", [1], 3)),
+        ("RB-5", lambda batch: emitting("zzz", batch, 3)),
+        ("RDR-4", lambda batch: emitting("a", batch, None)),
+        ("SR-2", lambda _batch: emitting("a", pa.RecordBatch.from_pydict({"x": [1]}), 3)),
+        ("RDR-6", lambda batch: emitting("a", batch, 3, InputStatus.END_OF_INPUT)),
+    ],
+)
+def test_a_reader_that_breaks_the_contract_is_told_which_rule(world, source, one_thread, rule, poll):
+    def make(context):
+        reader = Mistaken([poll(world.batch("a", 0, 3))])
+        reader.context = context
+        return reader
+
+    world.make_reader = make
+    with pytest.raises(ContractError) as caught:
+        list(run(source, runtime=one_thread))
+    assert caught.value.rule == rule and caught.value.source == "worldly" and caught.value.advice
+
+
+def test_what_was_emitted_and_not_yielded_before_a_failure_is_read_again(world, source, one_thread, kit):
+    """ENU-3: it was never delivered."""
+    world.sizes = {"a": 3}
+    made = []
+
+    def make(context):
+        if made:
+            return None
+
+        def poll(output):
+            output.collect("a", world.batch("a", 0, 3), 3)
+            output.split_released("a")
+            raise OSError("after all")
+
+        made.append(Mistaken([poll]))
+        made[0].context = context
+        return made[0]
+
+    world.make_reader = make
+    assert kit.rows_of(run(source, runtime=one_thread)) == world.everything()
+
+
+# ---- the rules by themselves
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (RetriableError("x"), True),
+        (OSError("x"), True),
+        (ValueError("x"), True),
+        (KeyboardInterrupt(), False),
+        (DataError("x"), False),
+        (FatalError("x"), False),
+    ],
+)
+def test_which_failures_may_pass(error, passes):
+    assert may_pass(error) is passes
+    wrapped = FatalError("a fetcher failed")
+    wrapped.__cause__ = error
+    assert may_pass(wrapped) is passes
+
+
+def test_failures_are_counted_for_the_split_that_is_named():
+    failures = Failures()
+    named = RetriableError("x", split="b")
+    assert [failures.count(0, ["a", "b"], named) for _ in range(3)] == [1, 2, 3]
+    assert failures.count(0, ["a", "b"], OSError()) == 4
+    failures.progressed(0, "b")
+    assert failures.count(0, ["a", "b"], OSError()) == 2
+    assert failures.count(1, [], OSError()) == 1
+
+
+def test_an_error_keeps_the_place_it_knows():
+    error = surfaced(DataError("x", split="b", position=4), source="s", subtask=0, split="a", position=1)
+    assert isinstance(error, ForebayError)
+    assert (error.source, error.split, error.position) == ("s", "b", "4")
+    interrupt = KeyboardInterrupt()
+    assert surfaced(interrupt, source="s", subtask=0, split=None, position=None) is interrupt
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_readers_that_fail_at_any_moment_cost_no_row_and_double_none(kit, data):
+    """ENU-3: exactly once without a crash of the consumer, whatever fails, order per split kept."""
+    world = kit.World(**{f"s{n}": data.draw(st.integers(0, 12)) for n in range(data.draw(st.integers(1, 4)))})
+    world.fetchers = data.draw(st.sampled_from([1, 2, None]))
+    world.rows = data.draw(st.integers(1, 4))
+    times = data.draw(st.lists(st.integers(1, 30), max_size=3))
+    world.trouble = failing(*times, error=data.draw(st.sampled_from([RetriableError, OSError])))
+    options = HostOptions(retries=data.draw(st.integers(0, 1)), queue_batches=data.draw(st.integers(1, 3)))
+    reading = run(
+        kit.source_over(world),
+        parallelism=data.draw(st.integers(1, 3)),
+        options=options,
+        runtime=kit.OneThread(data.draw(st.integers(0, 9))),
+    )
+    rows = kit.rows_of(reading)
+    assert sorted(rows) == world.everything()
+    for split_id in world.sizes:
+        numbers = [n for each, n in rows if each == split_id]
+        assert numbers == sorted(numbers)
+
+
+def test_the_readers_of_a_run_on_threads_are_replaced_too(kit):
+    world = kit.World(**{f"s{n}": 50 for n in range(6)})
+    world.trouble = failing(5, 17, 40, 41)
+    rows = kit.rows_of(run(kit.source_over(world), parallelism=3, options=QUICK))
+    assert sorted(rows) == world.everything()
+
+
+def test_a_simple_source_is_read_on_after_a_crash():
+    crashes = [ConnectionError("reset")] * 2
+
+    class Lines(forebay.SimpleSource):
+        def schema(self):
+            return pa.schema({"n": pa.int64()})
+
+        def read(self, split):
+            for n in range(split.position or 0, 100):
+                if n == 50 and crashes:
+                    raise crashes.pop()
+                yield {"n": n}
+
+    assert run(Lines()).to_table().column("n").to_pylist() == list(range(100))

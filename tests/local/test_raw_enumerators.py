@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+import forebay
+from forebay.errors import ContractError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.local import run
+from forebay.framework.reading.source_reader import SourceReaderBase
+from forebay.framework.split import Split
+
+
+@dataclass(frozen=True)
+class Half(forebay.SourceEvent):
+    """A reader has delivered that much; or, to a reader, may go on."""
+
+    subtask: int
+
+
+class Talking(forebay.SplitEnumerator):
+    """Gives each reader a second split when it says so."""
+
+    def __init__(self, context, splits):
+        self.context = context
+        self.left = [Split(split_id, 0) for split_id in splits]
+        self.heard = []
+
+    def handle_split_request(self, subtask, host):
+        self._next(subtask)
+
+    def handle_source_event(self, subtask, event):
+        self.heard.append((subtask, event))
+        self.context.send_event_to_reader(subtask, Half(subtask))
+        self._next(subtask)
+
+    def add_splits_back(self, splits, subtask):
+        self.left = [*splits, *self.left]
+
+    def snapshot_state(self, checkpoint_id):
+        return [split.to_json() for split in self.left]
+
+    def restore_state(self, state):
+        self.left = [Split.from_json(split) for split in state]
+
+    def _next(self, subtask):
+        if self.left:
+            self.context.assign_splits({subtask: [self.left.pop(0)]})
+        else:
+            self.context.signal_no_more_splits(subtask)
+
+
+class TalkingReader(SourceReaderBase):
+    """Asks by an event instead of by a request."""
+
+    def __init__(self, source, context, told):
+        super().__init__(source, context, HostOptions())
+        self.context = context
+        self.told = told
+
+    def on_splits_finished(self, splits):
+        self.context.send_source_event(Half(self.context.subtask))
+
+    def handle_source_event(self, event):
+        self.told.append(event)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_source_events_go_both_ways(world, source, one_thread, kit, parallelism):
+    """EVT-1, ENU-8, CTX-10: testEnumeratorReaderCommunication; splits are given by events alone."""
+    made, told = [], []
+
+    def make(context):
+        made.append(Talking(context, world.sizes))
+        return made[0]
+
+    world.make_enumerator = make
+    world.make_reader = lambda context: TalkingReader(source, context, told)
+    rows = kit.rows_of(run(source, parallelism=parallelism, runtime=one_thread))
+    assert sorted(rows) == world.everything()
+    assert [subtask for subtask, _ in made[0].heard] == [event.subtask for _, event in made[0].heard]
+    assert len(made[0].heard) == 3 and sorted(told, key=str) == sorted((event for _, event in made[0].heard), key=str)
+
+
+def test_a_reader_that_expects_no_event_refuses_it(world, source, one_thread):
+    """EVT-1: an unknown event is an error that names it."""
+
+    class Chatty(Talking):
+        def add_reader(self, subtask):
+            self.context.send_event_to_reader(subtask, Half(subtask))
+
+    world.make_enumerator = lambda context: Chatty(context, world.sizes)
+    with pytest.raises(ContractError, match="Half") as caught:
+        next(run(source, runtime=one_thread))
+    assert caught.value.rule == "EVT-1"
+
+
+def test_an_enumerator_that_expects_no_event_refuses_it(world, source, one_thread):
+    """ENU-8: never half-handled."""
+    world.make_reader = lambda context: TalkingReader(source, context, [])
+    with pytest.raises(ContractError, match="Half") as caught:
+        list(run(source, runtime=one_thread))
+    assert caught.value.rule == "ENU-8"
+
+
+def test_a_raw_enumerator_is_checkpointed_and_restored(world, kit, tmp_path):
+    """ENU-5, ENU-6: snapshot of the enumerator + splits of readers = everything; none lost or twice."""
+    world.make_enumerator = lambda context: Talking(context, world.sizes)
+    reading = run(kit.source_over(world), parallelism=2, checkpoint=tmp_path, runtime=kit.OneThread())
+    rows = kit.rows_of([next(reading), next(reading)])
+    reading.checkpoint()
+    reading._engine.close(orderly=False)
+    world.make_enumerator = lambda context: Talking(context, [])
+    again = run(kit.source_over(world), parallelism=1, checkpoint=tmp_path, runtime=kit.OneThread())
+    rows = rows[:3] + kit.rows_of(again)
+    assert sorted(rows) == world.everything()
+
+
+def test_a_raw_enumerator_gets_the_splits_of_a_failed_reader_back(world, source, one_thread, kit):
+    """ENU-3: before the replacement registers."""
+    seen = []
+
+    def trouble(split_id, position):
+        if (split_id, position) == ("a", 3) and not seen:
+            seen.append(1)
+            raise OSError("gone")
+
+    world.trouble = trouble
+    world.make_enumerator = lambda context: Talking(context, world.sizes)
+    assert sorted(kit.rows_of(run(source, runtime=one_thread))) == world.everything()
+    assert seen
+
+
+def test_a_raw_enumerator_may_stop_an_unbounded_run(world, source, one_thread, kit):
+    """SRC-5: such a source may still choose to stop."""
+    world.bounded = False
+    world.sizes = {}
+    world.make_enumerator = lambda context: Talking(context, [])
+    assert list(run(source, parallelism=2, runtime=one_thread)) == []
+
+
+def test_an_enumerator_that_keeps_itself_busy_starves_nobody(world, source, one_thread, kit):
+    """CTX-8: one action of the coordinator, then one of the readers."""
+
+    class Busy(Talking):
+        def start(self):
+            self.again()
+
+        def again(self):
+            self.context.run_in_coordinator_thread(self.again)
+
+    world.make_enumerator = lambda context: Busy(context, world.sizes)
+    reading = run(source, runtime=one_thread)
+    rows = []
+    for _ in range(10_000):
+        reading._engine.ask()
+        reading._engine.step()
+        one_thread.turn()
+        batch = reading._engine.take()
+        if batch is not None:
+            rows += kit.rows_of([batch])
+        if len(rows) == 13:
+            break
+    assert sorted(rows) == world.everything()
+    reading._engine.close(orderly=False)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people see: tables, `describe`, `peek`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.looking.peek import Peek
+from forebay.looking.tables import html_table, text_table
+
+
+class Shop(forebay.SimpleSource):
+    """Sells things."""
+
+    url: str = forebay.option(doc="where it is")
+    token: forebay.Secret = forebay.option(default=forebay.Secret("hunter2"), doc="the key")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())])
+
+    def read(self, split):
+        for n in range(split.position or 0, 5):
+            yield {"n": n, "s": "x" * n}
+
+
+def test_a_table_is_aligned_also_with_wide_and_control_characters() -> None:
+    lines = text_table(["a", "b"], [["漢字", "x\ny"], ["z", "w" * 200]]).splitlines()
+    assert lines[3].startswith("│ 漢字 │ x\\ny ")
+    assert lines[4].startswith("│ z    │ www")
+    assert lines[4].endswith("… │")
+    assert len(lines) == 6
+
+
+def test_html_is_escaped() -> None:
+    assert "<td>&lt;b&gt;</td>" in html_table(["a"], [["<b>"]])
+
+
+def test_describe_shows_options_and_schema_and_hides_secrets() -> None:
+    shown = forebay.describe(Shop(url="http://x"))
+    text, html = str(shown), shown._repr_html_()
+    for part in ("shop: Sells things.", "bounded", "http://x", "where it is", "int64", "***"):
+        assert part in text
+    assert "hunter2" not in text + html
+    assert "<table>" in html
+
+
+def test_describe_a_class_says_what_is_required() -> None:
+    assert ("url", "str", "required", "where it is") in forebay.describe(Shop).options
+    assert forebay.describe(Shop).schema == ()
+
+
+def test_describe_by_name_and_what_is_no_source() -> None:
+    assert forebay.describe("forebay_rate").name == "forebay_rate"
+    with pytest.raises(forebay.ConfigurationError, match="is no source"):
+        forebay.describe(42)  # type: ignore[arg-type]  # that is the point
+
+
+def test_peek_shows_the_first_rows_and_says_whether_there_may_be_more() -> None:
+    some = forebay.peek(Shop(url="x"), 2)
+    assert some.table.to_pylist() == [{"n": 0, "s": ""}, {"n": 1, "s": "x"}]
+    assert str(some).endswith("2 rows, perhaps more")
+    assert str(forebay.peek(Shop(url="x"), 10)).endswith("5 rows")
+
+
+def test_a_null_is_told_from_a_text() -> None:
+    shown = str(Peek(pa.table({"a": [None, "null"], "b": [1, 2]}), 5))
+    assert shown.count("null") == 2
+
+
+def test_a_peek_at_a_class_asks_for_an_instance() -> None:
+    with pytest.raises(forebay.ConfigurationError) as caught:
+        forebay.peek(Shop)  # type: ignore[arg-type]
+    assert "forebay.peek()" in str(caught.value) and caught.value.advice == "give an instance: Shop(…)"

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law of arrows: which room may know which (docs/architecture.md says why)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "forebay"
+
+LEAVES = {"errors", "options", "clock", "registry", "version"}
+# What a room may import beside itself and the leaves. The door and the command line may import everything.
+ROOMS: dict[str, set[str]] = {
+    "storage": set(),
+    "formats": {"storage"},
+    "watermarks": set(),
+    "framework": {"watermarks", "storage"},
+    "sources": {"framework", "formats", "storage"},
+    "spark": {"framework"},
+    "looking": {"framework"},
+    "testkit": {"spark", "framework"},
+}
+FREE = {"", "cli"}
+
+# Inside framework: hosts stand on machinery, machinery on the contract. The values are the parts of the machinery,
+# which do not know one another; a name that is not here is a file of the contract.
+MACHINERY = {"reading": "reading", "coordination": "coordination", "simple": "simple", "pumping": "simple"}
+HOSTS = {"local", "microbatch"}
+
+# Threads, locks and timers come from one Runtime object, or nothing could be simulated.
+THREADED = {
+    "framework/runtime.py": "the one place that starts threads",
+    "framework/cached.py": "a lock round the clients that all tasks of a process share",
+    "spark/": "the engine's signals and threads are not ours to simulate",
+    "testkit/": "embedded servers and the fault proxy run beside the test",
+}
+THREADING = {"threading", "_thread", "queue", "multiprocessing", "asyncio"}
+EXECUTORS = {"ThreadPoolExecutor", "ProcessPoolExecutor"}
+
+# Whatever is neither the standard library nor forebay: where it may be imported, anywhere in the file.
+THIRD_PARTY: dict[str, tuple[str, ...]] = {
+    # Everywhere but in the leaves.
+    "pyarrow": (*(f"{room}/" for room in ROOMS), "cli/"),
+    "pyspark": ("spark/", "testkit/"),
+    "py4j": ("spark/", "testkit/"),
+    "fsspec": ("storage/",),
+    "boto3": ("storage/", "testkit/"),
+    "botocore": ("storage/", "testkit/"),
+    "kafka": ("sources/kafka/", "testkit/"),
+    "crc32c": ("sources/kafka/",),
+    "cramjam": ("formats/", "sources/kafka/"),
+    "fastavro": ("formats/",),
+    "numpy": ("formats/", "sources/", "spark/"),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
+    "pytest": ("testkit/",),
+    "hypothesis": ("testkit/",),
+    "moto": ("testkit/",),
+}
+
+
+# These only type checkers import, which have them built in.
+FOR_CHECKERS = {"typing_extensions"}
+
+
+class Import(NamedTuple):
+    """One imported module, the name taken from it if any, and whether only type checkers import it."""
+
+    file: str
+    line: int
+    module: str
+    name: str | None
+    checkers: bool
+
+    def __str__(self) -> str:
+        what = f"from {self.module} import {self.name}" if self.name else f"import {self.module}"
+        return f"forebay/{self.file}:{self.line}: {what}"
+
+
+def files() -> list[str]:
+    return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+
+def imports(file: str, text: str | None = None) -> Iterator[Import]:
+    """Every import of a file, also those inside functions and under TYPE_CHECKING: they are knowledge too."""
+    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8") if text is None else text)
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    for_checkers = {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name, None, node in for_checkers)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            for alias in node.names:
+                yield Import(file, node.lineno, module, alias.name, node in for_checkers)
+
+
+def parts(file: str) -> tuple[str, ...]:
+    """The names on the way to a file below forebay/: ("framework", "reading", "queue"); the door is ()."""
+    return tuple(name for name in file.removesuffix(".py").split("/") if name != "__init__")
+
+
+def target(found: Import) -> tuple[str, ...] | None:
+    """Where an import of forebay leads, as `parts`, or None if it leads elsewhere."""
+    names = found.module.split(".")
+    return tuple(names[1:]) if names[0] == "forebay" else None
+
+
+def room_fault(file: str, found: Import) -> str | None:
+    """What the import breaks of the law between rooms, or None."""
+    if found.module.startswith("."):
+        return "relative imports hide the arrow: write the whole name"
+    there = target(found)
+    here = parts(file)[:1] or ("",)
+    if there is None or here[0] in FREE:
+        return None
+    if there == ():
+        return "nothing imports the door: import the module that defines the name"
+    if here[0] == there[0] or there[0] in LEAVES:
+        return None
+    if here[0] in LEAVES:
+        return "a leaf imports the standard library and other leaves only"
+    if there[0] not in ROOMS.get(here[0], set()):
+        return f"{here[0]} may import {', '.join(sorted(ROOMS.get(here[0], set()) | {'leaves'}))} only"
+    return None
+
+
+def inner_fault(file: str, found: Import) -> str | None:
+    """What the import breaks of the law inside framework and between sources, or None."""
+    there, here = target(found), parts(file)
+    if not there or len(here) < 2 or len(there) < 2 or here[0] != there[0] or here[1] == there[1]:
+        return None
+    if here[0] == "sources":
+        return "sources do not import one another"
+    if here[0] != "framework":
+        return None
+    if there[1] in HOSTS:
+        return "nothing in framework imports a host"
+    if here[1] not in HOSTS and there[1] in MACHINERY and MACHINERY[there[1]] != MACHINERY.get(here[1]):
+        return "only the hosts, and its own part, import the machinery"
+    return None
+
+
+def thread_fault(file: str, found: Import) -> str | None:
+    """What the import breaks of the rule on threads, or None."""
+    if found.module.split(".")[0] not in THREADING and found.name not in EXECUTORS:
+        return None
+    return None if file.startswith(tuple(THREADED)) else "threads and locks come from Runtime"
+
+
+def foreign_fault(file: str, found: Import) -> str | None:
+    """What the import breaks of the rule on other people's packages, or None."""
+    top = found.module.split(".")[0]
+    if top in sys.stdlib_module_names or top in {"forebay", ""} or (found.checkers and top in FOR_CHECKERS):
+        return None
+    if top not in THIRD_PARTY:
+        return f"{top} is no dependency of forebay: name it in an extra, and here"
+    return None if file.startswith(THIRD_PARTY[top]) else f"{top} belongs to {', '.join(THIRD_PARTY[top])}"
+
+
+FAULTS = (room_fault, inner_fault, thread_fault, foreign_fault)
+
+
+@pytest.mark.parametrize("rule", FAULTS, ids=lambda rule: rule.__name__)
+def test_every_import_obeys_the_law(rule):
+    broken = [f"{found}: {fault}" for file in files() for found in imports(file) if (fault := rule(file, found))]
+    assert not broken, "\n" + "\n".join(sorted(set(broken)))
+
+
+def test_every_file_stands_in_a_known_room():
+    known = LEAVES | set(ROOMS) | FREE
+    strangers = [file for file in files() if (parts(file)[:1] or ("",))[0] not in known]
+    assert not strangers, f"give these a room, or a new room its arrows in this test: {strangers}"
+
+
+def test_no_permission_outlives_its_need():
+    unused = [
+        place
+        for place in THREADED
+        if place.endswith(".py")
+        and (PACKAGE / place).exists()
+        and not any(found.module.split(".")[0] in THREADING for found in imports(place))
+    ]
+    assert not unused, f"these import no threads any more: {unused}"
+
+
+BREACHES = [
+    ("errors.py", "import pyarrow", foreign_fault),
+    ("clock.py", "from forebay.storage.store import Store", room_fault),
+    ("options/spec.py", "import forebay.framework.split", room_fault),
+    ("storage/local.py", "from forebay.formats.csv import read", room_fault),
+    ("watermarks/idleness.py", "from forebay.framework.split import Split", room_fault),
+    ("formats/csv.py", "from forebay.framework.reader import SourceReader", room_fault),
+    ("framework/source.py", "def f():\n    from forebay.spark.batch import plan", room_fault),
+    ("framework/source.py", "from forebay import Source", room_fault),
+    ("framework/source.py", "import forebay", room_fault),
+    ("framework/source.py", "from .split import Split", room_fault),
+    ("framework/split.py", "from forebay.framework.reading.queue import Queue", inner_fault),
+    ("framework/reading/queue.py", "from forebay.framework.coordination.tracker import Tracker", inner_fault),
+    ("framework/coordination/x.py", "from forebay.framework.local.run import run", inner_fault),
+    ("framework/local/run.py", "from forebay.framework.microbatch.planner import plan", inner_fault),
+    ("sources/files/source.py", "from forebay.sources.kafka.source import KafkaSource", inner_fault),
+    ("sources/files/source.py", "from forebay.testkit.kit import check", room_fault),
+    ("framework/local/run.py", "import threading", thread_fault),
+    ("framework/local/run.py", "from concurrent.futures import ThreadPoolExecutor", thread_fault),
+    ("framework/source.py", "if TYPE_CHECKING:\n    from pyspark.sql import SparkSession", foreign_fault),
+    ("__init__.py", "from pyspark.sql import SparkSession", foreign_fault),
+    ("sources/files/source.py", "import fsspec", foreign_fault),
+    ("sources/files/source.py", "import requests", foreign_fault),
+    ("formats/csv.py", "from typing_extensions import Buffer", foreign_fault),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "rule"), BREACHES, ids=[f"{b[0]}: {b[1]}" for b in BREACHES])
+def test_a_breach_is_noticed(file, text, rule):
+    assert [rule(file, found) for found in imports(file, text)] != [None]
+
+
+ALLOWED = [
+    ("__init__.py", "from forebay.sources.files.source import FileSource"),
+    ("cli/main.py", "import typer\nfrom forebay import read"),
+    ("framework/local/run.py", "from forebay.framework.reading.queue import Queue"),
+    ("framework/runtime.py", "import threading\nfrom forebay.framework.split import Split"),
+    ("framework/pumping.py", "from forebay.framework.simple import SimpleSource"),
+    ("sources/files/source.py", "import pyarrow.csv\nfrom forebay.formats.csv import read\nimport os.path"),
+    ("sources/hybrid/__init__.py", "from forebay.sources.hybrid.source import HybridSource"),
+    ("spark/register.py", "from pyspark.sql import SparkSession\nfrom forebay.errors import FatalError"),
+    ("formats/csv.py", "if TYPE_CHECKING:\n    from typing_extensions import Buffer"),
+    ("framework/reader.py", "from concurrent.futures import Future"),
+]
+
+
+@pytest.mark.parametrize(("file", "text"), ALLOWED, ids=[a[0] for a in ALLOWED])
+def test_what_the_law_allows_passes(file, text):
+    assert [fault for found in imports(file, text) for rule in FAULTS if (fault := rule(file, found))] == []

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import forebay` is cheap: it loads nothing that belongs to an extra."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+# Extras, what they bring with them, and what only tests need. numpy and pandas: pyarrow takes them in when they are
+# installed, so they are looked for where pyarrow cannot have brought them.
+EXTRAS = {"pyspark", "py4j", "boto3", "botocore", "s3transfer", "kafka", "fsspec", "fastavro", "cramjam", "crc32c"}
+TOOLS = {"typer", "click", "rich", "pytest", "hypothesis", "moto"}
+LINE = re.compile(r"import time:\s*(\d+) \|\s*(\d+) \|(\s*)(\S+)")
+
+
+def modules_loaded(statement: str) -> dict[str, int]:
+    """The modules that a fresh interpreter loads for `statement`, each with its own and its children's microseconds."""
+    command = [sys.executable, "-P", "-X", "importtime", "-c", statement]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [LINE.fullmatch(line) for line in done.stderr.splitlines()]
+    return {match[4]: int(match[2]) for match in found if match}
+
+
+def test_import_forebay_loads_nothing_of_an_extra(record_property):
+    loaded = modules_loaded("import forebay")
+    record_property("report", f"import forebay: {loaded['forebay'] / 1000:.0f} ms, {len(loaded)} modules")
+    tops = {name.split(".")[0] for name in loaded}
+    assert tops.isdisjoint(EXTRAS | TOOLS)
+
+
+def test_import_forebay_loads_no_numpy_of_its_own():
+    own = modules_loaded("import forebay").keys() - modules_loaded("import pyarrow").keys()
+    assert {name.split(".")[0] for name in own}.isdisjoint({"numpy", "pandas"})
+
+
+@pytest.mark.parametrize("extra", ["fsspec", "pyspark"])
+def test_the_measurement_sees_an_extra(extra):
+    pytest.importorskip(extra)
+    assert extra in modules_loaded(f"import {extra}")

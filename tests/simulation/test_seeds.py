@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: thousands of seeds are clean, and the same seed does the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from forebay.testkit.simulator import Fault, simulate
+from forebay.testkit.simulator.__main__ import main
+
+COMMAND = [sys.executable, "-P", "-m", "forebay.testkit.simulator"]
+
+DIGESTS = """
+import hashlib
+from forebay.testkit.simulator import simulate
+for seed in range(100):
+    lines = []
+    simulate(seed, lines.append)
+    print(seed, len(lines), hashlib.sha256("\\n".join(lines).encode()).hexdigest())
+"""
+
+
+def run_clean(record_property, *arguments):
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^problems +0$", done.stdout, re.MULTILINE)
+    record_property("report", done.stdout.splitlines()[0].replace("  ", " "))
+    return done
+
+
+@pytest.mark.timeout(600)
+def test_5000_seeds_are_clean(record_property):
+    done = run_clean(record_property, "--seeds", "5000")
+    assert "5,000 of 5,000 seeds, 0 problems" in done.stderr
+    counts = dict(re.findall(r"^  ([A-Z_]+) +([\d,]+) ", done.stdout, re.MULTILINE))
+    # Every kind of fault came, and often: else clean seeds would say little.
+    assert counts.keys() == {fault.name for fault in Fault}
+    assert all(int(count.replace(",", "")) >= 500 for count in counts.values()), counts
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_100000_other_seeds_are_clean(record_property):
+    run_clean(record_property, "--first", "1000000", "--seeds", "100000")
+
+
+def test_the_same_seed_does_the_same_in_every_process():
+    """Also where sets of strings have another order: a replay runs in another process."""
+    told = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", DIGESTS],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert told[0].count("\n") == 100
+    assert told[0] == told[1]
+
+
+def test_another_seed_does_something_else():
+    traces = []
+    for seed in range(20):
+        traces.append([])
+        simulate(seed, traces[-1].append)
+    assert len({tuple(trace) for trace in traces}) == 20
+
+
+def test_a_trace_changes_nothing():
+    for seed in range(20):
+        assert simulate(seed, [].append) == simulate(seed)
+
+
+def test_seeds_in_several_processes_come_to_the_same(capsys):
+    lines = []
+    for jobs in ("1", "2"):
+        assert main(["--seeds", "120", "--jobs", jobs]) == 0
+        lines.append(capsys.readouterr().out.splitlines()[1:])
+    assert lines[0] == lines[1]
+
+
+def test_one_seed_is_told_in_words(capsys):
+    assert main(["--seed", "3"]) == 0
+    assert "seed 3: nothing was wrong" in capsys.readouterr().out
+
+
+def test_a_trace_of_many_seeds_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--trace"])
+    assert "--trace needs --seed" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Spark session for all tests of this room: starting it takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two cores; a failed task is tried once more, as on a cluster."""
+    earlier = SparkSession.getActiveSession()
+    if earlier is not None:
+        earlier.stop()  # of other tests in this process: its master cannot be changed any more
+    session = (
+        SparkSession.builder.master("local[2,2]")
+        .appName("forebay tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "Asia/Tokyo")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

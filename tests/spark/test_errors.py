@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connectors that fail, with real Spark: the typed error comes back, and says source, split and the next step."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from forebay.errors import (
+    ConfigurationError,
+    ContractError,
+    DataError,
+    DataLossError,
+    FatalError,
+    ForebayError,
+    RetriableError,
+    unwrap,
+)
+from forebay.framework.rows import Batch
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Split
+from forebay.spark.register import read, register
+
+N = pa.schema({"n": pa.int64()})
+PLACES = ("check", "schema", "splits", "latest", "first row", "midway")
+
+
+class Failing(SimpleSource):
+    """Raises in one place: an error of forebay's, or one of its own."""
+
+    bounded = False
+    place: str = ""
+    own: bool = False
+
+    def fail(self, place):
+        if place == self.place:
+            if self.own:
+                raise LookupError(f"no such thing: {place} 🎈\nsecond line")
+            raise DataLossError(f"gone: {place}", split="s1", position=7, advice="start anew")
+
+    def check(self):
+        self.fail("check")
+
+    def schema(self):
+        self.fail("schema")
+        return N
+
+    def splits(self):
+        self.fail("splits")
+        return ["s1"]
+
+    def latest(self, split):
+        self.fail("latest")
+        return 100
+
+    def read(self, split):
+        self.fail("first row")
+        for n in range(split.position or 0, split.end or 0):
+            if n == 50:
+                self.fail("midway")
+            yield Batch([{"n": n}], n + 1)
+
+
+def failure(action) -> tuple[Exception, ForebayError]:
+    """Run an action that must fail inside Spark; return what Spark raises and what it means."""
+    with pytest.raises(Exception, match=r"forebay\.errors\.") as caught:
+        action()
+    assert type(caught.value).__module__.startswith("pyspark.")
+    error = unwrap(caught.value)
+    assert error is not None
+    return caught.value, error
+
+
+def load(spark, **options):
+    register(spark, Failing)
+    return spark.read.format("failing").options(**options).load().collect()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
+    raised, error = failure(lambda: load(spark, place=place))
+    assert type(error) is DataLossError
+    assert error.message == f"gone: {place}"
+    assert (error.source, error.split, error.position, error.advice) == ("failing", "s1", "7", "start anew")
+    assert "start anew" in str(raised)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_connectors_own_error_keeps_its_type_and_message_and_says_where(spark, place):
+    raised, error = failure(lambda: load(spark, place=place, own=True))
+    assert type(error) is FatalError
+    assert f"LookupError: no such thing: {place} 🎈" in error.message
+    assert error.source == "failing"
+    assert error.advice is not None
+    assert "second line" in error.message
+    assert "in fail" in str(raised), "the connector's own lines of the traceback are shown"
+    if place in ("first row", "midway"):
+        assert error.split == "s1"
+    assert error.position == ("50" if place == "midway" else None)
+
+
+def test_a_connectors_own_kind_of_error_of_ours_comes_back_as_the_one_it_extends(spark):
+    class Throttled(DataLossError):
+        """A kind that only the connector knows."""
+
+    class Kinds(SimpleSource):
+        def schema(self):
+            return N
+
+        def read(self, split):
+            raise Throttled(
+                "too old", split="a\nb\\n", position=("x", 1), advice="first line\nsecond line\n\n  source: no"
+            )
+
+    _, error = failure(lambda: read(spark, Kinds()).collect())
+    assert type(error) is DataLossError
+    assert (error.message, error.split, error.position) == ("too old", "a\nb\\n", "('x', 1)")
+    assert error.advice == "first line\nsecond line\n\n  source: no"
+
+
+def test_a_message_with_blank_lines_keeps_its_labels(spark):
+    class Wordy(SimpleSource):
+        def schema(self):
+            raise ValueError("first\n\nlast")
+
+        def read(self, split):
+            return []
+
+    _, error = failure(lambda: read(spark, Wordy()))
+    assert error.message.endswith("first\n\nlast")
+    assert error.source == "wordy"
+
+
+def test_an_unknown_option_names_the_nearest_one(spark):
+    _, error = failure(lambda: load(spark, plaze="check"))
+    assert isinstance(error, ConfigurationError)
+    assert "did you mean 'place'?" in error.message
+    assert error.option == "plaze"
+
+
+def test_an_unknown_option_of_the_host_names_the_nearest_one(spark):
+    _, error = failure(lambda: load(spark, numPartition=3))
+    assert "did you mean 'numPartitions'?" in error.message
+
+
+def test_a_value_of_the_wrong_type_names_option_and_example(spark):
+    _, error = failure(lambda: load(spark, own="perhaps"))
+    assert isinstance(error, ConfigurationError)
+    assert error.option == "own"
+
+
+def test_text_options_of_a_source_made_in_python_are_refused(spark):
+    frame = read(spark, Failing())
+    assert frame.count() == 100
+    with pytest.raises(ConfigurationError, match="num_partition") as caught:
+        read(spark, Failing(), num_partition=3)
+    assert caught.value.source == "failing"
+
+
+def test_a_retriable_error_is_retried_and_no_row_is_lost_or_doubled(spark, tmp_path):
+    class Flaky(SimpleSource):
+        path: str
+
+        def schema(self):
+            return N
+
+        def read(self, split):
+            for n in range(split.position or 0, 30):
+                marker = tmp_path / str(n)
+                if n % 10 == 5 and not marker.exists():
+                    marker.touch()
+                    raise RetriableError("busy")
+                yield Batch([{"n": n}], n + 1)
+
+    assert sorted(row.n for row in read(spark, Flaky(path=str(tmp_path))).collect()) == list(range(30))
+
+
+class Odd(SimpleSource):
+    """Breaks one rule of the contract, as `how` says."""
+
+    how: str
+
+    def schema(self):
+        return {"n": "int"} if self.how == "schema" else N
+
+    def splits(self):
+        match self.how:
+            case "repeated id":
+                return ["a", "b", "a"]
+            case "number as id":
+                return [1]
+            case "float position":
+                return [Split("a", position=0.5)]  # type: ignore[arg-type]  # this is the mistake
+            case "no list":
+                return None
+        return [Split("a", position=0, end=10)]
+
+    def read(self, split):
+        match self.how:
+            case "text as number":
+                yield {"n": "twelve"}
+            case "number as row":
+                yield 12
+            case "unknown column":
+                yield {"m": 12}
+            case "no iterable":
+                return None
+            case "other batch":
+                yield Batch(pa.record_batch({"n": ["x"]}), 1)
+            case "backwards":
+                yield Batch([{"n": 1}], 5)
+                yield Batch([{"n": 2}], 3)
+            case "stands still":
+                yield Batch([{"n": 1}], 0)
+            case "beyond the end":
+                yield Batch([{"n": 1}], 11)
+        return None
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("schema", ContractError),
+        ("repeated id", ContractError),
+        ("number as id", ContractError),
+        ("float position", ContractError),
+        ("no list", ForebayError),
+        ("text as number", ForebayError),
+        ("number as row", ContractError),
+        ("unknown column", ForebayError),
+        ("other batch", ForebayError),
+        ("backwards", ContractError),
+        ("stands still", ContractError),
+        ("beyond the end", ContractError),
+    ],
+)
+def test_a_broken_rule_is_an_error_that_names_source_and_next_step(spark, how, kind):
+    _, error = failure(lambda: read(spark, Odd(how=how), max_rows_per_batch=1).collect())
+    assert isinstance(error, kind)
+    assert error.source == "odd"
+    assert error.advice
+    if how in ("text as number", "backwards", "beyond the end", "number as row"):
+        assert error.split == "a"
+
+
+def test_a_source_that_never_answers_while_planning_ends_in_an_error(spark):
+    class Silent(SimpleSource):
+        def schema(self):
+            return N
+
+        def splits(self):
+            time.sleep(60)
+            return ["a"]
+
+        def read(self, split):
+            return []
+
+    _, error = failure(lambda: read(spark, Silent(), planning_timeout="200ms").collect())
+    assert isinstance(error, FatalError)
+    assert "discover() gave no answer within 0.2 s" in error.message
+
+
+def test_a_read_that_blocks_for_ever_can_be_cancelled(spark, tmp_path):
+    class Blocks(SimpleSource):
+        path: str
+
+        def schema(self):
+            return N
+
+        def read(self, split):
+            (tmp_path / "blocked").touch()
+            threading.Event().wait()
+            yield {"n": 1}
+
+    frame = read(spark, Blocks(path=str(tmp_path)))
+    context = spark.sparkContext
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        context.setJobGroup("blocked", "a read that blocks", interruptOnCancel=True)
+        try:
+            frame.collect()
+        except Exception as error:  # noqa: BLE001 - what Spark makes of a cancelled job
+            raised.append(error)
+
+    from pyspark import InheritableThread
+
+    thread = InheritableThread(target=run)
+    thread.start()
+    while not (tmp_path / "blocked").exists():
+        time.sleep(0.05)
+    context.cancelJobGroup("blocked")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "cancelled" in str(raised[0])
+
+
+def test_limit_over_a_read_that_blocks_afterwards_comes_back(spark):
+    class FirstThenNothing(SimpleSource):
+        def schema(self):
+            return N
+
+        def read(self, split):
+            # Spark's worker sends what it has once 64 KiB are together, so there must be more than that.
+            yield pa.record_batch({"n": range(100_000)})
+            threading.Event().wait()
+
+    frame = read(spark, FirstThenNothing(), close_timeout="200ms")
+    assert len(frame.limit(3).collect()) == 3
+
+
+def test_damaged_data_is_an_error_that_names_the_split(spark):
+    class Narrow(SimpleSource):
+        def schema(self):
+            return pa.schema({"n": pa.int16()})
+
+        def read(self, split):
+            yield pa.record_batch({"n": [1 << 20]})
+
+    _, error = failure(lambda: read(spark, Narrow()).collect())
+    assert isinstance(error, (DataError, ContractError))
+    assert (error.source, error.split) == ("narrow", "all")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths and URLs taken apart and put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import ConfigurationError
+from forebay.storage.store import is_url, join, parent, place_of
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/a//b/./c/", ("/", ("a", "b", "c"), "")),
+        ("file:/a/b", ("/", ("a", "b"), "")),
+        ("file:///a%20b/c", ("/", ("a%20b", "c"), "")),
+        ("FILE://localhost/a", ("/", ("a",), "")),
+        ("/a::b/c:d", ("/", ("a::b", "c:d"), "")),
+        ("s3://bucket/k/*", ("s3://", ("bucket", "k", "*"), "")),
+        ("hdfs:///k", ("hdfs:///", ("k",), "")),
+        ("zip://*.csv::s3://b/a.zip", ("zip://", ("*.csv",), "::s3://b/a.zip")),
+        ("simplecache::s3://b/*", ("simplecache::s3://", ("b", "*"), "")),
+        ("https://host/a?b=c*", ("https://host/a?b=c*", (), "")),
+    ],
+)
+def test_a_path_is_taken_apart(path, place):
+    assert place_of(path) == place
+
+
+def test_a_relative_path_starts_at_the_working_directory():
+    assert place_of("a/*") == (str(Path.cwd()), ("a", "*"), "")
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("/a/b", "/a"),
+        ("/a", "/"),
+        ("/", "/"),
+        ("s3://b/k", "s3://b"),
+        ("s3://b", "s3://"),
+        ("s3://", "s3://"),
+        ("hdfs:///k", "hdfs:///"),
+        ("zip://d/x::s3://b/a.zip", "zip://d::s3://b/a.zip"),
+        ("simplecache::s3://b/k", "simplecache::s3://b"),
+        ("/odd://x/y", "/odd://x"),
+    ],
+)
+def test_parent_is_the_other_half_of_join(path, above):
+    assert parent(path) == above
+    if path != above:
+        name = path.split("::s3")[0].rsplit("/", 1)[1] if path.startswith("zip") else path.rsplit("/", 1)[1]
+        assert join(above, name) == path
+
+
+def test_which_paths_are_urls():
+    assert is_url("s3://b") and is_url("zip://x::file:///a") and is_url("simplecache::s3://b/x")
+    assert not is_url("file:///a") and not is_url("/a::b") and not is_url("a::b.csv") and not is_url("c:d")
+
+
+def test_a_password_in_a_url_is_refused_without_showing_it():
+    with pytest.raises(ConfigurationError, match="password") as caught:
+        place_of("sftp://me:hunter22@host/x")
+    assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["", "a\x00b"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(ConfigurationError, match="not a path"):
+        place_of(path)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kit's own manners: what it says, what it skips, what it leaves alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pyarrow as pa
+import pytest
+
+from forebay import testkit
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Split
+from forebay.testkit.checks import ALL
+from forebay.testkit.scripted import Counting
+
+RELEASE = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def _release():
+    RELEASE.clear()
+    yield
+    RELEASE.set()
+
+
+class Countdown(SimpleSource):
+    start: int = 5
+
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+
+    def read(self, split):
+        for i in range(split.position or 0, self.start):
+            yield {"n": self.start - i}
+
+
+class Jumping(Countdown):
+    def read(self, split):
+        for i in range((split.position or 0) * 2, self.start):
+            yield {"n": self.start - i}
+
+
+def test_a_report_is_a_table_of_every_check_and_why_it_was_skipped():
+    report = testkit.check(Countdown())
+    lines = str(report).splitlines()
+    assert lines[0].startswith("countdown: ") and "0 failed" in lines[0] and "(seed 0)" in lines[0]
+    assert len(lines) == 1 + len(ALL) == 1 + len(report.results)
+    assert all(result.why for result in report.results if result.outcome == "skipped")
+    assert any(line.split()[:2] == ["DIS-2", "skipped"] and "the default" in line for line in lines)
+
+
+def test_an_error_names_rule_split_rows_and_the_next_step():
+    with pytest.raises(testkit.ConformanceError) as caught:
+        testkit.check(Jumping(), seed=3)
+    text = str(caught.value)
+    assert isinstance(caught.value, AssertionError)
+    assert "RDR-5: from any position a new reader gives exactly the rest" in text
+    assert (
+        "split 'all', begun at position 1, after 1 rows: row 0 is\n    {'n': 3}\n    but should be\n    {'n': 4}"
+        in text
+    )
+    assert "next step: " in text and "(seed 3)" in text
+
+
+def test_rules_chosen_are_the_only_ones_checked():
+    report = testkit.check(Countdown(), rules={"SR-1", "SPL-1"})
+    assert report.rules("passed") == {"SR-1", "SPL-1", "RDR-3"}
+
+
+def test_every_rule_for_connectors_is_checked():
+    kept = {
+        *("SRC-1", "SRC-2", "SRC-4", "SPL-1", "SPL-2", "SER-1", "SER-2", "SER-3"),
+        *("ENU-2", "ENU-3", "ENU-4", "ENU-5", "ENU-6", "ENU-9", "ENU-10"),
+        *("RDR-2", "RDR-3", "RDR-4", "RDR-5", "RDR-6", "RDR-7", "RDR-8", "RDR-9"),
+        *("SR-1", "SR-2", "SR-3", "SR-4", "SR-5", "SR-6"),
+    }
+    assert kept <= {check.rule for check in ALL}
+    assert len({check.test_name for check in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize("error", [RetriableError("nobody answers"), ConfigurationError("no such bucket")])
+def test_a_source_out_of_reach_says_so_itself(error):
+    class Unreachable(Countdown):
+        def splits(self):
+            raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        testkit.check(Unreachable())
+
+
+def test_a_class_is_refused_with_the_way_to_an_instance():
+    with pytest.raises(ConfigurationError) as caught:
+        testkit.check(Countdown)
+    assert caught.value.advice == "give an instance: Countdown(…)"
+
+
+def test_a_source_without_splits_is_told_before_any_check():
+    class Nothing(Countdown):
+        def splits(self):
+            return []
+
+        def read(self, split):
+            raise AssertionError("nothing to read")
+
+    with pytest.raises(ConfigurationError, match=r"splits\(\) found nothing") as caught:
+        testkit.check(Nothing())
+    assert caught.value.advice == "give check() a source with data"
+
+
+def test_a_bug_in_the_connector_is_told_with_its_rule():
+    class Buggy(Countdown):
+        def splits(self):
+            return [1 / 0]
+
+    with pytest.raises(testkit.ConformanceError, match="SPL-1: .*\n.*ZeroDivisionError: division by zero"):
+        testkit.check(Buggy(), rules={"SPL-1"})
+
+
+def test_a_call_that_never_returns_is_named_and_left_behind():
+    class Stuck(Countdown):
+        def splits(self):
+            RELEASE.wait()
+            return ["all"]
+
+    with pytest.raises(
+        testkit.ConformanceError, match=r"discover\(\) has not come back for .*\n(.*\n)*.*in splits"
+    ) as caught:
+        testkit.check(Stuck(), seconds=3)
+    assert len(caught.value.report.results) == 1  # every other check would hang as well
+
+
+def test_what_the_time_does_not_suffice_for_is_skipped_and_said():
+    report = testkit.check(Countdown(), seconds=0.0)
+    assert {result.why for result in report.results if result.rule == "DIS-2"} == {
+        "the time was over: give `seconds` more"
+    }
+
+
+def test_a_large_input_is_only_sampled():
+    class Counted(Countdown):
+        start: int = 10_000_000
+
+    report = testkit.check(Counted(), rules={"RDR-5", "ENU-3", "SR-2"})
+    assert not report.failed
+    assert [result.why for result in report.results if result.rule == "ENU-3"] == [
+        "the input is large, and this check reads all of it: give the kit a smaller one"
+    ]
+
+
+def test_an_input_without_rows_passes():
+    report = testkit.check(Countdown(start=0))
+    assert not report.failed
+    assert "give the source some rows" in str(report)
+
+
+class Noting(Counting):
+    """Notes what is done to its input."""
+
+    def create_enumerator(self, context):
+        return NotingEnumerator()
+
+
+DONE: list[str] = []
+
+
+class NotingEnumerator(DiscoveryEnumerator):
+    def discover(self, known, first):
+        return Discovered([Split("a", 0, 7), Split("b", 0, 3)])
+
+    def finished(self, splits):
+        DONE.append("finished")
+
+    def committed(self, positions):
+        DONE.append("committed")
+
+
+def test_nothing_is_done_to_a_live_input():
+    DONE.clear()
+    report = testkit.check(Noting(sizes={"a": 7, "b": 3}, batch_rows=2))
+    assert not report.failed
+    assert DONE == []
+    assert [result.why for result in report.results if result.rule == "ENU-5" and result.outcome == "skipped"] == [
+        "finished() may act on the input: use SourceContract"
+    ]
+
+
+def test_the_same_seed_reports_the_same():
+    reports = [testkit.check(Countdown(), seed=11, rules={"SR-1", "RDR-8", "ENU-3"}) for _ in range(2)]
+    assert reports[0].results == reports[1].results
+
+
+def test_importing_the_kit_needs_neither_pytest_nor_spark():
+    program = "import sys, forebay.testkit\nprint([m for m in ('pytest', 'pyspark', 'hypothesis') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

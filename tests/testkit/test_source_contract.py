@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SourceContract` on an input that a test writes: a good source passes, and what only writing can show is caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.rows import Batch
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Split
+from forebay.testkit import ConformanceError, SourceContract
+from forebay.testkit.checks import ALL
+from forebay.testkit.scripted import COUNTING_SCHEMA, Counting
+
+INPUT: dict[str, list[tuple[str, int]]] = {}
+
+
+class Lists(SimpleSource):
+    """Reads the lists of `INPUT`, which grow."""
+
+    bounded = False
+
+    def schema(self):
+        return COUNTING_SCHEMA
+
+    def splits(self):
+        return list(INPUT)
+
+    def latest(self, split):
+        return len(INPUT[split.id])
+
+    def read(self, split):
+        for at in range(split.position or 0, split.end):
+            yield Batch([INPUT[split.id][at]], at + 1)
+
+
+class OfLists(SourceContract):
+    kind: type[Lists] = Lists
+
+    def setup_method(self):
+        INPUT.clear()
+
+    def source(self):
+        return self.kind()
+
+    def add_split(self):
+        split_id = f"split {len(INPUT)}"
+        INPUT[split_id] = []
+        return split_id
+
+    def write(self, split_id, n):
+        start = len(INPUT[split_id])
+        INPUT[split_id] += [(split_id, start + i) for i in range(n)]
+        return [{"split": split_id, "n": start + i} for i in range(n)]
+
+
+class TestLists(OfLists):
+    """All tests of the kit, collected as an author's are."""
+
+
+class TestBounded(SourceContract):
+    """The same for a bounded source of the full layer."""
+
+    def setup_method(self):
+        self.sizes: dict[str, int] = {}
+
+    def source(self):
+        return Counting(sizes=self.sizes, batch_rows=2)
+
+    def add_split(self):
+        self.sizes[f"split {len(self.sizes)}"] = 0
+        return list(self.sizes)[-1]
+
+    def write(self, split_id, n):
+        self.sizes[split_id] = n
+        return [{"split": split_id, "n": i} for i in range(n)]
+
+
+class FindsSplitsOnce(Lists):
+    """Knows no split that came after the first look."""
+
+    def create_enumerator(self, context):
+        return Once(self)
+
+
+class Once(DiscoveryEnumerator):
+    def __init__(self, source):
+        self.source = source
+
+    def discover(self, known, first):
+        return Discovered([Split(split_id) for split_id in self.source.splits()] if first else [])
+
+    def latest(self, splits):
+        return {split.id: self.source.latest(split) for split in splits}
+
+
+class FindsSplitsUnderNewIds(Lists):
+    def splits(self):
+        return [f"{split_id} of {len(INPUT)}" for split_id in INPUT]
+
+    def latest(self, split):
+        return len(INPUT[split.id.partition(" of ")[0]])
+
+    def read(self, split):
+        yield from super().read(Split(split.id.partition(" of ")[0], split.position, split.end))
+
+
+class LeavesOutTheFirst(Lists):
+    def read(self, split):
+        for at in range(split.position or 1, split.end):
+            yield Batch([INPUT[split.id][at]], at + 1)
+
+
+class SkipsWhatGrew(Lists):
+    """Takes a position that was the end for the end."""
+
+    seen: str = ""
+
+    def read(self, split):
+        start = split.position or 0
+        for at in range(start + 1 if start == 4 else start, split.end):
+            yield Batch([INPUT[split.id][at]], at + 1)
+
+
+class FindsWhatIsNotThere(Lists):
+    def splits(self):
+        return [*INPUT, "and another"]
+
+    def latest(self, split):
+        return len(INPUT.get(split.id, []))
+
+
+@pytest.mark.parametrize(
+    ("kind", "test", "rule"),
+    [
+        (FindsSplitsOnce, "test_ctx_7_splits_added_later_are_found_once", "CTX-7"),
+        (FindsSplitsUnderNewIds, "test_ctx_7_splits_added_later_are_found_once", "CTX-7"),
+        (LeavesOutTheFirst, "test_sr_2_rows_are_those_written", "SR-2"),
+        (LeavesOutTheFirst, "test_sr_4_a_split_of_one_record_gives_it_once", "SR-4"),
+        (SkipsWhatGrew, "test_sr_2_rows_written_later_follow_from_the_position_reached", "SR-2"),
+        (FindsWhatIsNotThere, "test_sr_2_rows_are_those_written", "SPL-1"),
+    ],
+)
+def test_what_only_writing_can_show_is_caught(kind, test, rule):
+    contract = type("Broken", (OfLists,), {"kind": kind, "seconds": 6.0})()
+    contract.setup_method()
+    with pytest.raises(ConformanceError) as caught:
+        getattr(contract, test)()
+    assert caught.value.report.rules("failed") == {rule}
+
+
+def test_every_generic_check_is_a_test_method():
+    assert {check.test_name for check in ALL} <= set(dir(SourceContract))
+    documented = SourceContract.test_rdr_5_resumes_anywhere.__doc__  # type: ignore[attr-defined]  # made by the kit
+    assert documented == "RDR-5: from any position a new reader gives exactly the rest."
+
+
+def test_what_was_entered_is_left_when_the_test_ends(tmp_path):
+    contract = OfLists()
+    file = contract.enter_context((tmp_path / "a").open("w"))
+    contract.teardown_method()
+    assert file.closed
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        (lambda rows: None, "it returned None"),
+        (lambda rows: rows[1:], "it returned 12 rows for n = 13"),
+        (lambda rows: [tuple(row.values()) for row in rows], "row 0 is a tuple"),
+        (lambda rows: [{**row, "n": "twelve"} for row in rows], "column 'n' is int64, and "),
+    ],
+)
+def test_what_write_returns_is_checked_before_the_source_is_blamed(returned, why):
+    class Mistaken(OfLists):
+        def write(self, split_id, n):
+            return returned(super().write(split_id, n))
+
+    author = Mistaken()
+    author.setup_method()
+    with pytest.raises(AssertionError) as caught:
+        author.test_sr_2_rows_are_those_written()
+    assert str(caught.value).startswith(
+        f"write() must return the n rows it wrote, as dicts that fit schema(): {why}"
+    ), caught.value
+    assert not isinstance(caught.value, ConformanceError)

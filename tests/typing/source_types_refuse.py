@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source made wrongly: mypy must refuse each marked line and no other, in the same way as for Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Split
+from forebay.options import option
+
+
+class Orders(SimpleSource):
+    url: str = option(doc="base address")
+    page: int = option(default=500, doc="rows of a page")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"id": pa.int64()})
+
+    def read(self, split: Split) -> Iterator[dict[str, object]]:
+        yield {"id": split.position}
+
+
+def wrong() -> None:
+    Orders()  # refused: call-arg
+    Orders(url=1)  # refused: arg-type
+    Orders("http://x")  # refused: call-arg
+    Orders(url="http://x", pages=1)  # refused: call-arg
+    Orders(url="http://x").page = 3  # refused: misc
+    number: str = Orders(url="http://x").page  # refused: assignment
