@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from forebay.options._hints import resolve_annotations
 from forebay.options.classes import camel_case, class_options, merge_specs
-from forebay.options.parsing import coerce_fields, parse_options
+from forebay.options.parsing import coerce_fields, given_options, parse_options
 from forebay.options.quantities import ByteSize, Duration
 from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import REQUIRED, OptionSpec, option
@@ -45,6 +45,7 @@ __all__ = [
     "coerce_fields",
     "describe_options",
     "format_options",
+    "given_options",
     "merge_specs",
     "option",
     "option_values",

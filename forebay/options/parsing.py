@@ -63,6 +63,15 @@ def parse_options(
     return values
 
 
+def given_options(specs: Iterable[OptionSpec], given: Mapping[str, object]) -> frozenset[str]:
+    """Return the Python names of the options that the user wrote, however he spelt them.
+
+    Called by the hosts, to tell a default from a choice. Names that are no option's are passed over.
+    """
+    found, _ = sort_out(tuple(specs), given)
+    return frozenset(found)
+
+
 def coerce_fields(instance: object, *, source: str | None = None) -> None:
     """Check and convert the fields of a dataclass whose options were given in Python, in place.
 

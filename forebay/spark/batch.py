@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from forebay.framework.microbatch.task import ReadTask, run_task
 from forebay.framework.source import Source
 from forebay.spark.conform import Conformer
 from forebay.spark.errors import leaving
+from forebay.spark.session_zone import in_zone_of_task
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,14 @@ class Readable:
         options: The host's options.
         promised: The names of the columns that its record batches have.
         parallelism: How many tasks run at once, if it is known.
+        follows_zone: Whether tasks read in the time zone of their query: the user gave none.
     """
 
     source: Source
     options: HostOptions
     promised: tuple[str, ...]
     parallelism: int | None
+    follows_zone: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class SparkTask:
     task: ReadTask
     target: pa.Schema
     promised: tuple[str, ...]
+    follows_zone: bool = False
 
 
 class BatchReader(DataSourceReader):
@@ -76,7 +81,10 @@ class BatchReader(DataSourceReader):
             return [
                 InputPartition(
                     SparkTask(
-                        ReadTask(source, slices, readable.options, index, len(tasks)), self._target, readable.promised
+                        ReadTask(source, slices, readable.options, index, len(tasks)),
+                        self._target,
+                        readable.promised,
+                        readable.follows_zone,
                     )
                 )
                 for index, slices in enumerate(tasks)
@@ -106,5 +114,7 @@ def read_task(value: SparkTask) -> Iterator[pa.RecordBatch]:
         max_bytes=options.max_bytes_per_batch,
     )
     with leaving(name, "reading"):
+        if value.follows_zone:
+            task = dataclasses.replace(task, source=in_zone_of_task(task.source))
         for delivered in run_task(task):
             yield from conformer.conform(delivered.batch, split=delivered.split_id, position=delivered.position)

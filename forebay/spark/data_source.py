@@ -40,7 +40,8 @@ class ForebayDataSource(DataSource):
         super().__init__({})
         name = self._origin.name
         with leaving(name, "the options"):
-            self._source, self._options = self._origin.make(dict(options), self._session)
+            made = self._origin.make(dict(options), self._session)
+        self._source, self._options, self._follows_zone = made.source, made.options, made.follows_zone
         self._promised: tuple[str, ...] | None = None
 
     @classmethod
@@ -82,7 +83,8 @@ class ForebayDataSource(DataSource):
             source, promised = self._source, self._promised
             if promised is None:
                 source, promised = self._with_user_schema(target)
-        return BatchReader(Readable(source, self._options, promised, self._session.parallelism), target)
+        readable = Readable(source, self._options, promised, self._session.parallelism, self._follows_zone)
+        return BatchReader(readable, target)
 
     def streamReader(self, schema: StructType) -> None:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Refuse: this release reads in batch queries.

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.source import Source
-from forebay.options import class_options, merge_specs, parse_options
+from forebay.options import class_options, given_options, merge_specs, parse_options
 from forebay.registry import default_registry
 from forebay.spark import pickling
+from forebay.spark.session_zone import OPTION
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,29 @@ class Session:
         return {name: value for name, value in known.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Made:
+    """What an origin made of the options of one `load()`.
+
+    Args:
+        source: The source.
+        options: The host's options.
+        follows_zone: Whether the source's time zone is not the user's own choice, but the session's.
+    """
+
+    source: Source
+    options: HostOptions
+    follows_zone: bool = False
+
+
 class Origin(ABC):
     """Makes the source of a format from the options of one `load()`. Picklable."""
 
     name: str
 
     @abstractmethod
-    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
-        """Return the source and the host's options. Called in a planner's process.
+    def make(self, given: Mapping[str, str], session: Session) -> Made:
+        """Return the source and the host's options. Called in the planner's process, once per `load()`.
 
         Raises:
             ConfigurationError: The source cannot be had there, or an option is unknown, missing or wrong.
@@ -60,7 +76,7 @@ class Installed(Origin):
 
     name: str
 
-    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+    def make(self, given: Mapping[str, str], session: Session) -> Made:
         """Look the class up, and make the source."""
         return _make(_checked(default_registry.lookup(self.name), self.name), self.name, given, session)
 
@@ -72,7 +88,7 @@ class PickledClass(Origin):
     name: str
     payload: bytes = dataclasses.field(repr=False)
 
-    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+    def make(self, given: Mapping[str, str], session: Session) -> Made:
         """Unpack the class, and make the source."""
         return _make(_checked(pickling.loads(self.payload, self.name), self.name), self.name, given, session)
 
@@ -85,11 +101,11 @@ class PickledSource(Origin):
     payload: bytes = dataclasses.field(repr=False)
     options: HostOptions
 
-    def make(self, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+    def make(self, given: Mapping[str, str], session: Session) -> Made:
         """Unpack the source; the options were given when it was read."""
         parse_options((), given, source=self.name)
         source: Source = pickling.loads(self.payload, self.name)
-        return source, self.options
+        return Made(source, self.options)
 
 
 def demand(cls: object) -> type[Source]:
@@ -135,8 +151,10 @@ def _checked(cls: object, name: str) -> type[Source]:
     )
 
 
-def _make(cls: type[Source], name: str, given: Mapping[str, str], session: Session) -> tuple[Source, HostOptions]:
+def _make(cls: type[Source], name: str, given: Mapping[str, str], session: Session) -> Made:
     own, host = class_options(cls), class_options(HostOptions)
-    values = parse_options(merge_specs(own, host), given, source=name, defaults=session.defaults())
+    specs = merge_specs(own, host)
+    values = parse_options(specs, given, source=name, defaults=session.defaults())
     source = cls(**{spec.python_name: values[spec.python_name] for spec in own})
-    return source, HostOptions(**{spec.python_name: values[spec.python_name] for spec in host})
+    follows = any(spec.python_name == OPTION for spec in own) and OPTION not in given_options(specs, given)
+    return Made(source, HostOptions(**{spec.python_name: values[spec.python_name] for spec in host}), follows)

@@ -24,6 +24,9 @@ from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option
 from forebay.spark.batch import BatchReader, Readable
+from forebay.spark.data_source import format_class, installed_format
+from forebay.spark.origin import PickledClass, Session
+from forebay.spark.pickling import dumps
 from forebay.spark.register import read, register
 
 N = pa.schema({"n": pa.int64()})
@@ -540,6 +543,69 @@ def test_what_the_session_knows_is_the_default_of_the_sources_option(spark):
     reader = spark.read.format("zoned")
     assert reader.load().first()[0] == "Asia/Tokyo"
     assert reader.option("timeZone", "Europe/Paris").load().first()[0] == "Europe/Paris"
+
+
+class Zones(SimpleSource):
+    """Says which time zone a task reads in."""
+
+    time_zone: str = "UTC"
+
+    def schema(self):
+        return pa.schema({"zone": pa.string()})
+
+    def check(self):
+        if "/" not in self.time_zone and self.time_zone != "UTC":
+            raise ConfigurationError(f"no such zone: {self.time_zone}")
+
+    def read(self, split):
+        yield {"zone": self.time_zone}
+
+
+@pytest.fixture
+def session(spark):
+    """A session whose settings a test may change."""
+    return spark.newSession()
+
+
+def test_a_task_reads_in_the_time_zone_of_its_query_not_in_the_one_of_register(session):
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    register(session, Zones)
+    reader = session.read.format("zones")
+    frame = reader.load()
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    for each in (frame, reader.load(), reader.schema("zone string").load()):
+        assert each.collect() == [("Europe/Berlin",)]
+
+
+def test_without_register_a_task_reads_in_the_time_zone_of_its_query(session):
+    session.dataSource.register(format_class(PickledClass("zones", dumps(Zones, "zones")), Session()))
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    assert session.read.format("zones").load().collect() == [("Europe/Berlin",)]
+
+
+def test_files_are_read_in_the_time_zone_of_the_query_with_what_was_settled_before(session, tmp_path):
+    session.dataSource.register(installed_format("forebay_files"))
+    (tmp_path / "f.csv").write_text("b,a\n1,2020-07-01 10:00:00\n")
+    session.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    reader = session.read.options(fileFormat="csv", header="true", inferSchema="true", columns="a")
+    (found,) = reader.format("forebay_files").load(str(tmp_path)).collect()
+    assert found.a.astimezone(UTC) == datetime(2020, 7, 1, 12, 30, tzinfo=UTC)
+
+
+def test_a_time_zone_that_the_user_gave_stays(session):
+    register(session, Zones)
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    for name in ("timeZone", "TIME_ZONE"):
+        assert session.read.format("zones").option(name, "UTC").load().collect() == [("UTC",)]
+    assert read(session, Zones()).collect() == [("UTC",)]
+
+
+def test_a_time_zone_of_the_query_that_the_source_refuses_is_an_error(session):
+    register(session, Zones)
+    session.conf.set("spark.sql.session.timeZone", "+05:30")
+    with pytest.raises(Exception, match="no such zone") as caught:
+        session.read.format("zones").load().collect()
+    assert isinstance(unwrap(caught.value), ConfigurationError)
 
 
 def test_no_secret_is_in_the_plan(spark):
