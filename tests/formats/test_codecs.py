@@ -17,8 +17,8 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.compression import REFUSED_SUFFIXES, codec_of, open_decompressed
-from forebay.formats.csv import CsvFormat
-from forebay.formats.csv_options import CsvOptions
+from forebay.formats.csv.format import CsvFormat
+from forebay.formats.csv.options import CsvOptions
 
 TEXT = b"".join(b"%d,hello %d\n" % (number, number * 7919) for number in range(20_000))
 

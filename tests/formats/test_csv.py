@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats import csv_read
-from forebay.formats.csv import CsvFormat
-from forebay.formats.csv_options import ALIASES, OPTION_NAMES, REFUSED, CsvOptions
+from forebay.formats.csv.format import CsvFormat
+from forebay.formats.csv.options import ALIASES, OPTION_NAMES, REFUSED, CsvOptions
 
 AB = pa.schema({"a": pa.int32(), "b": pa.string()})
 WITH_CORRUPT = pa.schema({"a": pa.int32(), "_corrupt_record": pa.string(), "b": pa.string()})
@@ -289,7 +288,7 @@ def test_a_record_over_the_limit_is_malformed(memory_file) -> None:
 
 
 def test_a_quote_that_is_never_closed_is_an_error_beyond_the_limit(memory_file, monkeypatch) -> None:
-    monkeypatch.setattr(csv_read, "_HEAD_BYTES", 100)
+    monkeypatch.setattr("forebay.formats.csv.read._HEAD_BYTES", 100)
     data = b'1,a\n2,"' + b"x\n" * 5000
     with pytest.raises(DataError, match="maxRecordBytes") as caught:
         rows(data, AB, memory_file, multi_line=True, max_record_bytes=1000, block_bytes=100)
@@ -407,7 +406,7 @@ def test_closing_the_generator_closes_the_file(memory_file) -> None:
 
 
 def test_windows_of_multiline_files_grow_until_a_record_fits(memory_file, monkeypatch) -> None:
-    monkeypatch.setattr(csv_read, "_HEAD_BYTES", 8)
+    monkeypatch.setattr("forebay.formats.csv.read._HEAD_BYTES", 8)
     data = b'1,"' + b"line\r\n" * 100 + b'"\r\n2,b\r\n'
     assert rows(data, AB, memory_file, multi_line=True, block_bytes=16) == [(1, "line\n" * 100), (2, "b")]
 

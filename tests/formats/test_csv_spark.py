@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from forebay.formats.csv import CsvFormat
-from forebay.formats.csv_options import CsvOptions, option_name
+from forebay.formats.csv.format import CsvFormat
+from forebay.formats.csv.options import CsvOptions, option_name
 
 ARROW = {
     "string": pa.string(),

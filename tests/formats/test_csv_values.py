@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.formats.csv_options import CsvOptions
-from forebay.formats.csv_scalars import parse_bool, parse_decimal, parse_double, parse_float, parse_int
-from forebay.formats.csv_times import localized
-from forebay.formats.csv_values import converter
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.scalars import parse_bool, parse_decimal, parse_double, parse_float, parse_int
+from forebay.formats.csv.times import localized
+from forebay.formats.csv.values import converter
 from forebay.formats.date_patterns import DatePattern
 from forebay.formats.datetimes import days_of, parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.formats.zones import UTC, zone

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.json_arrow import ArrowReader, Doubt, has_odd_number, is_utf8
-from forebay.formats.json_blocks import BlockReader
-from forebay.formats.json_build import column
-from forebay.formats.json_exact import ExactReader
-from forebay.formats.json_lines import JsonFormat
-from forebay.formats.json_options import OPTION_NAMES, REFUSED, JsonOptions
-from forebay.formats.json_quick import RecordReader
+from forebay.formats.json.arrow import ArrowReader, Doubt, has_odd_number, is_utf8
+from forebay.formats.json.blocks import BlockReader
+from forebay.formats.json.build import column
+from forebay.formats.json.exact import ExactReader
+from forebay.formats.json.format import JsonFormat
+from forebay.formats.json.options import OPTION_NAMES, REFUSED, JsonOptions
+from forebay.formats.json.quick import RecordReader
 
 
 @dataclass(frozen=True)
@@ -513,7 +513,7 @@ def test_inference_by_arrow_says_the_same_as_record_by_record(monkeypatch: pytes
         b'{"a":2.5,"t":"","e":null,"l":[[2.5]],"s":{"x":["q"]},"b":true}\n'
     )
     expected = JsonFormat().infer_schema([MemoryFile(data)])
-    monkeypatch.setattr("forebay.formats.json_infer.types_by_arrow", lambda *_: None)
+    monkeypatch.setattr("forebay.formats.json.infer.types_by_arrow", lambda *_: None)
     assert JsonFormat().infer_schema([MemoryFile(data)]) == expected
     assert expected.names == ["a", "b", "e", "l", "n", "s", "t"]
 

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ForebayError
-from forebay.formats.json_lines import JsonFormat
-from forebay.formats.json_options import OPTION_NAMES, JsonOptions
+from forebay.formats.json.format import JsonFormat
+from forebay.formats.json.options import OPTION_NAMES, JsonOptions
 
 ZONE = "America/New_York"
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import ConfigurationError, DataError, ForebayError
-from forebay.formats.parquet import ParquetFormat, ParquetOptions
+from forebay.formats.parquet.format import ParquetFormat, ParquetOptions
 
 ZONE = "America/St_Johns"
 

@@ -195,9 +195,9 @@ BREACHES = [
     ("errors.py", "import pyarrow", foreign_fault),
     ("clock.py", "from forebay.storage.store import Store", room_fault),
     ("options/spec.py", "import forebay.framework.split", room_fault),
-    ("storage/local.py", "from forebay.formats.csv import read", room_fault),
+    ("storage/local.py", "from forebay.formats.csv.format import read", room_fault),
     ("watermarks/idleness.py", "from forebay.framework.split import Split", room_fault),
-    ("formats/csv.py", "from forebay.framework.reader import SourceReader", room_fault),
+    ("formats/csv/format.py", "from forebay.framework.reader import SourceReader", room_fault),
     ("framework/source.py", "def f():\n    from forebay.spark.batch import plan", room_fault),
     ("framework/source.py", "from forebay import Source", room_fault),
     ("framework/source.py", "import forebay", room_fault),
@@ -214,7 +214,7 @@ BREACHES = [
     ("__init__.py", "from pyspark.sql import SparkSession", foreign_fault),
     ("sources/files/source.py", "import fsspec", foreign_fault),
     ("sources/files/source.py", "import requests", foreign_fault),
-    ("formats/csv.py", "from typing_extensions import Buffer", foreign_fault),
+    ("formats/csv/format.py", "from typing_extensions import Buffer", foreign_fault),
 ]
 
 
@@ -229,10 +229,10 @@ ALLOWED = [
     ("framework/local/run.py", "from forebay.framework.reading.queue import Queue"),
     ("framework/runtime.py", "import threading\nfrom forebay.framework.split import Split"),
     ("framework/pumping.py", "from forebay.framework.simple import SimpleSource"),
-    ("sources/files/source.py", "import pyarrow.csv\nfrom forebay.formats.csv import read\nimport os.path"),
+    ("sources/files/source.py", "import pyarrow.csv\nfrom forebay.formats.csv.format import read\nimport os.path"),
     ("sources/hybrid/__init__.py", "from forebay.sources.hybrid.source import HybridSource"),
     ("spark/register.py", "from pyspark.sql import SparkSession\nfrom forebay.errors import FatalError"),
-    ("formats/csv.py", "if TYPE_CHECKING:\n    from typing_extensions import Buffer"),
+    ("formats/csv/format.py", "if TYPE_CHECKING:\n    from typing_extensions import Buffer"),
     ("framework/reader.py", "from concurrent.futures import Future"),
 ]
 

@@ -39,9 +39,11 @@ class _Entry(NamedTuple):
 
 
 _FORMATS = {
-    "csv": _Entry("forebay.formats.csv", "CsvFormat", "forebay.formats.csv_options", "CsvOptions"),
-    "json": _Entry("forebay.formats.json_lines", "JsonFormat", "forebay.formats.json_options", "JsonOptions"),
-    "parquet": _Entry("forebay.formats.parquet", "ParquetFormat", "forebay.formats.parquet", "ParquetOptions"),
+    "csv": _Entry("forebay.formats.csv.format", "CsvFormat", "forebay.formats.csv.options", "CsvOptions"),
+    "json": _Entry("forebay.formats.json.format", "JsonFormat", "forebay.formats.json.options", "JsonOptions"),
+    "parquet": _Entry(
+        "forebay.formats.parquet.format", "ParquetFormat", "forebay.formats.parquet.format", "ParquetOptions"
+    ),
     "text": _Entry("forebay.formats.text", "TextFormat", "forebay.formats.text", "TextOptions"),
 }
 

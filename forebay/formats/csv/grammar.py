@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells blocks of CSV that Arrow and Spark split alike from doubtful ones, by one regular expression over the block."""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.formats.csv.rules import NUL, CsvRules
+
+
+class Quoting(Enum):
+    """How the quoted fields of a block are written."""
+
+    NONE = 0
+    """There is no quote in the block."""
+    PLAIN = 1
+    """Fields are quoted as a whole, without a quote or an escape inside."""
+    DOUBLED = 2
+    """As plain, and quotes inside are doubled (the escape character is the quote)."""
+    ESCAPED = 3
+    """As plain, and an escape character stands before some characters inside quotes, nowhere else."""
+    DOUBTFUL = 4
+    """Something else, which only the tokenizer can judge."""
+
+
+class CsvGrammar:
+    """The regular expressions for one set of rules."""
+
+    def __init__(self, rules: CsvRules, *, newlines_in_quotes: bool) -> None:
+        self._quote = rules.quote.encode()
+        self._escape = b"" if rules.escape in (NUL, rules.quote) else rules.escape.encode()
+        self._doubled = rules.escape == rules.quote
+        # An escape changes what white space at the end of the line becomes when it is trimmed.
+        self._trims = rules.trim_leading or rules.trim_trailing
+        self._fields = {
+            quoting: _field(rules, quoting, "" if newlines_in_quotes else "\n")
+            for quoting in (Quoting.PLAIN, Quoting.DOUBLED, Quoting.ESCAPED)
+        }
+        self._separators = f"[{_codes(rules.sep)}\\n]"
+
+    def quoting(self, data: bytes | bytearray) -> Quoting:
+        """How a block of whole records is quoted."""
+        if self._quote not in data:
+            return Quoting.NONE
+        if self._quote == NUL.encode():
+            return Quoting.DOUBTFUL
+        for quoting in self._candidates(data):
+            field = self._fields[quoting]
+            if matches(data, rf"\A(?:{field}{self._separators})*{field}\z"):
+                return quoting
+        return Quoting.DOUBTFUL
+
+    def clean(self, lines: pa.Array, data: bytes | bytearray) -> tuple[pa.BooleanArray, Quoting]:
+        """Which lines of a doubtful block are not doubtful, and how these are quoted."""
+        if self._quote == NUL.encode():
+            return pc.match_substring_regex(lines, rf"\A[^{_codes(NUL)}]*\z"), Quoting.NONE
+        quoting = self._candidates(data)[-1]
+        field = self._fields[quoting]
+        return pc.match_substring_regex(lines, rf"\A(?:{field}{self._separators})*{field}\z"), quoting
+
+    def _candidates(self, data: bytes | bytearray) -> list[Quoting]:
+        if self._trims:
+            return [Quoting.PLAIN]
+        if self._doubled:
+            return [Quoting.DOUBLED]
+        if self._escape and self._escape in data:
+            return [Quoting.PLAIN, Quoting.ESCAPED]
+        return [Quoting.PLAIN]
+
+
+def matches(data: bytes | bytearray, expression: str) -> bool:
+    """Whether a regular expression (of RE2, over single bytes) is found in the data."""
+    offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
+    whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(data)])
+    return bool(pc.match_substring_regex(whole, expression)[0].as_py())
+
+
+def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
+    """The expression of one field, which may be empty."""
+    quote, escape, sep = rules.quote, rules.escape, rules.sep
+    bare = sep + "\n" + (escape if quoting is Quoting.ESCAPED else "")
+    # Leading white space that is trimmed may uncover a quote.
+    first = f"[^{_codes(quote + bare)}]"
+    unquoted = first + "+" if rules.trim_leading else f"{first}[^{_codes(bare)}]*"
+    inside = f"[^{_codes(quote + escape + never_quoted + NUL)}]"
+    if quoting is Quoting.DOUBLED:
+        inside = f"(?:{inside}|{_codes(quote + quote)})"
+    elif quoting is Quoting.ESCAPED:
+        inside = f"(?:{inside}|{_codes(escape)}[^{_codes(never_quoted + NUL)}])"
+    content = inside
+    if rules.trim_leading or rules.trim_trailing:
+        # Trimming comes after splitting, when nobody knows any more what was quoted.
+        edge = rf"[^{_codes(quote + escape)}\x00-\x20]"
+        content = f"{edge}(?:{inside}*{edge})?"
+    # Without an escape character, NUL is one, and then a pair of quotes at the end of a line is a quote.
+    content = f"(?:{content})+" if escape == NUL else f"(?:{content})*"
+    return f"(?:{unquoted}|{_codes(quote)}{content}{_codes(quote)})?"
+
+
+def _codes(text: str) -> str:
+    return "".join(f"\\x{ord(char):02x}" for char in text)

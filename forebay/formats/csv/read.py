@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one CSV file or slice of it: bytes to tokens, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from forebay.errors import DataError
+from forebay.formats.compression import codec_of, open_decompressed
+from forebay.formats.csv.header import CsvHeader, check_names
+from forebay.formats.csv.lines import LineSplitter
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.records import RecordSplitter, detected_line_separator
+from forebay.formats.csv.split import Tokens
+from forebay.formats.encodings import as_utf8
+from forebay.formats.record_blocks import BOM, Block, Window
+from forebay.storage.input_file import InputFile
+
+_MAX_ROWS = 1 << 16
+_HEAD_BYTES = 64 << 10
+_DETECT_BYTES = 1 << 20  # as much as Spark's parser looks at
+
+Pieces = Iterator[tuple["Tokens | None", Block]]
+"""Tokens, with the bytes they come from; None for a block that is the head of a record longer than allowed."""
+
+
+class CsvReading:
+    """One read of one file.
+
+    Args:
+        options: How to read.
+        file: What to read.
+        names: The columns of the file.
+        wanted: Indexes of those whose tokens are wanted.
+        without: Leave out every line with this text, instead of one header (Spark's way when it infers a schema).
+    """
+
+    def __init__(
+        self,
+        options: CsvOptions,
+        file: InputFile,
+        names: Sequence[str],
+        wanted: Sequence[int],
+        *,
+        without: str | None = None,
+    ) -> None:
+        self._options = options
+        self._file = file
+        self._names = names
+        self._wanted = wanted
+        self._without = without
+        self._blocks = options.blocks()
+
+    def pieces(self, position: int, end: int | None) -> Pieces:
+        """The tokens of the records that start in `[position, end)`."""
+        return self._of_records(position, end) if self._options.multi_line else self._of_lines(position, end)
+
+    def _of_lines(self, position: int, end: int | None) -> Pieces:
+        splitter = LineSplitter(self._options, len(self._names), self._wanted)
+        header = CsvHeader(self._options, self._blocks)
+        awaited = self._options.header and self._without is None
+        if awaited and position:
+            awaited = not header.is_before(self._file, position)
+        for block in self._blocks.read(self._file, position=position, end=end):
+            if block.cut:
+                yield None, block
+                continue
+            if awaited:
+                found = header.line(block)
+                awaited = found is None
+                if found is not None and not self._options.enforce_schema:
+                    header.check(found[0], self._names, self._file.path)
+                del block.data[: found[1] if found else len(block.data)]
+            if self._without is not None:
+                header.remove_lines(block, self._without)
+            for piece in self._blocks.pieces(block, _MAX_ROWS):
+                yield splitter.split(piece.data), piece
+
+    def _of_records(self, position: int, end: int | None) -> Pieces:
+        options = self._options
+        with self._stream() as stream:
+            window = Window(stream)
+            if position:
+                with self._stream() as head:
+                    line_sep = self._line_sep(Window(head))
+                window.skip_to(
+                    position, seekable=codec_of(self._file.path) is None and self._blocks.encoding == "UTF-8"
+                )
+            else:
+                line_sep = self._line_sep(window)
+                if window.data.startswith(BOM):
+                    window.drop(len(BOM))
+            splitter = RecordSplitter(options, len(self._names), self._wanted, line_sep)
+            if options.header and not position:
+                self._drop_header(window, splitter)
+            while end is None or window.base < end:
+                if not window.ended and len(window.data) < options.block_bytes:
+                    window.fill(options.block_bytes)
+                if not window.data:
+                    return
+                tokens, size = splitter.split(window.data, final=window.ended)
+                if size:
+                    yield tokens, Block(window.take(size), window.base)
+                else:
+                    self._grow(window)
+
+    def first_record(self) -> tuple[list[str | None], str] | None:
+        """The tokens of the first record that is no comment, and its text; None if there is none."""
+        if not self._options.multi_line:
+            header = CsvHeader(self._options, self._blocks)
+            for block in self._blocks.read(self._file):
+                found = None if block.cut else header.line(block)
+                if found is not None:
+                    return header.tokens(found[0]), found[0]
+            return None
+        with self._stream() as stream:
+            window = Window(stream)
+            splitter = RecordSplitter(self._options, 1, [], self._line_sep(window))
+            if window.data.startswith(BOM):
+                window.drop(len(BOM))
+            tokens, _ = self._first_in(window, splitter)
+            return None if tokens is None else (tokens, "")
+
+    def _drop_header(self, window: Window, splitter: RecordSplitter) -> None:
+        tokens, size = self._first_in(window, splitter)
+        if tokens is not None and not self._options.enforce_schema:
+            check_names(tokens, self._names, self._file.path)
+        window.drop(size)
+
+    def _first_in(self, window: Window, splitter: RecordSplitter) -> tuple[list[str | None] | None, int]:
+        while True:
+            tokens, size = splitter.first_record(window.data, final=window.ended)
+            if tokens is not None:
+                return tokens, size
+            if window.ended:
+                return None, len(window.data)
+            self._grow(window)
+
+    def _grow(self, window: Window) -> None:
+        if len(window.data) > self._options.max_record_bytes:
+            raise DataError(
+                f"a record of {self._file.path} is longer than maxRecordBytes",
+                source=self._file.path,
+                position=f"byte {window.base}",
+                option="maxRecordBytes",
+                advice="close the quote that opens there, raise the limit, or set multiLine to false",
+            )
+        window.fill(max(self._options.block_bytes, len(window.data)))
+
+    def _line_sep(self, window: Window) -> str:
+        """What ends lines in this file; `window` stands at its start, and is filled as far as needed."""
+        while True:
+            window.fill(_HEAD_BYTES)
+            found = self._options.line_separator or detected_line_separator(window.data)
+            if found is not None or window.ended or len(window.data) >= _DETECT_BYTES:
+                return found or ("\r" if b"\r" in window.data else "\n")
+
+    def _stream(self) -> BinaryIO:
+        return as_utf8(open_decompressed(self._file), self._blocks.encoding)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes record batches of tokens: converts the values, and does with malformed records what the mode says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.split import Tokens
+from forebay.formats.csv.values import converter
+from forebay.formats.encodings import decoded
+from forebay.formats.record_blocks import Block
+
+_SHOWN_CHARS = 200
+
+
+class RowMaker:
+    """Turns the tokens of one read into record batches. One object per read.
+
+    Raises:
+        ConfigurationError: The schema or the columns wanted do not go together with the format.
+    """
+
+    def __init__(self, options: CsvOptions, schema: pa.Schema, columns: Sequence[str] | None, path: str) -> None:
+        self._mode = options.mode
+        self._path = path
+        corrupt = options.column_name_of_corrupt_record
+        names = _unique(schema.names)
+        wanted = names if columns is None else list(columns)
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise ConfigurationError(
+                f"the schema has no column {missing[0]!r}",
+                option="columns",
+                advice=f"choose from {', '.join(map(repr, names))}",
+            )
+        self.schema = pa.schema([schema.field(name) for name in wanted])
+        self.names = [name for name in names if name != corrupt]
+        """The columns of the data, without the one for corrupt records."""
+        self.wanted = [self.names.index(name) for name in wanted if name != corrupt]
+        """Which of these are wanted."""
+        self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
+        if corrupt in names and not _is_text(schema.field(corrupt).type):
+            raise ConfigurationError(
+                f"the column {corrupt!r} for corrupt records has the type {schema.field(corrupt).type}",
+                option="columnNameOfCorruptRecord",
+                advice="give it the type string in the schema, or choose another name for it",
+            )
+        self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
+
+    def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
+        """The record batch of a block's tokens.
+
+        Raises:
+            DataError: A record is malformed and the mode is FAILFAST.
+        """
+        arrays: list[pa.Array] = []
+        bad: set[int] = set(tokens.malformed)
+        for convert, column in zip(self._converters, tokens.columns, strict=True):
+            values, wrong = convert(column)
+            arrays.append(values)
+            bad.update(wrong)
+        if bad and self._mode == "FAILFAST":
+            raise self._failure(tokens.raw()[min(bad)], block)
+        if self._corrupt_at is not None:
+            arrays.insert(self._corrupt_at, self._corrupt(tokens, bad))
+        batch = batch_of(arrays, self.schema, tokens.rows)
+        if bad and self._mode == "DROPMALFORMED":
+            kept = [row not in bad for row in range(tokens.rows)]
+            batch = batch.filter(pa.array(kept, pa.bool_()))
+        return batch
+
+    def oversized(self, block: Block) -> pa.RecordBatch:
+        """The record batch of a block that is only the head of one much too long record."""
+        text = decoded(block.data)
+        if self._mode == "FAILFAST":
+            raise self._failure(text, block, why=" is longer than maxRecordBytes")
+        rows = 0 if self._mode == "DROPMALFORMED" else 1
+        arrays = [
+            pa.array([text] * rows, field.type) if at == self._corrupt_at else pa.nulls(rows, field.type)
+            for at, field in enumerate(self.schema)
+        ]
+        return batch_of(arrays, self.schema, rows)
+
+    def _corrupt(self, tokens: Tokens, bad: set[int]) -> pa.Array:
+        texts: list[str | None] = [None] * tokens.rows
+        if bad:
+            raw = tokens.raw()
+            for row in bad:
+                texts[row] = raw[row]
+        return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
+
+    def _failure(self, text: str, block: Block, why: str = " does not fit the schema") -> DataError:
+        shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+        return DataError(
+            f"a record of {self._path}{why}: {shown}",
+            source=self._path,
+            position=f"between bytes {block.offset(0)} and {block.end}",
+            option="mode",
+            advice="correct the file or the schema, or set mode to PERMISSIVE or DROPMALFORMED",
+        )
+
+
+def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """A record batch that knows its number of rows even if it has no columns."""
+    if not arrays:
+        nothing = cast("pa.StructArray", pa.Array.from_buffers(pa.struct([]), rows, [None]))
+        return pa.RecordBatch.from_struct_array(nothing)
+    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigurationError(
+            f"the schema has the column {twice[0]!r} twice",
+            advice="name the columns of a CSV file apart in the schema; the names in the file do not matter",
+        )
+    return list(names)
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return pa.types.is_string(data_type) or pa.types.is_large_string(data_type)

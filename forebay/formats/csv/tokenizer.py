@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenises damaged or doubtful CSV one character at a time, with the outcome Spark's own parser gives.
+
+The rules for stray quotes are those of the univocity parser that Spark uses (version 2.9.1, settings as in Spark's
+CSVOptions): there is no other description of them. Blocks that are not doubtful do not come here.
+"""
+
+from __future__ import annotations
+
+from forebay.formats.csv.cursor import WHITESPACE, CsvCursor, End
+from forebay.formats.csv.rules import NUL, TooManyColumns, UnescapedQuote
+
+
+class CsvTokenizer(CsvCursor):
+    """Splits text into records of tokens. One object for many texts; not for use from two threads."""
+
+    def line(self, text: str) -> list[str | None] | None:
+        """The tokens of one line; None if it has none."""
+        self.begin(text, True)
+        self._in_plain_line = self._plain_rules and self._newline not in text
+        row = self._row(in_stream=False)
+        self._in_plain_line = False
+        return row
+
+    def next(self) -> list[str | None] | None:
+        """The tokens of the next record of the text begun; None if the text has no further whole record."""
+        return self._row(in_stream=True)
+
+    def _row(self, in_stream: bool) -> list[str | None] | None:
+        if self._over:
+            return self._row_parsed() if self._pending else None
+        try:
+            while True:
+                self._record_start = self._i
+                self._ch = self._next_char()
+                if self._ch == self._rules.comment:
+                    self._skip_line()
+                    if not in_stream:
+                        return None
+                    continue
+                if not self._pending:
+                    self._parse_record()
+                row = self._row_parsed()
+                if row:
+                    return row
+        except End:
+            if self._final:
+                self._over = True
+                return self._row_at_end()
+            self._i = self._record_start
+            return None
+
+    def _row_at_end(self) -> list[str | None] | None:
+        in_value = self._consume_value_at_end()
+        if self._values or in_value:
+            if self._length() > 0 or in_value:
+                self._value_parsed()
+            elif self._i > self._record_start:
+                self._empty_parsed()
+        elif self._length() > 0 or self._i > self._record_start:
+            if self._length() == 0:
+                self._empty_parsed()
+            else:
+                self._value_parsed()
+        return self._row_parsed()
+
+    def _consume_value_at_end(self) -> bool:
+        if self._ch == self._quote:
+            if self._prev == self._quote:
+                return True
+            if not self._unescaped:
+                self._append(self._quote)
+        # The parser's own comment character counts here even though comments are switched off.
+        in_value = self._prev != NUL and self._ch not in (self._sep, self._newline, self._rules.comment or "#")
+        self._ch = self._prev = NUL
+        return in_value
+
+    def _parse_record(self) -> None:
+        if self._rules.trim_leading:
+            self._skip_whitespace()
+        while self._ch != self._newline:
+            if self._rules.trim_leading:
+                self._skip_whitespace()
+            if self._ch in self._enders:
+                self._empty_parsed()
+            else:
+                self._unescaped = False
+                self._prev = NUL
+                if self._ch == self._quote:
+                    if self._plain_quoted():
+                        continue
+                    self._quoted()
+                else:
+                    self._unquoted()
+            if self._ch != self._newline:
+                self._ch = self._next_char()
+                if self._ch == self._newline:
+                    self._empty_parsed()
+
+    def _skip_whitespace(self) -> None:
+        ch = self._ch
+        while ch <= " " and ch not in (self._sep, self._newline, self._quote):
+            ch = self._next_char()
+        self._ch = ch
+
+    def _unquoted(self) -> None:
+        if self._length() == 0:
+            if self._in_plain_line:
+                self._split_plainly()
+                return
+            if self._value_before_delimiter():
+                return
+        self._trim = self._rules.trim_trailing
+        self._append_until_delimiter()
+        self._value_parsed()
+
+    def _split_plainly(self) -> None:
+        """Take the fields up to the next that begins with a quote: only such a quote asks for more than splitting."""
+        start = self._i - 1
+        end = self._text.find(self._sep + self._quote, start)
+        fields = self._text[start:] if end < 0 else self._text[start:end]
+        self._values += [field or self._rules.null_value for field in fields.split(self._sep)]
+        if len(self._values) > self._rules.max_columns:
+            raise TooManyColumns
+        self._i = len(self._text) if end < 0 else end + 1
+        self._ch = self._newline if end < 0 else self._sep
+
+    def _value_before_delimiter(self) -> bool:
+        """Take an unquoted value that a delimiter or a line separator ends; False if the text ends first."""
+        text, at, ch = self._text, self._i, self._ch
+        while ch != self._sep:
+            if at >= len(text):
+                return self._at_end()
+            if ch == self._sep1 and text.startswith(self._sep2, at):
+                break
+            found = self._value_run.match(text, at)
+            at = found.end() if found else at + 1
+            ch = text[at - 1]
+        value = text[self._i - 1 : at - 1]
+        if -1 < self._rules.max_chars < len(value):
+            return False
+        if self._rules.trim_trailing:
+            value = value.rstrip(WHITESPACE)
+        self._push(value or self._rules.null_value)
+        self._i = at - 1
+        self._ch = self._next_char()
+        return True
+
+    def _plain_quoted(self) -> bool:
+        """Take a quoted value without escapes that a delimiter or newline follows; False if it is not of that kind."""
+        self._normalize = self._rules.newlines_in_quotes
+        if self._length() != 0:
+            return False
+        end = self._plain_quoted_end()
+        value = self._text[self._i : end]
+        if end < 0 or -1 < self._rules.max_chars < len(value):
+            return False
+        self._push(value or self._rules.empty_value)
+        self._i = end + 1
+        self._normalize = True
+        self._ch = self._next_char()
+        if self._ch == self._sep:
+            if self._i >= len(self._text) and self._final:
+                self._empty_parsed()
+                self._ch = self._newline  # the record is over
+                return True
+            self._ch = self._next_char()
+            if self._ch == self._newline:
+                self._empty_parsed()
+        return True
+
+    def _plain_quoted_end(self) -> int:
+        """Where the closing quote is, or -1."""
+        text, at = self._text, self._i
+        while (found := self._special.search(text, at)) is not None:
+            at = found.start()
+            follower = text[at + 1 : at + 2]
+            if not follower:
+                self._at_end()
+            if text[at] == self._quote:
+                ends = text[at - 1] != self._escape and follower in self._enders
+                return at if ends else -1
+            if text[at] == self._escape:
+                if follower in (self._quote, self._rules.escape_escape):
+                    return -1
+            elif self._normalize and text.startswith(self._sep2, at + 1):
+                return -1
+            at += 1
+        self._at_end()
+        return -1
+
+    def _quoted(self) -> None:
+        self._trim = False
+        self._quoted_value()
+        self._normalize = True
+        if not (self._unescaped and self._rules.stray_quotes == "BACK_TO_DELIMITER" and self._length() == 0):
+            self._value_parsed()
+
+    def _quoted_value(self) -> None:
+        if self._prev != NUL and self._until_delimiter:
+            if self._rules.stray_quotes == "SKIP_VALUE":
+                self._skip_value()
+                return
+            self._buffer = self._quote + self._buffer
+            self._ch = self._next_char()
+            self._trim = self._rules.trim_trailing
+            self._append_until_delimiter()
+            return
+        self._ch = self._next_char()
+        while not (self._prev == self._quote and (self._ch <= " " or self._ch in self._enders)):
+            if self._quoted_step():
+                return
+        if self._ch not in self._enders:
+            self._after_quoted()
+        if self._ch not in self._enders:
+            raise UnescapedQuote
+
+    def _quoted_step(self) -> bool:
+        """Take the next stretch inside quotes; True if that was the end of the value."""
+        if self._ch in (self._quote, self._escape):
+            self._quote_or_escape()
+            self._prev = self._ch
+            self._ch = self._next_char()
+            return self._unescaped and self._ch in self._enders
+        if self._prev == self._quote:
+            self._stray_quote()
+            return True
+        if self._prev == self._escape and self._escape != NUL:
+            self._append(self._escape)
+        stops = (self._quote, self._escape, self._rules.escape_escape)
+        self._ch = self._append_until(self._ch, self._quote_run, stops)
+        self._prev = self._ch
+        self._ch = self._next_char()
+        return False
+
+    def _after_quoted(self) -> None:
+        """White space after a closing quote does not count, but if more follows, the quote did not close."""
+        blank = ""
+        while True:
+            blank += self._ch
+            self._ch = self._next_char()
+            if self._ch == self._newline:
+                return
+            if self._ch > " " or self._ch == self._sep:
+                break
+        if self._ch != self._sep and self._rules.stray_quotes != "RAISE_ERROR":
+            self._append(self._quote + blank)
+            if self._until_delimiter or self._ch not in (self._quote, self._escape):
+                self._append(self._ch)
+            self._prev = self._ch
+            self._quoted_value()
+
+    def _quote_or_escape(self) -> None:
+        escape_escape = self._rules.escape_escape
+        if self._ch == self._escape and self._prev == escape_escape and escape_escape != NUL:
+            self._append(self._escape)
+            self._ch = NUL
+        elif self._prev == self._escape:
+            if self._ch == self._quote:
+                self._append(self._quote)
+                self._ch = NUL
+            else:
+                self._append(self._prev)
+        elif self._ch == self._quote and self._prev == self._quote:
+            self._append(self._quote)
+        elif self._prev == self._quote:
+            self._stray_quote_in_value()
+
+    def _stray_quote(self) -> None:
+        """A quote inside quotes that neither ends the value nor is escaped."""
+        self._unescaped = True
+        handling = self._rules.stray_quotes
+        if handling == "BACK_TO_DELIMITER":
+            while found := self._any_delimiter.search(self._buffer):
+                self._push(self._buffer[: found.start()])
+                if found[0] == self._newline and (row := self._row_parsed()):
+                    self._pending.append(row)
+                self._buffer = self._buffer[found.end() :]
+            self._append(self._ch)
+            self._prev = NUL
+            self._quoted_value()
+        elif handling in ("STOP_AT_CLOSING_QUOTE", "STOP_AT_DELIMITER"):
+            self._append(self._quote + self._ch)
+            self._prev = self._ch
+            self._quoted_value()
+        else:
+            self._skip_or_raise()
+
+    def _stray_quote_in_value(self) -> None:
+        if self._rules.stray_quotes in ("SKIP_VALUE", "RAISE_ERROR"):
+            self._skip_or_raise()
+            return
+        self._append(self._quote)
+        self._prev = self._ch
+        while self._ch not in self._enders:
+            if self._ch in (self._quote, self._escape):
+                self._quote_or_escape()
+            elif self._prev == self._quote:
+                self._stray_quote_in_value()
+                return
+            else:
+                self._append(self._ch)
+            self._prev = self._ch
+            self._ch = self._next_char()
+
+    def _skip_or_raise(self) -> None:
+        if self._rules.stray_quotes == "RAISE_ERROR":
+            raise UnescapedQuote
+        self._skip_value()
+
+    def _skip_value(self) -> None:
+        self._buffer, self._blank, self._skipped = "", 0, True
+        ch = self._ch
+        while ch not in self._enders:
+            ch = self._next_char()
+        self._ch = ch

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kind of all records of a block at once, by Arrow's own inference, where that says the same as Spark's."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from forebay.formats.json.arrow import Doubt, parsed, regular_lines
+from forebay.formats.json.kinds import DOUBLE, LONG, NULL, STRING, Kind, ListOf, Simple, Struct
+from forebay.formats.json.options import JsonOptions
+
+_TWO_TO_63 = float(1 << 63)
+_PRIMITIVES = {"bool": Simple.BOOLEAN, "int64": LONG, "double": DOUBLE}
+_PARSE = arrow_json.ParseOptions(newlines_in_values=False, unexpected_field_behavior="infer")
+
+
+def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None:
+    """The kind of the records of a block; None if they must be looked at one by one."""
+    if options.infer_timestamp or options.prefers_decimal:
+        return None
+    count = regular_lines(data)
+    if count is None:
+        return None
+    try:
+        table = parsed(data, _PARSE)
+        if table.num_rows != count:
+            return None
+        fields = [
+            (name, _kind(column.combine_chunks(), options))
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        ]
+    except Doubt:
+        return None
+    return Struct.of(fields)
+
+
+def _kind(array: pa.Array | pa.ChunkedArray, options: JsonOptions) -> Kind:
+    if isinstance(array, pa.StructArray):
+        fields = list(cast("pa.StructType", array.type))
+        return Struct.of([(field.name, _kind(array.field(index), options)) for index, field in enumerate(fields)])
+    if isinstance(array, pa.ListArray):
+        return ListOf(_kind(array.values, options))
+    types, data_type = pa.types, array.type
+    if types.is_null(data_type):
+        return NULL
+    if types.is_timestamp(data_type):
+        return STRING
+    if types.is_string(data_type):
+        return STRING if pc.any(pc.greater(pc.binary_length(array), 0)).as_py() else NULL
+    if options.primitives_as_string:
+        return STRING
+    if types.is_float64(data_type):
+        # Whole numbers that are no longs are decimals to Spark, and doubles to Arrow.
+        most = pc.max(pc.abs(array)).as_py()
+        if most is not None and not most < _TWO_TO_63:
+            raise Doubt(None)
+    return _PRIMITIVES[str(data_type)]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of the JSON format: Spark's names in snake case, Spark's meanings, Spark's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from forebay.errors import ConfigurationError
+from forebay.formats.csv.options import CsvOptions, option_name
+from forebay.formats.encodings import check_encoding
+from forebay.formats.record_blocks import MAX_RECORD_BYTES
+
+Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
+
+ALIASES = {"charset": "encoding"}
+"""Spark's second names of options → their first names."""
+
+REFUSED = {
+    "compression": "it is for writing; a file's suffix says how it is compressed",
+    "ignoreNullFields": "it is for writing",
+    "locale": "numbers and dates are read as in the locale en-US",
+    "pretty": "it is for writing",
+    "singleVariantColumn": "the variant type cannot be read",
+    "sortKeys": "it is for writing",
+    "timeFormat": "Spark has no column of type time unless it is switched on",
+    "useUnsafeRow": "it is about the inside of Spark",
+    "writeNonAsciiCharacterAsCodePoint": "it is for writing",
+}
+"""Options of Spark's JSON reader that are not honoured → why. The source of this format refuses them by name."""
+
+_MARKED_ENCODINGS = ("UTF-16", "UTF-32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions:
+    """How to read JSON files. Each field is Spark's option of the same name in camel case.
+
+    Raises:
+        ConfigurationError: A value that Spark would not take, or that cannot be honoured exactly.
+    """
+
+    multi_line: bool = False
+    """A file is one document (an object, or an array of them), not one in each line."""
+    line_sep: str | None = None
+    encoding: str | None = None
+    mode: Mode = "PERMISSIVE"
+    column_name_of_corrupt_record: str = "_corrupt_record"
+    date_format: str | None = None
+    timestamp_format: str | None = None
+    timestamp_ntz_format: str | None = None
+    enable_date_time_parsing_fallback: bool | None = None
+    time_zone: str = "UTC"
+    allow_comments: bool = False
+    allow_unquoted_field_names: bool = False
+    allow_single_quotes: bool = True
+    allow_numeric_leading_zeros: bool = False
+    allow_non_numeric_numbers: bool = True
+    allow_backslash_escaping_any_character: bool = False
+    allow_unquoted_control_chars: bool = False
+    primitives_as_string: bool = False
+    prefers_decimal: bool = False
+    infer_timestamp: bool = False
+    drop_field_if_all_null: bool = False
+    sampling_ratio: float = 1.0
+    max_record_bytes: int = MAX_RECORD_BYTES
+    """Not Spark's: a line, or with `multiLine` a file, of more bytes is malformed."""
+    block_bytes: int = 4 << 20
+    """Not Spark's: how much is read and parsed at a time."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("PERMISSIVE", "DROPMALFORMED", "FAILFAST"):
+            raise _wrong("mode", "it must be PERMISSIVE, DROPMALFORMED or FAILFAST")
+        if self.line_sep == "":
+            raise _wrong("line_sep", "it must not be empty")
+        if self.encoding is not None:
+            self._check_encoding(check_encoding(self.encoding))
+        if not self.sampling_ratio > 0:
+            raise _wrong("sampling_ratio", "it must be greater than 0")
+        for name in ("max_record_bytes", "block_bytes"):
+            if getattr(self, name) < 1:
+                raise _wrong(name, "it must be at least 1")
+        _ = self.times
+
+    def _check_encoding(self, encoding: str) -> None:
+        if self.multi_line:
+            return
+        if encoding in _MARKED_ENCODINGS:
+            raise _wrong("encoding", f"{encoding} has a mark at the start of the file only: name it with LE or BE")
+        if encoding != "UTF-8" and self.line_sep is None:
+            raise _wrong("encoding", f"the option lineSep must be given for {encoding}")
+
+    @property
+    def times(self) -> CsvOptions:
+        """The options about dates and times, which JSON and CSV have in common."""
+        return CsvOptions(
+            date_format=self.date_format,
+            timestamp_format=self.timestamp_format,
+            timestamp_ntz_format=self.timestamp_ntz_format,
+            enable_date_time_parsing_fallback=self.enable_date_time_parsing_fallback,
+            time_zone=self.time_zone,
+            prefer_date=False,
+        )
+
+
+OPTION_NAMES = {option_name(item.name): item.name for item in fields(JsonOptions)}
+"""Names of options as users write them → fields of `JsonOptions`."""
+
+
+def _wrong(field: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the option {option_name(field)} of the JSON format cannot be used like this: {why}",
+        option=option_name(field),
+        advice="change the option, or read the files with Spark's own JSON source",
+    )

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what Arrow's Parquet reader gives to what the schema asks: one conversion per column, made once per file.
+
+Which pairs of types may be read is the table of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0),
+less those where Spark reinterprets bits silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.parquet.rebase import Rebase
+from forebay.formats.parquet.schema import LISTS, Leaf, Node
+from forebay.formats.parquet.types import folded
+
+Convert: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Turns one array into another of the same length; None stands for "leave it as it is"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read for one column of the schema.
+
+    Args:
+        source: The name of the file's column, None if the file has none: nulls.
+        leaves: The paths of the leaves to read, a part of a struct where the schema has only a part of it.
+        convert: What to do with the array.
+    """
+
+    source: str | None
+    leaves: tuple[Leaf, ...]
+    convert: Convert | None
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Makes the conversions of one file.
+
+    Args:
+        path: The file, for errors.
+        case_sensitive: How names are compared.
+        rebase: What the file's writer did to old dates.
+    """
+
+    path: str
+    case_sensitive: bool
+    rebase: Rebase
+
+    def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
+        """What to read for a column of the schema.
+
+        Raises:
+            ConfigurationError: The types do not fit, or two columns of the file have this name.
+        """
+        node = self._named(field.name, columns, field.name)
+        if node is None:
+            return Wanted(None, (), None)
+        leaves: list[Leaf] = []
+        convert = self._convert(node, field.type, field.name, leaves)
+        return Wanted(node.name, tuple(leaves), convert)
+
+    def _named(self, name: str, nodes: tuple[Node, ...], column: str) -> Node | None:
+        key = folded(name, self.case_sensitive)
+        found = [node for node in nodes if folded(node.name, self.case_sensitive) == key]
+        if len(found) > 1:
+            names = ", ".join(repr(node.name) for node in found)
+            raise ConfigurationError(
+                f"column {column!r} can be any of {names} of {self.path}",
+                advice="set caseSensitive, or leave the column out of the schema",
+            )
+        return found[0] if found else None
+
+    def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
+        """The conversion of a node; the leaves it needs are added to `leaves`."""
+        if node.leaf is not None:
+            leaves.append(node.leaf)
+            return self._leaf(node, node.leaf, target, column)
+        source = node.type.storage_type if isinstance(node.type, pa.BaseExtensionType) else node.type
+        if isinstance(source, pa.StructType) and isinstance(target, pa.StructType):
+            return self._struct(node, target, column, leaves)
+        if isinstance(source, LISTS) and isinstance(target, pa.ListType):
+            inside = self._convert(node.children[0], target.value_type, f"{column}.element", leaves)
+            return None if inside is None and source == target else _list_of(inside, target)
+        if isinstance(source, pa.MapType) and isinstance(target, pa.MapType):
+            key = self._convert(node.children[0], target.key_type, f"{column}.key", leaves)
+            item = self._convert(node.children[1], target.item_type, f"{column}.value", leaves)
+            return None if key is None and item is None and source == target else _map_of(key, item, target)
+        raise self._misfit(str(node.type), target, column)
+
+    def _struct(self, node: Node, target: pa.StructType, column: str, leaves: list[Leaf]) -> Convert | None:
+        children: list[tuple[str | None, Convert | None]] = []
+        before = len(leaves)
+        for field in target:
+            child = self._named(field.name, node.children, f"{column}.{field.name}")
+            inside = None
+            if child is not None:
+                inside = self._convert(child, field.type, f"{column}.{field.name}", leaves)
+            children.append((None if child is None else child.name, inside))
+        if len(leaves) == before:
+            # Something must be read to know which structs are null.
+            leaves.append(next(node.leaves()))
+        if node.type == target and all(inside is None for _, inside in children):
+            return None
+        return _struct_of(children, target)
+
+    def _leaf(self, node: Node, leaf: Leaf, target: pa.DataType, column: str) -> Convert | None:
+        source, decode = _plain(node.type)
+        if pa.types.is_null(source):
+            return None if source == target else lambda array: pa.nulls(len(array), target)
+        if pa.types.is_null(target):
+            return lambda array: pa.nulls(len(array))
+        convert = self._value(leaf, source, target, column)
+        if convert is None and source != target:
+            convert = _cast(target)
+        return convert if decode is None else _chain(decode, convert)
+
+    def _value(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
+        """The conversion of decoded values; None if nothing but a cast of the layout is left to do."""
+        types = pa.types
+        if isinstance(target, pa.TimestampType) and target.unit == "us":
+            return self._timestamp(leaf, source, target, column)
+        if types.is_date32(target) and (leaf.kind == "DATE" or (leaf.signed_bits and leaf.physical == "INT32")):
+            return _chain(_viewed(source, pa.int32(), target), self.rebase.dates(self._place(column)))
+        if types.is_integer(target) and types.is_signed_integer(target):
+            return self._integer(leaf, source, target, column)
+        if isinstance(target, pa.Decimal128Type):
+            self._check_decimal(leaf, target, column)
+            return None
+        fits = (
+            (types.is_boolean(target) and leaf.physical == "BOOLEAN")
+            or (types.is_float32(target) and leaf.physical == "FLOAT")
+            or (types.is_float64(target) and leaf.physical in ("FLOAT", "DOUBLE"))
+            or (types.is_float64(target) and (0 < leaf.signed_bits <= 32 or 0 < leaf.unsigned_bits <= 16))
+        )
+        if fits:
+            return None
+        if leaf.physical == "BYTE_ARRAY" and leaf.kind != "DECIMAL" and target in (pa.string(), pa.binary()):
+            return None if source == target else lambda array: array.view(target)
+        if leaf.physical == "FIXED_LEN_BYTE_ARRAY" and leaf.kind != "DECIMAL" and types.is_binary(target):
+            return _cast(target) if types.is_fixed_size_binary(source) else _half_bytes
+        if types.is_duration(target) and leaf.physical == "INT64" and leaf.signed_bits:
+            return _viewed(source, pa.int64(), pa.duration("us"))
+        raise self._misfit(str(leaf), target, column)
+
+    def _integer(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
+        if leaf.kind == "DECIMAL" or leaf.physical not in ("INT32", "INT64"):
+            raise self._misfit(str(leaf), target, column)
+        if leaf.unsigned_bits >= 32 and not (leaf.unsigned_bits == 32 and target == pa.int64()):
+            raise self._misfit(str(leaf), target, column)
+        if leaf.physical == "INT64" and target != pa.int64():
+            raise self._misfit(str(leaf), target, column)
+        raw = pa.int32() if leaf.physical == "INT32" else pa.int64()
+        view = None if pa.types.is_integer(source) else _viewed(source, raw, raw)
+        if leaf.kind == "TIMESTAMP":
+            # Spark gives the stored number, in the file's own unit.
+            view = _chain(_cast(pa.timestamp(leaf.unit)), _viewed(pa.timestamp(leaf.unit), raw, raw))
+        known = source if view is None else raw
+        if known == target:
+            return view
+        return _chain(view, self._narrowed(target, column) if known.bit_width > target.bit_width else _cast(target))
+
+    def _narrowed(self, target: pa.DataType, column: str) -> Convert:
+        def convert(array: pa.Array) -> pa.Array:
+            try:
+                return array.cast(target)
+            except pa.ArrowInvalid as error:
+                raise DataError(
+                    f"a value of column {column!r} of {self.path} does not fit into {target}: {error}",
+                    advice="give the column a wider type in the schema",
+                ) from None
+
+        return convert
+
+    def _check_decimal(self, leaf: Leaf, target: pa.Decimal128Type, column: str) -> None:
+        if leaf.kind == "DECIMAL":
+            digits, scale = leaf.details["precision"] - leaf.details["scale"], leaf.details["scale"]
+            fits = target.scale >= scale and target.precision - target.scale >= digits
+        elif leaf.signed_bits:
+            fits = target.precision - target.scale >= (10 if leaf.physical == "INT32" else 20)
+        else:
+            fits = leaf.unsigned_bits == 64 and target == pa.decimal128(20, 0)
+        if not fits:
+            raise self._misfit(str(leaf), target, column)
+
+    def _timestamp(self, leaf: Leaf, source: pa.DataType, target: pa.TimestampType, column: str) -> Convert | None:
+        place = self._place(column)
+        naive = pa.timestamp("us")
+        relabel = None if target.tz is None else _viewed(naive, pa.int64(), target)
+        if leaf.kind == "DATE" and target.tz is None:
+            return _chain(_viewed(source, pa.int32(), pa.date32()), self.rebase.dates(place), _cast(target))
+        if leaf.physical == "INT96":
+            rebase = None if target.tz is None else self.rebase.int96(place)
+            return _chain(_viewed(source, pa.int64(), naive), rebase, relabel)
+        if leaf.kind != "TIMESTAMP" or leaf.unit == "ns" or not isinstance(source, pa.TimestampType):
+            raise self._misfit(str(leaf), target, column)
+        rebase = None if target.tz is None else self.rebase.timestamps(place)
+        if source == target and rebase is None:
+            return None
+        plain = pa.timestamp(source.unit)
+        scaled = None if source.unit == "us" else _cast(naive)
+        return _chain(_viewed(source, pa.int64(), plain), scaled, rebase, relabel)
+
+    def _place(self, column: str) -> str:
+        return f"column {column!r} of {self.path}"
+
+    def _misfit(self, found: str, target: pa.DataType, column: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"column {column!r} is {found} in {self.path} and cannot be read as {target}",
+            advice="give the column a type in the schema that holds the file's values, or leave it out",
+        )
+
+
+def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
+    """The type behind layouts that only the writer's Arrow schema asks for, and how to get there."""
+    types = pa.types
+    if isinstance(data_type, pa.BaseExtensionType):
+        inner, decode = _plain(data_type.storage_type)
+        return inner, _chain(lambda array: cast("pa.ExtensionArray", array).storage, decode)
+    if isinstance(data_type, pa.DictionaryType):
+        inner, decode = _plain(data_type.value_type)
+        return inner, _chain(pc.dictionary_decode, decode)
+    if types.is_large_string(data_type) or types.is_string_view(data_type):
+        return pa.string(), _cast(pa.string())
+    if types.is_large_binary(data_type) or types.is_binary_view(data_type):
+        return pa.binary(), _cast(pa.binary())
+    return data_type, None
+
+
+def _cast(target: pa.DataType) -> Convert:
+    return lambda array: array.cast(target)
+
+
+def _viewed(source: pa.DataType, raw: pa.DataType, target: pa.DataType) -> Convert | None:
+    """Read the same bits as another type of the same width; `raw` is the integer type between."""
+    if source == target:
+        return None
+    if source.bit_width != raw.bit_width:
+        return _chain(_cast(raw), _viewed(raw, raw, target))
+    return lambda array: array.view(target)
+
+
+def _half_bytes(array: pa.Array) -> pa.Array:
+    """The two bytes of each half float, as Spark reads them."""
+    return array.view(pa.binary(2)).cast(pa.binary())
+
+
+def _chain(*steps: Convert | None) -> Convert | None:
+    todo = [step for step in steps if step is not None]
+    if len(todo) < 2:
+        return todo[0] if todo else None
+
+    def convert(array: pa.Array) -> pa.Array:
+        for step in todo:
+            array = step(array)
+        return array
+
+    return convert
+
+
+def _list_of(inside: Convert | None, target: pa.ListType) -> Convert:
+    def convert(array: pa.Array) -> pa.Array:
+        if not isinstance(array, pa.ListArray):
+            array = array.cast(pa.list_(cast("pa.ListType", array.type).value_field))
+        lists = cast("pa.ListArray", array)
+        values = lists.values if inside is None else inside(lists.values)
+        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [values])
+
+    return convert
+
+
+def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Convert:
+    fields = [target.key_field, target.item_field]
+
+    def convert(array: pa.Array) -> pa.Array:
+        maps = cast("pa.MapArray", array)
+        keys = maps.keys if key is None else key(maps.keys)
+        items = maps.items if item is None else item(maps.items)
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return pa.Array.from_buffers(target, len(maps), maps.buffers()[:2], maps.null_count, maps.offset, [entries])
+
+    return convert
+
+
+def _struct_of(children: list[tuple[str | None, Convert | None]], target: pa.StructType) -> Convert:
+    fields = list(target)
+
+    def convert(array: pa.Array) -> pa.Array:
+        inside = []
+        for field, (name, step) in zip(fields, children, strict=True):
+            if name is None:
+                inside.append(pa.nulls(len(array), field.type))
+            else:
+                values = cast("pa.StructArray", array).field(name)
+                inside.append(values if step is None else step(values))
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.StructArray.from_arrays(inside, fields=fields, mask=mask)
+
+    return convert

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files, read as Spark's vectorised reader reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from forebay.errors import DataError
+from forebay.formats.base import FileFormat
+from forebay.formats.parquet.convert import Converter, Wanted
+from forebay.formats.parquet.open import OpenParquet, opened
+from forebay.formats.parquet.rebase import RebaseMode, rebase_of
+from forebay.formats.parquet.schema import columns_of, inferred_schema, merged
+
+if TYPE_CHECKING:
+    from forebay.storage.input_file import InputFile
+
+_BATCH_ROWS = 16_384
+_BATCH_BYTES = 8 << 20
+_LEAST_ROWS = 64
+_PROBE_ROWS = 512
+_READ_AHEAD_BYTES = 32 << 20
+_MOST_BUFFER, _LEAST_BUFFER = 4 << 20, 64 << 10
+
+REFUSED: Mapping[str, str] = {}
+"""Spark's option → why it is refused. All of Spark's read options for Parquet are honoured."""
+
+IGNORED: Mapping[str, str] = {
+    "compression": "it concerns writing; files say how they are compressed",
+    "parquet.compression": "it concerns writing; files say how they are compressed",
+}
+"""Spark's option → why it has no effect, in Spark as here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetOptions:
+    """The options of Parquet files; `metadata["spark"]` of each field is its name in Spark."""
+
+    merge_schema: bool = field(default=False, metadata={"spark": "mergeSchema"})
+    """Infer the schema from all files, not from the first."""
+    datetime_rebase_mode: RebaseMode = field(default="CORRECTED", metadata={"spark": "datetimeRebaseMode"})
+    """The calendar of old dates in files that Spark did not write."""
+    int96_rebase_mode: RebaseMode = field(default="CORRECTED", metadata={"spark": "int96RebaseMode"})
+    """The same for INT96 timestamps."""
+    case_sensitive: bool = field(default=False, metadata={"spark": "caseSensitive"})
+    """Whether names of columns are compared exactly: the session's `spark.sql.caseSensitive`."""
+
+
+@dataclass(frozen=True)
+class ParquetFormat(FileFormat):
+    """Reads Parquet files. Positions are row indexes; slices are cut at row groups, and read from any row exactly.
+
+    Args:
+        options: How to read.
+    """
+
+    name: ClassVar[str] = "parquet"
+
+    options: ParquetOptions = ParquetOptions()
+
+    def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """As Spark: the schema of the first file by path, or with `mergeSchema` of all files, merged in that order."""
+        ordered = sorted(files, key=lambda file: file.path)
+        schema: pa.Schema | None = None
+        for file in ordered if self.options.merge_schema else ordered[:1]:
+            with opened(file) as parquet:
+                found = inferred_schema(parquet.file(), file.path, self.options.case_sensitive)
+            schema = found if schema is None else merged(schema, found, file.path, self.options.case_sensitive)
+        if schema is None:
+            raise ValueError("no files to infer a schema from")
+        return schema
+
+    def sliceable(self, file: InputFile) -> bool:
+        """Always: any row index is a position."""
+        return True
+
+    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
+        """Starts of row groups, so that slices have about `target_bytes` of the file. Reads the footer."""
+        if not file.size:
+            return []
+        cuts: list[int] = []
+        with opened(file) as parquet:
+            row = filled = 0
+            for index in range(parquet.metadata.num_row_groups):
+                group = parquet.metadata.row_group(index)
+                size = sum(group.column(leaf).total_compressed_size for leaf in range(group.num_columns))
+                if filled and row and filled + size // 2 > target_bytes:
+                    cuts.append(row)
+                    filled = 0
+                filled += size
+                row += group.num_rows
+        return [cut for cut in sorted(set(cuts)) if cut < row]
+
+    def read(
+        self,
+        file: InputFile,
+        schema: pa.Schema,
+        *,
+        columns: Sequence[str] | None = None,
+        position: int = 0,
+        end: int | None = None,
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Read the rows `[position, end)`. An empty file has no rows, as in Spark."""
+        if not file.size:
+            return
+        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        with opened(file) as parquet:
+            rows = parquet.metadata.num_rows
+            metadata = parquet.metadata.metadata or {}
+            rebase = rebase_of(metadata, self.options.datetime_rebase_mode, self.options.int96_rebase_mode)
+            converter = Converter(file.path, self.options.case_sensitive, rebase)
+            nodes = columns_of(parquet.file())
+            reader = _Reader(parquet, wanted, [converter.column(item, nodes) for item in wanted])
+            yield from reader.read(position, rows if end is None else min(end, rows))
+
+
+class _Reader:
+    """Reads rows of one open file, with the conversions made for it."""
+
+    def __init__(self, parquet: OpenParquet, schema: pa.Schema, wanted: list[Wanted]) -> None:
+        self._schema = schema
+        self._wanted = wanted
+        self._leaves = [leaf for item in wanted for leaf in item.leaves]
+        buffer = _READ_AHEAD_BYTES // max(1, len(self._leaves))
+        self._parquet = parquet.file(max(_LEAST_BUFFER, min(_MOST_BUFFER, buffer)))
+        # Arrow cannot join dictionaries of several row groups inside nested columns.
+        self._one_group_at_a_time = any(_has_inner_dictionary(kind) for kind in self._parquet.schema_arrow.types)
+        self._rows_per_batch = _BATCH_ROWS
+        self._seen = False
+
+    def read(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The rows `[position, end)` in order."""
+        if not self._leaves:
+            yield from self._nothing_but_nulls(position, end)
+            return
+        while position < end:
+            group, start = self._group_of(position)
+            self._plan(group)
+            before = position
+            for batch in self._from(group, position - start, end - position):
+                position += batch.num_rows
+                yield self._converted(batch), position
+                if self._replan(batch):
+                    break
+            if position == before:
+                raise DataError("the file ends before the rows its footer promises", position=position)
+
+    def _plan(self, group: int) -> None:
+        """Choose how many rows of a row group to read at a time: a few to see how large they are, if that is hidden."""
+        estimate, sure = self._estimate(group)
+        if not (sure or self._seen):
+            estimate = min(estimate, _PROBE_ROWS)
+        self._rows_per_batch = min(self._rows_per_batch, estimate) if self._seen else estimate
+
+    def _replan(self, batch: pa.RecordBatch) -> bool:
+        """Whether to go on with another number of rows at a time, having seen a batch. Restarting costs one page."""
+        fitting = max(_LEAST_ROWS, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
+        first, self._seen = not self._seen, True
+        now = self._rows_per_batch
+        if 2 * fitting < now or (first and now == _PROBE_ROWS and fitting > now):
+            self._rows_per_batch = fitting
+            return True
+        return False
+
+    def _from(self, group: int, skip: int, rows: int) -> Iterator[pa.RecordBatch]:
+        """Raw batches from row `skip` of a row group on; at most `rows` rows."""
+        groups = [group] if self._one_group_at_a_time else list(range(group, self._parquet.metadata.num_row_groups))
+        paths = [leaf.path for leaf in self._leaves]
+        for batch in self._parquet.iter_batches(self._rows_per_batch, groups, paths, use_threads=False):
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            part = batch.slice(skip, rows) if skip or batch.num_rows > rows else batch
+            skip = 0
+            rows -= part.num_rows
+            yield part
+            if not rows:
+                return
+
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = []
+        for item, target in zip(self._wanted, self._schema, strict=True):
+            if item.source is None:
+                arrays.append(pa.nulls(batch.num_rows, target.type))
+            else:
+                array = batch.column(batch.schema.get_field_index(item.source))
+                arrays.append(array if item.convert is None else item.convert(array))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _nothing_but_nulls(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        while position < end:
+            rows = min(_BATCH_ROWS, end - position)
+            position += rows
+            nulls = [pa.nulls(rows, item.type) for item in self._schema]
+            empty = pa.table({"": pa.nulls(rows)}).select([]).to_batches() if not nulls else None
+            yield (pa.RecordBatch.from_arrays(nulls, schema=self._schema) if empty is None else empty[0]), position
+
+    def _group_of(self, position: int) -> tuple[int, int]:
+        """The row group that holds a row, and its first row."""
+        start = 0
+        for index in range(self._parquet.metadata.num_row_groups):
+            rows = self._parquet.metadata.row_group(index).num_rows
+            if position < start + rows:
+                return index, start
+            start += rows
+        raise DataError("the row groups have fewer rows than the footer says", position=position)
+
+    def _estimate(self, group: int) -> tuple[int, bool]:
+        """How many rows of a row group make a batch of the size wanted, and whether the footer lets us know."""
+        metadata = self._parquet.metadata.row_group(group)
+        wanted = {leaf.path for leaf in self._leaves}
+        total, sure = 1, True
+        for index in range(metadata.num_columns):
+            column = metadata.column(index)
+            if column.path_in_schema not in wanted:
+                continue
+            width = _WIDTHS.get(column.physical_type, 8)
+            if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page:
+                # A dictionary hides how long its strings are.
+                statistics = column.statistics
+                if statistics is not None and statistics.has_min_max:
+                    width = max(width, len(statistics.min_raw), len(statistics.max_raw))
+                else:
+                    sure = False
+            total += max(column.total_uncompressed_size, column.num_values * width)
+        return max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES * max(metadata.num_rows, 1) // total)), sure
+
+
+def _has_inner_dictionary(data_type: pa.DataType) -> bool:
+    inside = [data_type.field(index).type for index in range(data_type.num_fields)]
+    return any(isinstance(kind, pa.DictionaryType) or _has_inner_dictionary(kind) for kind in inside)
+
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Parquet footer says, as Spark reads it: the tree of columns, the inferred schema, and how schemas merge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.parquet.types import NoArrowForm, arrow_schema_of_spark_json, folded
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark keeps its own schema in a file's key-value metadata; it wins over the Parquet types, as in Spark."""
+
+
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+"""Lists of every layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One primitive column of a Parquet file: the physical type and what its annotation says."""
+
+    path: str
+    physical: str
+    kind: str
+    """The logical type's name in capitals: INT, DECIMAL, TIMESTAMP, DATE, STRING, NONE …"""
+    details: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{key}={value}" for key, value in self.details.items() if key != "Type")
+        annotation = f" ({self.kind}{': ' if inside else ''}{inside})"
+        return self.physical + ("" if self.kind == "NONE" else annotation)
+
+    @property
+    def signed_bits(self) -> int:
+        """The width of a signed integer column (8 to 64), 0 for anything else."""
+        if self.kind == "NONE" and self.physical in ("INT32", "INT64"):
+            return 32 if self.physical == "INT32" else 64
+        return int(self.details["bitWidth"]) if self.kind == "INT" and self.details["isSigned"] else 0
+
+    @property
+    def unsigned_bits(self) -> int:
+        """The width of an unsigned integer column (8 to 64), 0 for anything else."""
+        return int(self.details["bitWidth"]) if self.kind == "INT" and not self.details["isSigned"] else 0
+
+    @property
+    def unit(self) -> str:
+        """The unit of a TIME or TIMESTAMP column: `ms`, `us` or `ns`."""
+        return {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}[self.details["timeUnit"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One column at any depth: a leaf, or a struct, list or map with children (a map's are key and value)."""
+
+    name: str
+    type: pa.DataType
+    """The type in which Arrow's reader gives it."""
+    children: tuple[Node, ...] = ()
+    leaf: Leaf | None = None
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The leaves below this node, in file order."""
+        if self.leaf is not None:
+            yield self.leaf
+        for child in self.children:
+            yield from child.leaves()
+
+
+def columns_of(file: pq.ParquetFile) -> tuple[Node, ...]:
+    """The columns of an open file. Arrow's tree and Parquet's list of leaves have the leaves in the same order."""
+    leaves = (_leaf(file.schema.column(index)) for index in range(len(file.schema.names)))
+    return tuple(_node(field.name, field.type, leaves) for field in file.schema_arrow)
+
+
+def _leaf(column: pq.ColumnSchema) -> Leaf:
+    details = json.loads(column.logical_type.to_json())
+    kind = str(details["Type"]).upper()
+    return Leaf(column.path, column.physical_type, kind, details)
+
+
+def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:
+    storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+    if isinstance(storage, pa.StructType):
+        inside = list(storage)
+    elif isinstance(storage, pa.MapType):
+        inside = [storage.key_field, storage.item_field]
+    elif isinstance(storage, LISTS):
+        inside = [storage.value_field]
+    else:
+        return Node(name, data_type, leaf=next(leaves))
+    return Node(name, data_type, tuple(_node(field.name, field.type, leaves) for field in inside))
+
+
+def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa.Schema:
+    """The schema Spark would infer from one open file; every column nullable, as Spark makes it.
+
+    Raises:
+        ConfigurationError: A column has a type that Spark does not read without a schema, or two have one name.
+    """
+    text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
+    try:
+        schema = arrow_schema_of_spark_json(text.decode("utf-8", "replace")) if text is not None else None
+    except NoArrowForm as error:
+        raise ConfigurationError(
+            f"{path} was written by Spark with a column of type {error}, which has no Arrow form",
+            advice="give a schema without that column",
+        ) from None
+    if schema is None:
+        schema = pa.schema([pa.field(node.name, _spark_type(node, node.name, path)) for node in columns_of(file)])
+    check_names(schema, path, case_sensitive)
+    return schema
+
+
+def check_names(fields: Iterable[pa.Field], path: str, case_sensitive: bool, where: str = "") -> None:
+    """Refuse two columns of one name at any depth, as Spark does."""
+    seen: dict[str, str] = {}
+    for field in fields:
+        name = folded(field.name, case_sensitive)
+        if name in seen:
+            raise ConfigurationError(
+                f"{path} has two columns of one name{where}: {seen[name]!r} and {field.name!r}",
+                advice="give a schema without them, or set caseSensitive if the names differ in case only",
+            )
+        seen[name] = field.name
+        _check_inside(field.type, path, case_sensitive, field.name)
+
+
+def _check_inside(data_type: pa.DataType, path: str, case_sensitive: bool, name: str) -> None:
+    if isinstance(data_type, pa.StructType):
+        check_names(data_type, path, case_sensitive, f" in {name!r}")
+    elif isinstance(data_type, pa.MapType):
+        _check_inside(data_type.key_type, path, case_sensitive, name)
+        _check_inside(data_type.item_type, path, case_sensitive, name)
+    elif isinstance(data_type, pa.ListType):
+        _check_inside(data_type.value_type, path, case_sensitive, name)
+
+
+def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
+    inside = [_spark_type(child, f"{column}.{child.name}", path) for child in node.children]
+    if node.leaf is not None:
+        found = _leaf_type(node.leaf)
+        if found is None:
+            raise ConfigurationError(
+                f"column {column!r} of {path} has the type {node.leaf}, which Spark does not read",
+                advice="give a schema without the column, or with a type Spark can read it as (BIGINT, BINARY)",
+            )
+        return found
+    if pa.types.is_struct(node.type):
+        return pa.struct([pa.field(child.name, kind) for child, kind in zip(node.children, inside, strict=True)])
+    if pa.types.is_map(node.type):
+        return pa.map_(inside[0], inside[1])
+    return pa.list_(pa.field("element", inside[0]))
+
+
+_PLAIN = {
+    "BOOLEAN": pa.bool_(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "INT96": pa.timestamp("us", "UTC"),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "BYTE_ARRAY": pa.binary(),
+    "FIXED_LEN_BYTE_ARRAY": pa.binary(),
+}
+_SIGNED = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_UNSIGNED = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+
+
+def _leaf_type(leaf: Leaf) -> pa.DataType | None:
+    """ParquetToSparkSchemaConverter.convertPrimitiveField of Spark 4.2.0; None where Spark refuses."""
+    if leaf.signed_bits:
+        return _SIGNED[leaf.signed_bits]
+    if leaf.unsigned_bits:
+        return _UNSIGNED[leaf.unsigned_bits]
+    match leaf.kind:
+        case "NONE":
+            return _PLAIN[leaf.physical]
+        case "STRING" | "ENUM" | "JSON":
+            return pa.string()
+        case "BSON":
+            return pa.binary()
+        case "DATE":
+            return pa.date32()
+        case "NULL" | "UNKNOWN":
+            return _PLAIN[leaf.physical]
+        case "DECIMAL" if leaf.details["precision"] <= 38:
+            return pa.decimal128(leaf.details["precision"], leaf.details["scale"])
+        case "TIMESTAMP" if leaf.unit != "ns":
+            return pa.timestamp("us", "UTC" if leaf.details["isAdjustedToUTC"] else None)
+    return None
+
+
+def merged(left: pa.Schema, right: pa.Schema, path: str, case_sensitive: bool) -> pa.Schema:
+    """Spark's merge of two schemas (option `mergeSchema`): fields by name; types equal, or decimals of one scale.
+
+    Args:
+        left: What was found so far; its names and order stay.
+        right: The schema of the file at `path`; its new columns follow.
+        path: For errors.
+        case_sensitive: How names are compared.
+    """
+    return pa.schema(_merged_fields(list(left), list(right), path, case_sensitive))
+
+
+def _merged_fields(left: list[pa.Field], right: list[pa.Field], path: str, case_sensitive: bool) -> list[pa.Field]:
+    by_name = {folded(field.name, case_sensitive): field for field in right}
+    fields = []
+    for field in left:
+        other = by_name.pop(folded(field.name, case_sensitive), None)
+        if other is None:
+            fields.append(field)
+        else:
+            fields.append(field.with_type(_merged_type(field.type, other.type, path, field.name, case_sensitive)))
+    return fields + list(by_name.values())
+
+
+def _merged_type(left: pa.DataType, right: pa.DataType, path: str, name: str, case_sensitive: bool) -> pa.DataType:
+    if isinstance(left, pa.StructType) and isinstance(right, pa.StructType):
+        return pa.struct(_merged_fields(list(left), list(right), path, case_sensitive))
+    if isinstance(left, pa.ListType) and isinstance(right, pa.ListType):
+        inside = _merged_type(left.value_type, right.value_type, path, name, case_sensitive)
+        return pa.list_(pa.field("element", inside))
+    if isinstance(left, pa.MapType) and isinstance(right, pa.MapType):
+        key = _merged_type(left.key_type, right.key_type, path, name, case_sensitive)
+        return pa.map_(key, _merged_type(left.item_type, right.item_type, path, name, case_sensitive))
+    if isinstance(left, pa.Decimal128Type) and isinstance(right, pa.Decimal128Type) and left.scale == right.scale:
+        return left if left.precision >= right.precision else right
+    if left == right:
+        return left
+    raise DataError(
+        f"column {name!r} is {right} in {path} but {left} in files before it: mergeSchema cannot join them",
+        advice="give a schema, or leave the files of one kind out with pathGlobFilter",
+    )
