@@ -320,3 +320,18 @@ def test_encodings_read_as_spark_reads_them(spark_utc, memory_file, tmp_path, en
     expected = of_spark(spark_utc, tmp_path / "files", files, "a string, b string", options)
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
     assert [of_ours(memory_file, data, schema, options) for data in files] == expected
+
+
+@pytest.mark.parametrize("fallback", [None, True, False])
+@pytest.mark.parametrize("pattern", ["yyyy-MM-dd'T'HH:mm:ssXXX", "yyyy-MM-dd HH:mm:ss[XXX]", "dd/MM/yyyy HH:mm Z"])
+def test_zones_in_patterns_of_times_without_zone_are_read_as_by_spark(
+    spark_utc, memory_file, tmp_path, pattern, fallback
+) -> None:
+    options: dict[str, Any] = {"timestamp_ntz_format": pattern, "enable_date_time_parsing_fallback": fallback}
+    options = {name: value for name, value in options.items() if value is not None}
+    zoned = b"2020-01-02T03:04:05+01:00\n2020-01-02 03:04:05Z\n31/12/2019 23:59 +0100\n"
+    files = [zoned, b"2020-01-02T03:04:05Z\n", b"2020-01-02 03:04:05\n", zoned + b"2020-01-02 03:04:05\n\n2020-02-30\n"]
+    schema = pa.schema([("t", pa.timestamp("us")), ("_corrupt_record", pa.string())])
+    expected = of_spark(spark_utc, tmp_path / "files", files, "t timestamp_ntz, _corrupt_record string", options)
+    found = [of_ours(memory_file, data, schema, options) for data in files]
+    assert dict(zip(files, found, strict=True)) == dict(zip(files, expected, strict=True))

@@ -151,6 +151,9 @@ def _by_pattern(
 ) -> Converter:
     """Reads by a pattern of the user's: in bulk by rewriting tokens to ISO form, where the pattern allows it."""
     forms = pattern.iso_forms()
+    if pa.types.is_timestamp(wanted) and wanted.tz is None:
+        # A time with a zone is no value of a type without zones: Spark says so, and so does `parse`.
+        forms = [form for form in forms if not form.zoned]
 
     def convert(tokens: pa.Array) -> Converted:
         for form in forms:
