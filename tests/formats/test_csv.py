@@ -328,6 +328,46 @@ def test_a_header_must_match_only_if_asked(memory_file, multi_line) -> None:
         assert caught.value.option == "enforceSchema"
 
 
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_a_header_that_does_not_fit_is_told_in_the_log_and_read_by_position(memory_file, caplog, multi_line) -> None:
+    options = {"header": True, "multi_line": multi_line}
+    assert rows(b"A,B\n1,a\n", AB, memory_file, **options) == [(1, "a")]
+    assert not caplog.records
+    for header, problem in [
+        (b"a,c", "has the column 'c' in its header where the schema has 'b'"),
+        (b"b,a", "has the column 'b' in its header where the schema has 'a'"),
+        (b"a", "has 1 columns in its header, and the schema 2"),
+    ]:
+        caplog.clear()
+        assert rows(header + b"\n1,a\n", AB, memory_file, **options) == [(1, "a")]
+        (record,) = caplog.records
+        assert (record.name, record.levelname) == ("forebay.formats.csv.header", "WARNING")
+        message = record.getMessage()
+        assert message.startswith(f"/data/part-1.csv {problem}; columns go by position: ")
+        assert "correct the schema" in message and "enforceSchema" in message
+
+
+def test_a_misfit_is_told_once_for_a_file_however_it_is_sliced(memory_file, caplog) -> None:
+    data = b"\n#x\na,c\n1,a\n2,b\n"
+    for cut in range(1, len(data)):
+        caplog.clear()
+        for position, end in ((0, cut), (cut, None)):
+            rows(data, AB, memory_file, header=True, comment="#", position=position, end=end)
+        assert len(caplog.records) == 1, cut
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_names_made_from_a_header_fit_it_and_inference_tells_nothing(memory_file, caplog, multi_line) -> None:
+    files = [memory_file(b"x,X,,NA\n1,2,3,4\n"), memory_file(b"x,y,z,w\n1,2,3,4\n", "/data/part-2.csv")]
+    reader = CsvFormat(CsvOptions(header=True, infer_schema=True, null_value="NA", multi_line=multi_line))
+    schema = reader.infer_schema(files)
+    assert schema.names == ["x0", "X1", "_c2", "_c3"]
+    assert not caplog.records
+    for file in files:
+        assert [batch.num_rows for batch, _ in reader.read(file, schema)] == [1]
+    assert ["part-2" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_blank_lines_and_comments_may_stand_before_the_header_even_across_slices(memory_file) -> None:
     data = b"\n  \n#x\n\na,b\n1,c\n"
     for cut in range(1, len(data)):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from forebay.storage.input_file import InputFile
 
 _LOOKED_BEFORE = 1 << 20
 _SMALL_BLOCK = 64 << 10
+
+_log = logging.getLogger(__name__)
 
 
 class CsvHeader:
@@ -68,32 +71,59 @@ class CsvHeader:
         """The tokens of a header."""
         return CsvTokenizer(self._options.rules()).line(text) or []
 
-    def check(self, text: str, names: Sequence[str], path: str) -> None:
-        """Compare a header with the names of the schema, as `enforceSchema=false` asks for.
 
-        Raises:
-            ConfigurationError: They differ in number, or in more than upper and lower case.
-        """
-        check_names(self.tokens(text), names, path)
+def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
+    """Column names as Spark makes them of a header: numbered where there is none, or where one comes twice in any case.
+
+    Called by inference for the first file, and by `check_header` for every file.
+    """
+    lower = [None if token is None else token.lower() for token in tokens]
+    names = []
+    for index, token in enumerate(tokens):
+        if not token or token == null_value:
+            names.append(f"_c{index}")
+        elif lower.count(token.lower()) > 1:
+            names.append(f"{token}{index}")
+        else:
+            names.append(token)
+    return names
 
 
-def check_names(tokens: Sequence[str | None], names: Sequence[str], path: str) -> None:
-    """Compare the tokens of a header with the names of the schema.
+def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Sequence[str], path: str) -> None:
+    """Compare a header with the names of the schema; called by the read that meets the header, so once for a file.
+
+    With `enforceSchema`, Spark's default, columns go by position whatever the header says, and a misfit is logged.
+
+    Args:
+        options: Whose `enforce_schema` and `null_value` count.
+        tokens: What the header says.
+        names: What the schema says.
+        path: Of the file, for the message.
 
     Raises:
-        ConfigurationError: They differ in number, or in more than upper and lower case.
+        ConfigurationError: Without `enforceSchema`: they differ in number, or in more than upper and lower case.
     """
-    found = [token or "" for token in tokens]
+    problem = _misfit([token or "" for token in tokens], names)
+    if problem is None:
+        return
+    if not options.enforce_schema:
+        raise ConfigurationError(
+            f"{path} {problem}",
+            source=path,
+            option="enforceSchema",
+            advice="correct the schema, or leave enforceSchema at true to go by position",
+        )
+    # Names that inference numbered are not those in the header, but nobody can do anything about that.
+    if _misfit(names_of(tokens, options.null_value), names) is not None:
+        advice = "correct the schema or the file if that is wrong, or set enforceSchema to false to make this an error"
+        _log.warning("%s %s; columns go by position: %s", path, problem, advice)
+
+
+def _misfit(found: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return what a header differs in from the schema, as the rest of a sentence; None if it fits."""
     if len(found) != len(names):
-        problem = f"has {len(found)} columns in its header, and the schema {len(names)}"
-    else:
-        differ = [pair for pair in zip(found, names, strict=True) if pair[0].lower() != pair[1].lower()]
-        if not differ:
-            return
-        problem = f"has the column {differ[0][0]!r} in its header where the schema has {differ[0][1]!r}"
-    raise ConfigurationError(
-        f"{path} {problem}",
-        source=path,
-        option="enforceSchema",
-        advice="correct the schema, or leave enforceSchema at true to go by position",
-    )
+        return f"has {len(found)} columns in its header, and the schema {len(names)}"
+    for header, name in zip(found, names, strict=True):
+        if header.lower() != name.lower():
+            return f"has the column {header!r} in its header where the schema has {name!r}"
+    return None

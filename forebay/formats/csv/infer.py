@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.types import ColumnTypes
@@ -40,25 +41,16 @@ class CsvInference:
         return CsvReading(self._options, file, [], []).first_record()
 
     def _names(self, tokens: Sequence[str | None]) -> list[str]:
-        """Names as Spark makes them: numbered where there is none, or where one comes twice in any case."""
+        """The names of the columns, without a header those that Spark gives."""
         if not self._options.header:
             return [f"_c{index}" for index in range(len(tokens))]
-        lower = [None if token is None else token.lower() for token in tokens]
-        names = []
-        for index, token in enumerate(tokens):
-            if not token or token == self._options.null_value:
-                names.append(f"_c{index}")
-            elif lower.count(token.lower()) > 1:
-                names.append(f"{token}{index}")
-            else:
-                names.append(token)
-        return names
+        return names_of(tokens, self._options.null_value)
 
     def _widen(self, columns: list[ColumnTypes], file: InputFile, names: list[str], header: str) -> None:
         """Look at every record of a file, and at each column that is not a string already."""
         wanted = [index for index, column in enumerate(columns) if not column.settled]
         by_text = self._options.header and not self._options.multi_line
-        reading = CsvReading(self._options, file, names, wanted, without=header if by_text else None)
+        reading = CsvReading(self._options, file, names, wanted, inferring=True, without=header if by_text else None)
         chance = random.Random(1)  # the same sample every time
         for tokens, _ in reading.pieces(0, None):
             if tokens is None:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from forebay.errors import DataError
 from forebay.formats.compression import codec_of, open_decompressed
-from forebay.formats.csv.header import CsvHeader, check_names
+from forebay.formats.csv.header import CsvHeader, check_header
 from forebay.formats.csv.lines import LineSplitter
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.records import RecordSplitter, detected_line_separator
@@ -33,6 +33,7 @@ class CsvReading:
         file: What to read.
         names: The columns of the file.
         wanted: Indexes of those whose tokens are wanted.
+        inferring: Infer a schema: the header need not fit the names, which are those of another file.
         without: Leave out every line with this text, instead of one header (Spark's way when it infers a schema).
     """
 
@@ -43,12 +44,14 @@ class CsvReading:
         names: Sequence[str],
         wanted: Sequence[int],
         *,
+        inferring: bool = False,
         without: str | None = None,
     ) -> None:
         self._options = options
         self._file = file
         self._names = names
         self._wanted = wanted
+        self._inferring = inferring
         self._without = without
         self._blocks = options.blocks()
 
@@ -69,8 +72,8 @@ class CsvReading:
             if awaited:
                 found = header.line(block)
                 awaited = found is None
-                if found is not None and not self._options.enforce_schema:
-                    header.check(found[0], self._names, self._file.path)
+                if found is not None:
+                    self._check(header.tokens(found[0]))
                 del block.data[: found[1] if found else len(block.data)]
             if self._without is not None:
                 header.remove_lines(block, self._without)
@@ -124,9 +127,13 @@ class CsvReading:
 
     def _drop_header(self, window: Window, splitter: RecordSplitter) -> None:
         tokens, size = self._first_in(window, splitter)
-        if tokens is not None and not self._options.enforce_schema:
-            check_names(tokens, self._names, self._file.path)
+        if tokens is not None:
+            self._check(tokens)
         window.drop(size)
+
+    def _check(self, header: Sequence[str | None]) -> None:
+        if not self._inferring:
+            check_header(self._options, header, self._names, self._file.path)
 
     def _first_in(self, window: Window, splitter: RecordSplitter) -> tuple[list[str | None] | None, int]:
         while True:
