@@ -9,7 +9,19 @@ shape, because an engine such as Spark keeps only the text of an exception that 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Self
+
+_redactors: list[Callable[[str], str]] = []
+
+
+def print_through(redact: Callable[[str], str]) -> None:
+    """Let the text of every error pass through a function that hides secrets. Called once, by `forebay.options`.
+
+    Connectors put the message of their client into an error of ours, and its text goes into logs from many places.
+    """
+    _redactors.append(redact)
+
 
 _LABELS = ("source", "split", "position", "option", "rule", "advice")
 _PRINTED = {"advice": "next step"}
@@ -66,7 +78,10 @@ class ForebayError(Exception):
             value = getattr(self, label)
             if value is not None:
                 lines.append(f"  {_PRINTED.get(label, label)}: {_one_line(value)}")
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        for redact in _redactors:
+            text = redact(text)
+        return text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, {label: getattr(self, label) for label in _LABELS}))

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from forebay.errors import FatalError, ForebayError
+from forebay.options import redact
+
+
+class ConcealedError(Exception):
+    """Stands for an exception whose text showed a secret: its type, its text without the secret, its traceback."""
 
 
 def connector_error(
@@ -14,7 +20,8 @@ def connector_error(
 ) -> ForebayError:
     """Return a typed error for whatever a connector raised: its own type and message stay in the text.
 
-    Called by hosts and by the reading side, on any thread. What was raised is the cause of the result.
+    Called by hosts and by the reading side, on any thread. What was raised is the cause of the result, unless its text
+    shows a secret of the source: then a `ConcealedError` stands for it.
 
     Args:
         error: What was raised; a `ForebayError` is returned itself, with the place filled in.
@@ -23,17 +30,60 @@ def connector_error(
         split: The split concerned, if one is known.
         position: The position inside it, if one is known.
     """
-    if isinstance(error, ForebayError):
-        return error.located(source=source, split=split, position=None if position is None else str(position))
+    shown = without_secrets(error)
+    if isinstance(shown, ForebayError):
+        return shown.located(source=source, split=split, position=None if position is None else str(position))
     found = FatalError(
-        f"{doing} failed with {type(error).__name__}: {_text(error)}",
+        f"{doing} failed with {type(error).__name__}: {redact(_text(error))}",
         source=source,
         split=split,
         position=position,
         advice="see the cause; raise forebay.RetriableError in the connector for trouble that passes",
     )
-    found.__cause__ = error
+    found.__cause__ = shown
     return found
+
+
+def without_secrets(error: BaseException) -> BaseException:
+    """Return an error that shows no secret, nor does anything in its chain of causes.
+
+    Called by hosts before an error is raised or logged, on any thread. Almost always that is the error itself. One of
+    forebay's is changed in place; a foreign one is replaced by a `ConcealedError`, because nobody knows where else it
+    keeps its text.
+    """
+    return _concealed(error, {})
+
+
+def _concealed(error: BaseException, done: dict[int, BaseException]) -> BaseException:
+    if id(error) in done or not isinstance(error, Exception):
+        return done.get(id(error), error)
+    if not _shows_a_secret(error):
+        return error
+    told: Exception = error
+    if isinstance(error, ForebayError):
+        error.message = redact(error.message)
+        error.args = (error.message, *error.args[1:])
+        for label in ("position", "option", "advice"):  # not the split: it is looked up by its id
+            value = getattr(error, label)
+            setattr(error, label, None if value is None else redact(value))
+    else:
+        told = ConcealedError(f"{type(error).__name__}: {redact(_text(error))}").with_traceback(error.__traceback__)
+    if notes := getattr(error, "__notes__", None):
+        told.__notes__ = [redact(str(note)) for note in notes]
+    done[id(error)] = told
+    suppressed = error.__suppress_context__
+    told.__context__ = None if error.__context__ is None else _concealed(error.__context__, done)
+    told.__cause__ = None if error.__cause__ is None else _concealed(error.__cause__, done)
+    told.__suppress_context__ = suppressed
+    return told
+
+
+def _shows_a_secret(error: BaseException) -> bool:
+    """Whether a secret is in what a traceback prints of an error and its chain, or in the message of one of ours."""
+    texts = ["".join(traceback.format_exception(error, limit=0))]
+    if isinstance(error, ForebayError):  # it prints without the secret by itself
+        texts += [error.message, repr(error)]
+    return any(redact(text) != text for text in texts)
 
 
 def _text(error: BaseException) -> str:
@@ -65,7 +115,7 @@ def explained(source: str, doing: str, split: str | None = None) -> Iterator[Non
         named = connector_error(error, source=source, doing=doing, split=split)
         if named is error:
             raise
-        raise named from error
+        raise named from named.__cause__
 
 
 @contextmanager
@@ -81,7 +131,7 @@ def closing(source: str, close: Callable[[], None]) -> Iterator[None]:
         try:
             close()
         except Exception as second:  # noqa: BLE001 - the first error is the one to act on
-            error.add_note(f"and then close() failed with {type(second).__name__}: {second}")
+            error.add_note(f"and then close() failed with {type(second).__name__}: {redact(_text(second))}")
         raise
     with explained(source, "close()"):
         close()

@@ -20,6 +20,7 @@ from forebay.options._hints import resolve_annotations
 from forebay.options.classes import camel_case, class_options, merge_specs
 from forebay.options.parsing import coerce_fields, given_options, parse_options
 from forebay.options.quantities import ByteSize, Duration
+from forebay.options.redaction import hide_options, redact
 from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import REQUIRED, OptionSpec, option
 from forebay.options.writing import (
@@ -46,10 +47,12 @@ __all__ = [
     "describe_options",
     "format_options",
     "given_options",
+    "hide_options",
     "merge_specs",
     "option",
     "option_values",
     "parse_options",
+    "redact",
     "redact_options",
     "resolve_annotations",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from forebay.errors import ConfigurationError
 from forebay.options.classes import class_options
+from forebay.options.redaction import hide_options
 from forebay.options.spec import OptionSpec
 
 
@@ -91,6 +92,7 @@ def coerce_fields(instance: object, *, source: str | None = None) -> None:
             getattr(instance, spec.python_name), written=spec.python_name, source=source or type(instance).__name__
         )
         object.__setattr__(instance, spec.python_name, value)
+    hide_options(instance)
 
 
 def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[dict[str, list[Given]], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +33,9 @@ class Secret:
         ConfigurationError: The text begins like a reference and is none.
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ("__weakref__", "_seen", "_text")
     _text: str
+    _seen: str | None
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -45,6 +47,8 @@ class Secret:
                 advice="write env:NAME (letters, digits, underscores) or file:/absolute/path",
             )
         object.__setattr__(self, "_text", text)
+        object.__setattr__(self, "_seen", None)
+        _live[id(self)] = self
 
     @property
     def reference(self) -> str | None:
@@ -61,10 +65,14 @@ class Secret:
             ConfigurationError: The environment variable or the file of a reference is not there.
         """
         if match := _ENV.fullmatch(self._text):
-            return _from_environment(match.group(1), self._text)
-        if match := _FILE.fullmatch(self._text):
-            return _from_file(match.group(1), self._text)
-        return self._text
+            found = _from_environment(match.group(1), self._text)
+        elif match := _FILE.fullmatch(self._text):
+            found = _from_file(match.group(1), self._text)
+        else:
+            return self._text
+        # What a file held may be replaced before a client complains about it. Never pickled.
+        object.__setattr__(self, "_seen", found)
+        return found
 
     def __repr__(self) -> str:
         return f"Secret({self.reference or REDACTED!r})"
@@ -92,6 +100,16 @@ class Secret:
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
         return (Secret, (self._text,))
+
+
+_live: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
+
+
+def live_secrets() -> list[str]:
+    """Return the texts of all secrets alive in this process, references as they were last revealed: for `redact`."""
+    alive = [secret for found in _live.valuerefs() if (secret := found()) is not None]
+    texts = [secret._seen if secret.reference else secret._text for secret in alive]  # noqa: SLF001 - its own module
+    return [text for text in texts if text]
 
 
 def unprotected(secret: Secret) -> str:

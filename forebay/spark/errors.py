@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from forebay.errors import ForebayError
 from forebay.framework.connector_errors import explained
+from forebay.options import redact
 
 _FRAMES = 6
 """Calls shown of where a connector's own error was raised: the innermost ones."""
@@ -38,7 +39,8 @@ def leaving(source: str, doing: str) -> Iterator[None]:
         cause = found.__cause__
         if cause is not None and not isinstance(cause, ForebayError):
             # Spark cuts the chain of causes off, and with it the only lines that the author of a connector knows.
-            error.add_note("".join(("caused by:\n", *traceback.format_exception(cause, limit=-_FRAMES))).rstrip())
+            shown = "".join(("caused by:\n", *traceback.format_exception(cause, limit=-_FRAMES))).rstrip()
+            error.add_note(redact(shown))  # also what stands in a line of the source code
         if error is found:
             raise
         raise error from found

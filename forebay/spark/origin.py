@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.source import Source
-from forebay.options import class_options, given_options, merge_specs, parse_options
+from forebay.options import class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry
 from forebay.spark import pickling
 from forebay.spark.session_zone import OPTION
@@ -105,6 +105,7 @@ class PickledSource(Origin):
         """Unpack the source; the options were given when it was read."""
         parse_options((), given, source=self.name)
         source: Source = pickling.loads(self.payload, self.name)
+        hide_options(source)
         return Made(source, self.options)
 
 

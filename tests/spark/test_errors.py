@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from forebay.errors import (
 from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
+from forebay.options import Secret, option
 from forebay.spark.register import read, register
 
 N = pa.schema({"n": pa.int64()})
@@ -323,3 +325,69 @@ def test_damaged_data_is_an_error_that_names_the_split(spark):
     _, error = failure(lambda: read(spark, Narrow()).collect())
     assert isinstance(error, (DataError, ContractError))
     assert (error.source, error.split) == ("narrow", "all")
+
+
+TOKEN = "t0p-secret/42"
+
+
+def refuse(secret):
+    raise OSError(f"401 for https://h/?t={quote(secret, safe='')} with {secret!r}")
+
+
+class Leaky(SimpleSource):
+    """Its client writes the token into its errors."""
+
+    place: str
+    style: str = "foreign"
+    token: Secret
+    headers: dict[str, str] = option(default_factory=dict, prefix="headers.")
+
+    def call(self, place):
+        if place != self.place:
+            return
+        secret = self.headers["auth.token"] if self.style == "plain" else self.token.reveal()
+        try:
+            refuse(secret)
+        except OSError as error:
+            if self.style == "foreign":
+                error.add_note(f"sent {secret}")
+                raise
+            if self.style == "plain":
+                raise RetriableError(f"try again: {error}") from error
+            raise LookupError("no such thing")  # noqa: B904 - its context shows the token
+
+    def schema(self):
+        self.call("schema")
+        return N
+
+    def splits(self):
+        self.call("splits")
+        return ["s1"]
+
+    def read(self, split):
+        self.call("read")
+        yield {"n": 1}
+        self.call("later")
+
+
+@pytest.mark.parametrize("place", ["schema", "splits", "read", "later"])
+@pytest.mark.parametrize("style", ["foreign", "plain", "context"])
+def test_no_secret_is_in_what_spark_prints_of_a_clients_error(spark, place, style):
+    register(spark, Leaky)
+    reader = spark.read.format("leaky").options(place=place, style=style, retries=0)
+    reader = reader.options(
+        **({"headers.auth.token": TOKEN, "token": "none"} if style == "plain" else {"token": TOKEN})
+    )
+    raised, error = failure(lambda: reader.load().collect())
+    for text in (str(raised), str(error)):
+        assert "p-secret" not in text
+    assert ("no such thing" if style == "context" else "401 for https://h/?t=*** with '***'") in error.message
+    assert "in call" in str(raised) or style == "plain", "the connector's own lines of the traceback are shown"
+
+
+def test_no_secret_of_a_reference_is_in_what_spark_prints(spark, tmp_path):
+    (tmp_path / "token").write_text(TOKEN)
+    source = Leaky(place="read", token=Secret(f"file:{tmp_path / 'token'}"))
+    raised, error = failure(lambda: read(spark, source, retries=0).collect())
+    assert "p-secret" not in str(raised)
+    assert "401 for" in error.message

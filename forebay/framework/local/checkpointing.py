@@ -16,6 +16,7 @@ from forebay.framework.local.ledger import Ledger
 from forebay.framework.local.slot import ReaderSlot
 from forebay.framework.runtime import Next, Runtime
 from forebay.framework.split import Json, Split
+from forebay.options import redact
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Checkpointer:
         try:
             self.take()
         except (RetriableError, SnapshotError) as error:
-            _log.warning("%s: a checkpoint failed, next try in %.1f s: %s", source, self._interval, error)
+            _log.warning("%s: a checkpoint failed, next try in %.1f s: %s", source, self._interval, redact(str(error)))
         return True
 
     def take(self) -> Path | None:
@@ -142,7 +143,7 @@ class SnapshotError(FatalError):
 
 def _snapshot_failed(who: str, error: Exception) -> SnapshotError:
     return SnapshotError(
-        f"{who} failed in its snapshot with {type(error).__name__}: {error}",
+        f"{who} failed in its snapshot with {type(error).__name__}: {redact(str(error))}",
         rule="COO-3",
         advice="see the cause; the run goes on, and the next checkpoint tries again",
     )

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from forebay.errors import ContractError, FatalError
 from forebay.framework.backoff import backoff
+from forebay.framework.connector_errors import without_secrets
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.life_cycle import SplitState
 from forebay.framework.host_options import HostOptions
@@ -23,6 +24,7 @@ from forebay.framework.local.slot import ReaderSlot
 from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.options import hide_options, redact
 from forebay.watermarks.idleness import Evidence
 from forebay.watermarks.strategy import WatermarkStrategy
 
@@ -65,6 +67,7 @@ class Engine:
         self._runtime = runtime
         self._options = options
         self._failures = Failures()
+        hide_options(source)
         self._event_time = None if strategy is None else EventTime(strategy, runtime.clock, self._evidence)
         self._intake = Intake(source.name, schema, self.ledger, self._event_time)
         store = None if checkpoints is None else checkpoints.store
@@ -118,8 +121,11 @@ class Engine:
         try:
             return self._step()
         except BaseException as error:
-            self.failed = error if isinstance(error, Exception) else _interrupted(self._source.name, error)
-            raise
+            told = without_secrets(error)
+            self.failed = told if isinstance(told, Exception) else _interrupted(self._source.name, told)
+            if told is error:
+                raise
+            raise told from told.__cause__
 
     def checkpoint(self) -> Path | None:
         """Take a checkpoint of what is covered; return where it is (see `Checkpointer.take`)."""
@@ -289,9 +295,10 @@ class Engine:
         if checkpointer is None or times > MAX_RESTARTS or not may_pass(error):
             raise self._named(slot.subtask, held, error, times)
         pause = backoff(times, self._runtime.random)
-        _log.warning("%s: reader %d failed, another comes in %.1f s: %s", self._source.name, slot.subtask, pause, error)
+        shown = redact(str(error))
+        _log.warning("%s: reader %d failed, another comes in %.1f s: %s", self._source.name, slot.subtask, pause, shown)
         for late in slot.close(self._options.close_timeout.total_seconds(), failed=True):
-            _log.warning("%s: closing the failed reader %d: %s", self._source.name, slot.subtask, late)
+            _log.warning("%s: closing the failed reader %d: %s", self._source.name, slot.subtask, redact(str(late)))
         if self._event_time is not None:
             self._event_time.fail(slot.subtask, held)
         self._coordinator.reader_failed(slot.subtask)

@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.framework.connector_errors import explained
+from forebay.framework.connector_errors import explained, without_secrets
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local.checkpointing import CheckpointPlan
 from forebay.framework.local.checkpoints import CheckpointStore
@@ -24,6 +24,7 @@ from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.settled import settle, settled_schema
 from forebay.framework.source import Source
 from forebay.framework.split import Position
+from forebay.options import redact
 from forebay.watermarks.event_time import keep_source_times
 from forebay.watermarks.strategy import WatermarkStrategy
 
@@ -178,9 +179,9 @@ class Run(Iterator[pa.RecordBatch]):
         self._open = False
         problems = self._engine.close()
         for problem in problems if error is not None else problems[1:]:
-            _log.warning("%s: while closing: %s", self._source.name, problem)
+            _log.warning("%s: while closing: %s", self._source.name, redact(str(problem)))
         if error is None and problems:
-            raise problems[0]
+            raise without_secrets(problems[0])
 
 
 def run(

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hide what is secret in texts of others: clients put the token or the whole URL into their error messages.
+
+Nothing is kept here: known is what lives in this process, as a `Secret` or in an option that must not be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+from forebay.errors import print_through
+from forebay.options.classes import class_options
+from forebay.options.secret import REDACTED, live_secrets
+from forebay.options.spec import OptionSpec
+
+_LEAST: Final = 4
+"""Characters of the shortest secret that is looked for: less would be found in every text."""
+
+_holders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+
+
+def hide_options(instance: object) -> None:
+    """Let `redact` know the options of an instance that are secret, but no `Secret`s, for as long as it lives.
+
+    Called by `coerce_fields` where an instance is made, and by hosts where one arrived by pickle; any thread.
+
+    Raises:
+        ContractError: Its class declares something that cannot work.
+    """
+    if any(True for _ in _hidden_in(instance)):
+        _holders[id(instance)] = instance
+
+
+def redact(text: str) -> str:
+    """Return a text with `***` for every known secret of four or more characters, also as URLs and `repr` write it.
+
+    Called wherever a text of a connector or its client is about to be shown; any thread.
+    """
+    for form in sorted({form for value in _known() for form in _forms(value)}, key=len, reverse=True):
+        text = text.replace(form, REDACTED)
+    return text
+
+
+print_through(redact)
+
+
+def _known() -> Iterator[str]:
+    yield from live_secrets()
+    for reference in _holders.valuerefs():
+        instance = reference()
+        if instance is not None:
+            yield from _hidden_in(instance)
+
+
+def _hidden_in(instance: object) -> Iterator[str]:
+    for spec in class_options(type(instance)):
+        yield from _secrets_in(getattr(instance, spec.python_name, None), spec, hidden=spec.secret is True)
+
+
+def _secrets_in(value: object, spec: OptionSpec, *, hidden: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, entry in tuple(value.items()):
+            yield from _secrets_in(entry, spec, hidden=hidden or spec.hides(str(key)))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for entry in tuple(value):
+            yield from _secrets_in(entry, spec, hidden=hidden)
+    elif hidden and isinstance(value, str):
+        yield value
+
+
+def _forms(value: str) -> Iterator[str]:
+    for one in (value, value.strip()):
+        if len(one) >= _LEAST:
+            yield from (one, quote(one, errors="replace"), quote(one, safe="", errors="replace"))
+            yield from (quote_plus(one, errors="replace"), repr(one)[1:-1], json.dumps(one)[1:-1])
