@@ -36,6 +36,15 @@ class DiscoveryEnumerator(ABC):
     planner. Each has a neutral default that means "cannot" or "nothing to do".
     """
 
+    in_order: bool = False
+    """Whether a stream takes splits one after the other, as `discover` lists them, and not side by side in fair shares.
+
+    Then a split that was not begun yet is nowhere remembered: each discovery has to list it again.
+    """
+
+    refresh_floor: float = 1.0
+    """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing."""
+
     @abstractmethod
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Look at the outside and return what is there. May block. Called on a worker thread, never two at once.

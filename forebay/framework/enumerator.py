@@ -102,6 +102,11 @@ class SplitEnumeratorContext(ABC):
     def clock(self) -> Clock:
         """Where time comes from."""
 
+    @property
+    def streaming(self) -> bool:
+        """Whether the host plans micro-batches of a stream: what comes later is then asked for too."""
+        return False
+
     @abstractmethod
     def current_parallelism(self) -> int:
         """Return how many readers there are; may change on restore: ask every time (CTX-4)."""

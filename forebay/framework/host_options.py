@@ -24,8 +24,10 @@ class HostOptions:
     )
     queue_batches: int = option(2, doc="most fetches waiting between fetcher and reader")
     queue_bytes: ByteSize = option(ByteSize(32 << 20), doc="most bytes waiting between fetcher and reader")
-    discovery_interval: Duration = option(
-        Duration(10.0), doc="how often an unbounded source is looked at for new splits"
+    discovery_interval: Duration | None = option(
+        None,
+        doc="how often an unbounded source is looked at for new splits; by default every 10 s, and in a stream every "
+        "20 times as long as a look takes",
     )
     poll_interval: Duration = option(
         Duration(1.0), doc="how long a caught-up split of an unbounded source rests before it is read again"
@@ -36,12 +38,34 @@ class HostOptions:
     close_timeout: Duration = option(
         Duration(30.0), doc="how long closing waits for a blocked thread before it is abandoned and named in an error"
     )
+    max_rows_per_trigger: int | None = option(
+        None, aliases=("maxOffsetsPerTrigger",), doc="most rows of one micro-batch, where positions count rows"
+    )
+    max_bytes_per_trigger: ByteSize | None = option(None, doc="most bytes of one micro-batch, as far as can be told")
+    max_files_per_trigger: int | None = option(None, doc="most splits of one micro-batch; a file is one split")
+    min_rows_per_trigger: int | None = option(
+        None, aliases=("minOffsetsPerTrigger",), doc="a micro-batch waits for so many rows, but see `maxTriggerDelay`"
+    )
+    max_trigger_delay: Duration = option(
+        Duration(900.0), doc="a micro-batch waits for `minRowsPerTrigger` at most this long"
+    )
+    refresh_interval: Duration | None = option(
+        None,
+        doc="how long a stream trusts the ends it knows; by default 20 times as long as asking for them takes",
+    )
+    state_location: str | None = option(
+        None,
+        doc="a directory, local or on S3, for what a stream remembers beyond its offsets; "
+        "by default below spark.sql.streaming.checkpointLocation, if the session sets it",
+    )
     retries: int = option(3, doc="how often a retriable error is retried before it ends the read")
 
     def __post_init__(self) -> None:
         coerce_fields(self, source="host")
         least = {"num_partitions": 1, "max_rows_per_batch": 1, "max_bytes_per_batch": 1, "queue_batches": 1}
-        for name, bound in (least | {"queue_bytes": 1, "retries": 0}).items():
+        least |= {"queue_bytes": 1, "retries": 0}
+        least |= {f"{name}_per_trigger": 1 for name in ("max_rows", "max_bytes", "max_files", "min_rows")}
+        for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
                 option_name = camel_case(name)

@@ -19,6 +19,7 @@ from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.conform import arrow_schema, check_user_schema, select, spark_schema
 from forebay.spark.errors import leaving
 from forebay.spark.origin import Installed, Origin, Session
+from forebay.spark.stream import StreamReader
 
 
 class ForebayDataSource(DataSource):
@@ -79,24 +80,27 @@ class ForebayDataSource(DataSource):
             ConfigurationError: The schema that the user gave is not one this source can read.
         """
         with leaving(self._source.name, "schema()"):
-            target = arrow_schema(schema)
-            source, promised = self._source, self._promised
-            if promised is None:
-                source, promised = self._with_user_schema(target)
-        readable = Readable(source, self._options, promised, self._session.parallelism, self._follows_zone)
-        return BatchReader(readable, target)
+            return BatchReader(*self._readable(schema))
 
-    def streamReader(self, schema: StructType) -> None:  # type: ignore[override]  # noqa: N802 - Spark's name
-        """Refuse: this release reads in batch queries.
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a streaming query. Called twice for each query: for the planner, and for the tasks.
+
+        Args:
+            schema: What `schema` returned, or what the user gave instead.
 
         Raises:
-            ConfigurationError: Always.
+            ConfigurationError: The schema that the user gave is not one this source can read.
         """
-        raise ConfigurationError(
-            "this release of forebay does not stream on Spark",
-            source=self._source.name,
-            advice="use spark.read, which reads an unbounded source up to its present end",
-        )
+        with leaving(self._source.name, "schema()"):
+            readable, target = self._readable(schema)
+        return StreamReader(readable, target, inferred=self._promised is not None)
+
+    def _readable(self, schema: StructType) -> tuple[Readable, pa.Schema]:
+        target = arrow_schema(schema)
+        source, promised = self._source, self._promised
+        if promised is None:
+            source, promised = self._with_user_schema(target)
+        return Readable(source, self._options, promised, self._session.parallelism, self._follows_zone), target
 
     def _own_schema(self) -> pa.Schema:
         source = self._source

@@ -21,6 +21,9 @@ from forebay.framework.split import Json, Position, Split
 
 _log = logging.getLogger(__name__)
 
+_INTERVAL = 10.0
+"""Seconds between two discoveries, unless the user says it."""
+
 
 class DiscoveringEnumerator(SplitEnumerator):
     """Runs an author's `DiscoveryEnumerator`.
@@ -54,7 +57,8 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._context = context
         self._source = source
         self._bounded = bool(source.bounded)
-        self._interval = options.discovery_interval.total_seconds()
+        interval = options.discovery_interval
+        self._interval = _INTERVAL if interval is None else interval.total_seconds()
         self._retries = options.retries
         self._chance = chance
         self._life = LifeCycle()

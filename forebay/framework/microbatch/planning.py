@@ -30,10 +30,12 @@ class PlanningContext(SplitEnumeratorContext):
         source: The format name, for errors.
         runtime: Threads, clock, locks.
         timeout: Seconds the whole planning may take.
+        streaming: A stream is planned.
     """
 
-    def __init__(self, source: str, runtime: Runtime, *, timeout: float) -> None:
+    def __init__(self, source: str, runtime: Runtime, *, timeout: float, streaming: bool = False) -> None:
         self._source = source
+        self._streaming = streaming
         self._runtime = runtime
         self._timeout = timeout
         self._lock = runtime.lock()
@@ -50,6 +52,11 @@ class PlanningContext(SplitEnumeratorContext):
     def clock(self) -> Clock:
         """Where time comes from."""
         return self._runtime.clock
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a stream is planned."""
+        return self._streaming
 
     def current_parallelism(self) -> int:
         """Return 1: the virtual reader."""

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an offset is written down and read back: all of it inside, or partly where `stateLocation` says."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Any
+
+from forebay.errors import ConfigurationError
+from forebay.framework.microbatch.compact import compact, expand, length
+from forebay.framework.microbatch.done import DoneSplits
+from forebay.framework.microbatch.offset import Offset, dump_offset, load_offset
+from forebay.framework.source import Source
+from forebay.framework.split import Json
+
+_log = logging.getLogger(__name__)
+
+MOST_INLINE = 64 << 10
+"""Characters of what an offset remembers of splits that ended, at most: Spark writes it with every micro-batch."""
+
+
+class Book(ABC):
+    """Writes and reads the offsets of one query. Called on the planning thread."""
+
+    @abstractmethod
+    def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
+        """Return the offset as Spark is to log it. May block.
+
+        Raises:
+            ConfigurationError: There is more to remember than there is room.
+            RetriableError: A store did not answer.
+        """
+
+    @abstractmethod
+    def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value, of whatever checkpoint
+        """Return the offset, with its plan complete. May block.
+
+        Raises:
+            ConfigurationError: It is of another source, of a newer release, or damaged.
+        """
+
+    @abstractmethod
+    def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as above
+        """Return what is remembered of splits that ended before this micro-batch. May block."""
+
+    def room(self) -> int | None:
+        """Return how many splits a micro-batch may take so that they can be remembered; None = any number."""
+        return None
+
+    def proven(self, offset: Offset) -> None:
+        """A micro-batch is done, and older ones are needed no more than for going back a little. Best effort."""
+
+
+class InlineBook(Book):
+    """Everything is in the offset; what does not fit there is refused, before anything could be missed (S15).
+
+    Args:
+        source: What is read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._warned = False
+
+    def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
+        """Return the offset, long lists compressed."""
+        data = dump_offset(offset)
+        data["splits"] = compact(data["splits"])
+        if done:
+            data["done"] = compact(done.entries())
+            self._check(length(data["done"]), len(done))
+        return dict(sorted(data.items()))
+
+    def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
+        """Return the offset."""
+        if isinstance(data, dict) and isinstance(data.get("state"), dict):
+            raise ConfigurationError(
+                "this query keeps its state in stateLocation, and none is given",
+                source=self._source.name,
+                option="stateLocation",
+                advice=f"give stateLocation as before: {data['state'].get('at', 'the same directory')}",
+            )
+        return load_offset(expanded(data, self._source.name), self._source.name, self._source.split_class)
+
+    def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as in the base class
+        """Return what the offset remembers."""
+        stored = expanded(data, self._source.name).get("done")
+        return DoneSplits(self._source.split_class, stored if isinstance(stored, list) else ())
+
+    def room(self) -> int | None:
+        """Return as many splits as fit beside one another in an offset."""
+        return 400
+
+    def _check(self, size: int, count: int) -> None:
+        if size > MOST_INLINE:
+            raise ConfigurationError(
+                f"the {count} splits that were read cannot be remembered: they take {size} characters in each offset, "
+                f"and {MOST_INLINE} is the most",
+                source=self._source.name,
+                option="stateLocation",
+                advice="give stateLocation, a directory for what the stream remembers, and restart: nothing is lost, "
+                "and nothing is read twice",
+            )
+        if size > MOST_INLINE // 2 and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: the offsets remember %d splits and are half full; give stateLocation before they are full",
+                self._source.name,
+                count,
+            )
+
+
+def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value, of whatever checkpoint
+    """Return an offset's JSON with its long lists expanded.
+
+    Raises:
+        ConfigurationError: A list is damaged.
+    """
+    if not isinstance(data, dict):
+        return {} if data is None else {"found": data}
+    try:
+        return {name: expand(value) if name in ("splits", "done") else value for name, value in data.items()}
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the offset in the checkpoint is damaged: {error}",
+            source=source,
+            option="checkpointLocation",
+            advice="put the offset file back as it was, or start with a new checkpoint location",
+        ) from error

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stream remembers of the splits it has read to their end, so that no discovery brings them again (S15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from forebay.framework.split import Json, Split
+
+
+class DoneSplits(Mapping[str, Split]):
+    """Splits that ended, by id, as they were at their end; built anew only when one is looked at.
+
+    Called on the planning thread; a discovery may read it meanwhile on its own thread, and then it is not changed.
+
+    Args:
+        split_class: Rebuilds the splits.
+        entries: `[id, fields]` of each, as `entries()` gave them.
+    """
+
+    def __init__(self, split_class: type[Split], entries: Iterable[Sequence[Any]] = ()) -> None:
+        self._split_class = split_class
+        self._fields: dict[str, Mapping[str, Any]] = {}
+        self.load(entries)
+        self.added: list[str] = []
+        """Ids that came since `settle` was called last."""
+        self.forgotten: list[str] = []
+        """Ids that went since then."""
+
+    def __getitem__(self, split_id: str) -> Split:
+        return self._split_class.from_json({"v": 1, **self._fields[split_id], "id": split_id})
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def load(self, entries: Iterable[Sequence[Any]]) -> None:
+        """Take entries back from where they were written to."""
+        for entry in entries:
+            self._fields[str(entry[0])] = entry[1] if len(entry) > 1 else {}
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Take entries out again, as `forget` once did."""
+        for split_id in ids:
+            self._fields.pop(split_id, None)
+
+    def add(self, splits: Iterable[Split]) -> None:
+        """Remember splits that ended."""
+        for split in splits:
+            fields = {name: value for name, value in split.to_json().items() if name not in ("id", "position")}
+            if fields["v"] == 1:
+                del fields["v"]
+            self._fields[split.id] = fields
+            self.added.append(split.id)
+
+    def forget(self, below_horizon: Callable[[Split], bool]) -> None:
+        """Forget what no discovery can bring again."""
+        gone = [split_id for split_id in self._fields if below_horizon(self[split_id])]
+        self.drop(gone)
+        self.forgotten.extend(gone)
+
+    def entries(self, ids: Iterable[str] | None = None) -> list[Json]:
+        """Return the entries of these ids, or of all, in order of the ids."""
+        wanted = self._fields if ids is None else (split_id for split_id in ids if split_id in self._fields)
+        return [
+            [split_id, dict(self._fields[split_id])] if self._fields[split_id] else [split_id]
+            for split_id in sorted(wanted)
+        ]
+
+    def settle(self) -> None:
+        """Begin to count changes anew: what there is now has been written."""
+        self.added, self.forgotten = [], []

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a stream's planner together from a source and its options."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumerator
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.book import InlineBook
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.pinned import Pinned
+from forebay.framework.microbatch.planning import PlanningContext
+from forebay.framework.microbatch.streaming import StreamPlanner
+from forebay.framework.microbatch.supply import DiscoverySupply, Supply
+from forebay.framework.runtime import Runtime, ThreadRuntime
+from forebay.framework.source import Source
+
+
+def open_stream(
+    source: Source,
+    options: HostOptions,
+    *,
+    parallelism: int | None = None,
+    inferred: pa.Schema | None = None,
+    runtime: Runtime | None = None,
+) -> StreamPlanner:
+    """Return the planner of a new or a restarted query. Called by a host, in the process that plans.
+
+    Looks at nothing outside yet: the first look is taken by `StreamPlanner.latest`.
+
+    Args:
+        source: What is read, its schema settled.
+        options: Limits, intervals, time-outs.
+        parallelism: Cores to spread over; by default those of this machine.
+        inferred: The schema, if it was inferred from what there is, and so may be another one at the next start.
+        runtime: Threads and time.
+
+    Raises:
+        ForebayError: The source cannot make its enumerator.
+    """
+    runtime = runtime or ThreadRuntime()
+    calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
+    return StreamPlanner(
+        source,
+        options,
+        supply=_supply(source, options, calls, runtime),
+        book=InlineBook(source),
+        calls=calls,
+        runtime=runtime,
+        pinned=Pinned.of(source, options, inferred),
+        parallelism=parallelism or os.cpu_count() or 1,
+    )
+
+
+def _supply(source: Source, options: HostOptions, calls: Calls, runtime: Runtime) -> Supply:
+    timeout = options.planning_timeout.total_seconds()
+    context = PlanningContext(source.name, runtime, timeout=timeout, streaming=True)
+    enumerator = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
+    if isinstance(enumerator, DiscoveryEnumerator):
+        return DiscoverySupply(source, enumerator, options, calls, runtime)
+    if isinstance(enumerator, SplitEnumerator):
+        raise ConfigurationError("raw", source=source.name)
+    raise ContractError(
+        f"create_enumerator() gave {type(enumerator).__name__}",
+        source=source.name,
+        rule="SRC-2",
+        advice="return a DiscoveryEnumerator or a SplitEnumerator",
+    )

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner of a stream: from the offset of one micro-batch to that of the next, and from an offset to tasks.
+
+```
+latest(start)   start is proven done → restore, if cold → look for splits → their ends → limits → the next offset
+tasks(end)      a pure function of `end`: slices, packed
+commit(end)     a second chance for what may be done only after a micro-batch; never raises
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.admission import Admission, Limits
+from forebay.framework.microbatch.book import Book
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.done import DoneSplits
+from forebay.framework.microbatch.offset import (
+    BEFORE_FIRST,
+    Agreed,
+    Offset,
+    Planned,
+    To,
+    Whole,
+    dump_offset,
+)
+from forebay.framework.microbatch.packing import OPEN_COST, count_partitions, cut, pack
+from forebay.framework.microbatch.pinned import Pinned
+from forebay.framework.microbatch.supply import Supply
+from forebay.framework.microbatch.task import ReadTask
+from forebay.framework.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.framework.split import Json, Position, Split
+
+_log = logging.getLogger(__name__)
+
+_NOTHING: Final = Offset("")
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one query. Lives in the process that plans; called there, one call at a time.
+
+    Every micro-batch is planned from the offset before it and from the outside, and is nowhere but in its own offset:
+    a new planner goes on from any offset as this one would (S1, S2).
+
+    Args:
+        source: What is read, its schema settled.
+        options: Limits, intervals, time-outs.
+        supply: Where splits come from.
+        book: How offsets are written.
+        calls: Bounds the connector's calls.
+        runtime: The clock.
+        pinned: What may not change between two runs.
+        parallelism: How many tasks run at once.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: HostOptions,
+        *,
+        supply: Supply,
+        book: Book,
+        calls: Calls,
+        runtime: Runtime,
+        pinned: Pinned,
+        parallelism: int,
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._supply = supply
+        self._book = book
+        self._calls = calls
+        self._clock = runtime.clock
+        self._pinned = pinned
+        self._parallelism = parallelism
+        self._limits = Limits.of(options)
+        self._admission = Admission(source.name, supply.enumerator, self._limits)
+        self._at = _NOTHING  # the last micro-batch that is proven done
+        self._planned = _NOTHING  # the one planned after it
+        self._cold = True
+        self._open: dict[str, Split] = {}
+        self._waiting: dict[str, Split] = {}
+        self._done = DoneSplits(source.split_class)
+        self._replayed: int | None = None
+        self._told = BEFORE_FIRST
+        self._available_now = False
+        self._target: dict[str, To] | None = None
+        self._nothing_until = float("-inf")
+        self._planned_at = runtime.clock.monotonic()
+        self._report: dict[str, Json] = {}
+
+    # ---- what a host calls
+
+    def initial(self) -> dict[str, Json]:
+        """Return the offset before the first micro-batch: always the same, whatever there is to read."""
+        return dump_offset(Offset(self._source.name))
+
+    def prepare_available_now(self) -> None:
+        """Read what there is when the next `latest` begins, and no more. May be called before any other call (S17)."""
+        self._available_now, self._target = True, None
+
+    def latest(self, start: Mapping[str, Json], *, limited: bool = True) -> Mapping[str, Json]:
+        """Return the offset of the next micro-batch, or `start` itself where there is nothing new (S4).
+
+        Args:
+            start: The offset of the last micro-batch; that it is asked from proves it done.
+            limited: Keep the limits; without, all that is there is taken.
+
+        Raises:
+            ForebayError: The source failed, or the offset cannot be gone on from.
+        """
+        self._go_on_from(start)
+        fresh = self._available_now and self._target is None
+        if not fresh and limited and self._clock.monotonic() < self._nothing_until:
+            return start
+        self._look(fresh=fresh)
+        there = self._there(fresh=fresh)
+        first = self._at.n == BEFORE_FIRST
+        if limited and not self._available_now and not first and self._wait_for_more(there):
+            return start
+        taken = self._take(there, limited=limited)
+        self._nothing_until = self._supply.due() if not taken else float("-inf")
+        self._describe(there, taken)
+        if not taken and not first:
+            return start
+        self._planned_at = self._clock.monotonic()
+        return self._plan(taken)
+
+    def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
+        """Return the tasks of a micro-batch: a function of `end` alone, without side effects (S2, S5).
+
+        Args:
+            start: Looked at only to see whether there is a micro-batch at all.
+            end: Its offset.
+        """
+        if start.get("n") == end.get("n") and start.get("id", "") == end.get("id", ""):
+            return []
+        offset = self._book.read(end)
+        if self._cold:
+            self._replayed = offset.n
+        slices = [planned.slice() for planned in offset.splits if not planned.empty]
+        whole = [split for split, planned in zip(slices, _nonempty(offset), strict=True) if _cuttable(planned)]
+        packed = self._calls.call("size() or slices()", lambda: self._packed(slices, {split.id for split in whole}))
+        return [ReadTask(self._source, part, self._options, index, len(packed)) for index, part in enumerate(packed)]
+
+    def commit(self, end: Mapping[str, Json]) -> None:
+        """A micro-batch is done and will not be read again: tell the source which splits ended. Never raises."""
+        try:
+            offset = self._book.read(end)
+            if offset.n > self._told:
+                self._tell_finished([planned.split for planned in offset.splits if planned.ends])
+                self._told = offset.n
+            self._book.proven(offset)
+        except Exception:  # noqa: BLE001 - the query must not die of what is done after it
+            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=True)
+
+    def report(self) -> dict[str, Json]:
+        """Return where the query stands, from memory (S12)."""
+        return self._report
+
+    def close(self) -> None:
+        """Free what the source holds."""
+        self._supply.close()
+
+    # ---- from the start
+
+    def _go_on_from(self, start: Mapping[str, Json]) -> None:
+        where = (start.get("id", ""), start.get("n"))
+        if self._cold:
+            self._restore(start)
+        elif where == (self._planned.query, self._planned.n):
+            self._done.settle()
+            self._advance(self._planned)
+        elif where != (self._at.query, self._at.n):
+            self._restore(start)
+
+    def _restore(self, start: Mapping[str, Json]) -> None:
+        offset = self._book.read(start)
+        self._pinned.check(offset)
+        self._open, self._waiting = {}, {}
+        self._done = self._book.read_done(start)
+        self._done.settle()
+        if offset.n != BEFORE_FIRST:
+            self._supply.restore(offset.enumerator)
+        # What this process replayed may be replayed once more; what ended before is sure, and its end may be news.
+        sure = list(self._done.values()) if self._done else []
+        if self._replayed is None or offset.n > self._replayed:
+            sure += [planned.split for planned in offset.splits if planned.ends]
+            self._told = offset.n
+        self._cold = False
+        self._advance(offset)
+        if sure:
+            self._quietly(lambda: self._tell_finished(sure))
+
+    def _advance(self, offset: Offset) -> None:
+        """Go to the end of a micro-batch that is proven done."""
+        ended = []
+        positions: dict[str, Position] = {}
+        for planned in offset.splits:
+            split = planned.split
+            self._waiting.pop(split.id, None)
+            if planned.ends:
+                self._open.pop(split.id, None)
+                ended.append(split)
+                continue
+            to = planned.to
+            if isinstance(to, (Whole, Agreed)):
+                raise unknown_end(self._source, split)
+            self._open[split.id] = split.at(to)
+            if to is not None:
+                positions[split.id] = to
+        self._done.add(ended)
+        self._at, self._planned = offset, _NOTHING
+        self._nothing_until = float("-inf")
+        if positions and offset.n != BEFORE_FIRST:
+            self._quietly(lambda: self._supply.committed(positions))
+
+    def _tell_finished(self, splits: Sequence[Split]) -> None:
+        if splits:
+            self._supply.finished(splits)
+
+    def _quietly(self, work: Any) -> None:  # noqa: ANN401 - a call without arguments
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - best effort: the next micro-batch tells it again
+            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=True)
+
+    # ---- what is there
+
+    def _look(self, *, fresh: bool) -> None:
+        if self._target is not None:
+            return
+        known = _Known(self._open, self._done)
+        room = self._limits.files or self._book.room() or (1 << 30)
+        look = self._supply.look(known, self._open, fresh=fresh, room=room)
+        for split_id in look.gone:
+            self._open.pop(split_id, None)
+        if look.new is None:
+            return
+        if self._supply.in_order:
+            self._waiting = {split.id: split for split in look.new}
+        else:
+            self._open.update((split.id, split) for split in look.new)
+        if look.horizon is not None and self._done and look.new:
+            self._done.forget(look.horizon)
+
+    def _there(self, *, fresh: bool) -> list[Planned]:
+        """Return every split with something to read, as far as it goes now."""
+        if self._target is None:
+            splits = [*self._open.values(), *self._waiting.values()]
+            asked = [split for split in splits if split.end is None or not self._source.bounded]
+            ends = self._supply.latest(asked, fresh=fresh)
+            there = [self._reach(split, ends.get(split.id)) for split in splits]
+        else:
+            known = (self._open.get(split_id) or self._waiting.get(split_id) for split_id in self._target)
+            splits = [split for split in known if split is not None]
+            there = [_planned(split, self._target[split.id], bounded=self._source.bounded) for split in splits]
+        there = [planned for planned in there if self._something(planned)]
+        if fresh:
+            self._target = {planned.split.id: planned.to for planned in there if planned.to is not None}
+        return there
+
+    def _reach(self, split: Split, latest: Position | None) -> Planned:
+        own, bounded = split.end, bool(self._source.bounded)
+        if latest is None:
+            if own is None and not bounded:
+                raise unknown_end(self._source, split)
+            return Planned(split, Whole.WHOLE if own is None else own)
+        if own is not None and (bounded or self._before(own, latest, split)):
+            return Planned(split, own)
+        return _planned(split, latest, bounded=bounded)
+
+    def _something(self, planned: Planned) -> bool:
+        """Whether there is something to read; an end that lags behind the position is none to go back to (S4)."""
+        position, to = planned.split.position, planned.to
+        if planned.empty or (position is None and to == 0 and not planned.ends):
+            return False
+        if position is None or to is None or isinstance(to, (Whole, Agreed)):
+            return True
+        return not self._before(to, position, planned.split)
+
+    def _before(self, one: Position, other: Position, split: Split) -> bool:
+        try:
+            return bool(self._source.order_key(one) < self._source.order_key(other))
+        except TypeError as error:
+            raise ContractError(
+                f"the positions {one!r} and {other!r} cannot be compared",
+                source=self._source.name,
+                split=split.id,
+                rule="SPL-2",
+                advice="use one type for all positions of a split, or override order_key(position)",
+            ) from error
+
+    # ---- how much of it
+
+    def _wait_for_more(self, there: Sequence[Planned]) -> bool:
+        least = self._options.min_rows_per_trigger
+        if least is None or not there:
+            return False
+        waited = self._clock.monotonic() - self._planned_at
+        return waited < self._options.max_trigger_delay.total_seconds() and self._admission.rows(there) < least
+
+    def _take(self, there: Sequence[Planned], *, limited: bool) -> list[Planned]:
+        room = self._book.room()
+        if limited and self._limits and there:
+            turn = self._at.n + 1
+            admit = self._admission
+            taken = self._calls.call(
+                "advance() or size()",
+                lambda: admit.admit_in_order(there) if self._supply.in_order else admit.admit(there, turn),
+            )
+        else:
+            taken = list(there)
+        return taken if room is None else taken[:room]
+
+    # ---- the next offset
+
+    def _plan(self, taken: Sequence[Planned]) -> dict[str, Json]:
+        chosen = {planned.split.id: planned for planned in taken}
+        splits = [chosen[one.id] if one.id in chosen else Planned(one, one.position) for one in self._open.values()]
+        splits.extend(planned for planned in taken if planned.split.id not in self._open)
+        for planned in splits:
+            self._check_forward(planned)
+        self._planned = Offset(
+            self._source.name,
+            self._at.n + 1,
+            self._at.query or uuid.uuid4().hex[:12],
+            splits,
+            self._supply.snapshot(),
+            self._pinned.options,
+            self._pinned.schema,
+        )
+        return self._book.write(self._planned, self._done)
+
+    def _check_forward(self, planned: Planned) -> None:
+        position, to = planned.split.position, planned.to
+        if position is None or to is None or isinstance(to, (Whole, Agreed)) or position == to:
+            return
+        if self._before(to, position, planned.split):
+            raise ContractError(
+                f"the micro-batch would go back to {to!r}",
+                source=self._source.name,
+                split=planned.split.id,
+                position=position,
+                rule="S4",
+                advice="advance() must return a position after that of the split",
+            )
+
+    # ---- tasks
+
+    def _packed(self, slices: Sequence[Split], cuttable: set[str]) -> list[tuple[Split, ...]]:
+        enumerator, options = self._supply.enumerator, self._options
+        if enumerator is None:
+            return pack(slices, [None] * len(slices), options.num_partitions or self._parallelism)
+        sizes = [enumerator.size(one) for one in slices]
+        partitions = options.num_partitions or count_partitions(sizes, self._parallelism)
+        least = 1 if options.num_partitions else OPEN_COST
+        parts = cut(
+            slices,
+            enumerator.size,
+            lambda split, count: enumerator.slices(split, count) if split.id in cuttable else [split],
+            partitions,
+            least=least,
+        )
+        return pack(parts, [enumerator.size(one) for one in parts], partitions)
+
+    def _describe(self, there: Sequence[Planned], taken: Sequence[Planned]) -> None:
+        self._report = {"n": self._at.n, "splits": len(self._open), "behind": len(there), "taken": len(taken)}
+
+
+class _Known(Mapping[str, Split]):
+    """All splits that must not come again: those being read, and those that were read."""
+
+    def __init__(self, unfinished: Mapping[str, Split], done: Mapping[str, Split]) -> None:
+        self._unfinished = unfinished
+        self._done = done
+
+    def __getitem__(self, split_id: str) -> Split:
+        found = self._unfinished.get(split_id)
+        return self._done[split_id] if found is None else found
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._unfinished or split_id in self._done
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._unfinished
+        yield from self._done
+
+    def __len__(self) -> int:
+        return len(self._unfinished) + len(self._done)
+
+
+def _planned(split: Split, to: To, *, bounded: bool) -> Planned:
+    """Return a split planned up to `to`, which is its own end too where the source is bounded."""
+    if bounded and split.end is None and not isinstance(to, (Whole, Agreed)):
+        return Planned(split.slice(split.position, to), to)
+    return Planned(split, to)
+
+
+def _nonempty(offset: Offset) -> list[Planned]:
+    return [planned for planned in offset.splits if not planned.empty]
+
+
+def _cuttable(planned: Planned) -> bool:
+    return planned.to is not Agreed.AGREED
+
+
+def unknown_end(source: Source, split: Split) -> ConfigurationError:
+    """Return the error for a split whose end nobody knows before it is read, where that cannot be helped."""
+    return ConfigurationError(
+        "how far this split can be read now is not known, and a stream has to say it before it reads",
+        source=source.name,
+        split=split.id,
+        option="stateLocation",
+        advice="say it in latest(split), such as the newest id plus one, or now less a settling time; or give "
+        "stateLocation, where the attempts of a task agree on an end",
+    )

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a stream's splits come from: an author's discovery, looked at no more often than it is worth."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from forebay.errors import ContractError, RetriableError
+from forebay.framework.backoff import backoff
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.planning import repeated_id
+from forebay.framework.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.framework.split import Json, Position, Split, normalise
+
+_log = logging.getLogger(__name__)
+
+_WORTH = 20.0
+"""An answer is trusted for so many times as long as it took: asking costs at most a twentieth of the time."""
+
+LONGEST = 10.0
+"""Seconds after which an answer is too old, however long it took."""
+
+
+class Freshness:
+    """When an answer of the outside is too old (S7).
+
+    Args:
+        runtime: The clock.
+        interval: Seconds, if the user says it; else by what asking costs.
+        floor: Seconds an answer is good for at least, then.
+    """
+
+    def __init__(self, runtime: Runtime, interval: float | None, floor: float) -> None:
+        self._clock = runtime.clock
+        self._interval = interval
+        self._floor = floor
+        self._due = 0.0
+        self._asked: float | None = None
+        self.took = 0.0
+
+    @property
+    def due(self) -> float:
+        """The monotonic time from which on the answer is too old."""
+        return self._due
+
+    def is_due(self) -> bool:
+        """Whether the answer is too old, or there is none."""
+        return self._asked is None or self._clock.monotonic() >= self._due
+
+    def measure(self, ask: Callable[[], None]) -> None:
+        """Ask, and trust the answer from now on."""
+        began = self._clock.monotonic()
+        ask()
+        now = self._clock.monotonic()
+        self.took = now - began
+        pause = self._interval
+        if pause is None:
+            pause = min(LONGEST, max(self._floor, _WORTH * self.took))
+        self._asked, self._due = began, now + pause
+
+    def put_off(self, seconds: float) -> None:
+        """Ask again only after so many seconds: the last try failed."""
+        self._asked, self._due = self._clock.monotonic(), self._clock.monotonic() + seconds
+
+
+class Supply(ABC):
+    """Brings new splits and the present ends of open ones. Called on the planning thread."""
+
+    in_order: bool = False
+    """Whether splits that were not begun are listed anew by every look."""
+
+    retried: int = 0
+    """How many looks failed and were tried again."""
+
+    @abstractmethod
+    def due(self) -> float:
+        """Return the monotonic time of the next look."""
+
+    @abstractmethod
+    def restore(self, state: Json) -> None:
+        """Take back what `snapshot` gave, before anything else. Called once, after a restart."""
+
+    @abstractmethod
+    def look(self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int) -> Look:
+        """Look for new splits, if the last look is too old or `fresh` is asked for.
+
+        Args:
+            known: Every split that must not come again.
+            unfinished: Those of them that have not been read to their end.
+            fresh: Look now; a failure is an error.
+            room: How many new splits a micro-batch can take.
+        """
+
+    @abstractmethod
+    def snapshot(self) -> Json:
+        """Return what `restore` takes back, as of the last look."""
+
+    @abstractmethod
+    def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
+        """Return the present end of each split, by id, as far as it is known; asked for if too old or `fresh`."""
+
+    @abstractmethod
+    def committed(self, positions: Mapping[str, Position]) -> None:
+        """Everything before these positions is durably delivered; may be told again."""
+
+    @abstractmethod
+    def finished(self, splits: Sequence[Split]) -> None:
+        """These splits are durably delivered to their end; may be told again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything."""
+
+    @property
+    def took(self) -> float:
+        """Seconds the last look took."""
+        return 0.0
+
+    @property
+    def enumerator(self) -> DiscoveryEnumerator | None:
+        """Who knows sizes, slices and how far a budget reaches; None = nobody does."""
+        return None
+
+
+class Look:
+    """What a look brought.
+
+    Args:
+        new: Splits that were not known, in order; None = there was no look.
+        gone: Ids of unfinished splits that are to be dropped.
+        horizon: True for a finished split that no later look can bring; None = keep them all.
+    """
+
+    def __init__(
+        self,
+        new: Sequence[Split] | None = None,
+        gone: Sequence[str] = (),
+        horizon: Callable[[Split], bool] | None = None,
+    ) -> None:
+        self.new = new
+        self.gone = gone
+        self.horizon = horizon
+
+
+class DiscoverySupply(Supply):
+    """Runs an author's `DiscoveryEnumerator` for a stream.
+
+    The first discovery of a query, and one that an AvailableNow run begins with, must succeed, after retries. A later
+    one that fails is a warning, with back-off: what is known is read on.
+
+    Args:
+        source: What is read.
+        enumerator: The author's.
+        options: `discovery_interval`, `retries`.
+        calls: Bounds the author's calls.
+        runtime: Clock and chance.
+    """
+
+    def __init__(
+        self, source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, calls: Calls, runtime: Runtime
+    ) -> None:
+        self._source = source
+        self._enumerator = enumerator
+        self._calls = calls
+        self._runtime = runtime
+        self.in_order = bool(enumerator.in_order)
+        interval = options.discovery_interval
+        seconds = None if interval is None else interval.total_seconds()
+        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor)
+        self._ends = Ends(source, enumerator, options, calls, runtime)
+        self._once = bool(source.bounded) and not self.in_order
+        self._first = True
+        self._state: Json = None
+        self._failures = 0
+
+    def due(self) -> float:
+        """Return when to discover or to ask for ends again; a bounded source is discovered once."""
+        discovery = float("inf") if self._once and not self._first else self._freshness.due
+        return min(discovery, self._ends.due())
+
+    @property
+    def took(self) -> float:
+        """Seconds the last discovery took."""
+        return self._freshness.took
+
+    @property
+    def enumerator(self) -> DiscoveryEnumerator:
+        """The author's."""
+        return self._enumerator
+
+    def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
+        """Ask the author for the ends, if what is known of them is too old."""
+        # What is taken in order is read whole: nobody need be asked about thousands of files.
+        return {} if self.in_order else self._ends.latest(splits, fresh=fresh)
+
+    def committed(self, positions: Mapping[str, Position]) -> None:
+        """Tell the author."""
+        self._calls.call("committed()", lambda: self._enumerator.committed(positions))
+
+    def finished(self, splits: Sequence[Split]) -> None:
+        """Tell the author."""
+        self._calls.call("finished()", lambda: self._enumerator.finished(splits))
+
+    def close(self) -> None:
+        """Close the author's enumerator."""
+        self._calls.call("close()", self._enumerator.close)
+
+    def restore(self, state: Json) -> None:
+        """Take the author's state back."""
+        if not isinstance(state, Mapping):
+            return
+        self._first = bool(state.get("first", False))
+        self._state = state.get("state")
+        if not self._first:
+            self._calls.call("restore_state()", lambda: self._enumerator.restore_state(self._state))
+
+    def snapshot(self) -> Json:
+        """Return the author's state."""
+        kept: dict[str, Json] = {"first": self._first} if self._first else {}
+        return kept if self._state is None else {**kept, "state": self._state}
+
+    def look(self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int) -> Look:
+        """Discover, if it is time."""
+        if not self._first and (self._once or not (fresh or self._freshness.is_due())):
+            return Look()
+        found: list[Discovered] = []
+
+        def ask() -> None:
+            first = self._first
+            found.append(self._calls.call("discover()", lambda: self._enumerator.discover(known, first)))
+
+        try:
+            self._freshness.measure(ask)
+        except RetriableError as error:
+            if fresh or self._first:
+                raise
+            self._failures += 1
+            self.retried += 1
+            pause = backoff(self._failures, self._runtime.random)
+            _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
+            self._freshness.put_off(pause)
+            return Look()
+        self._failures = 0
+        return self._taken(found[0], known, unfinished)
+
+    def _taken(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> Look:
+        if not isinstance(result, Discovered):
+            raise ContractError(
+                f"discover() gave {type(result).__name__}",
+                source=self._source.name,
+                rule="ENU-10",
+                advice="return Discovered(splits)",
+            )
+        found: dict[str, Split] = {}
+        for split in result.splits:
+            if not isinstance(split, Split):
+                raise ContractError(
+                    f"discover() gave {split!r} among its splits",
+                    source=self._source.name,
+                    rule="SPL-1",
+                    advice="give Split objects",
+                )
+            if split.id in found:
+                raise repeated_id(self._source.name, split.id)
+            found[split.id] = split
+        missing = [one for one in unfinished.values() if one.id not in found]
+        gone: list[str] = []
+        dropped = bool(missing) and self._calls.call("vanished()", lambda: bool(self._enumerator.vanished(missing)))
+        if dropped:
+            _log.warning("%s: %d splits are gone and dropped, first %r", self._source.name, len(missing), missing[0].id)
+            gone = [one.id for one in missing]
+        self._first, self._state = False, result.state
+        return Look([split for split_id, split in found.items() if split_id not in known], gone, result.horizon)
+
+
+class Ends:
+    """The present ends of open splits, asked no more often than they are worth (S7).
+
+    Args:
+        source: What is read.
+        enumerator: The author's.
+        options: `refresh_interval`.
+        calls: Bounds the author's calls.
+        runtime: The clock.
+    """
+
+    def __init__(
+        self, source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, calls: Calls, runtime: Runtime
+    ) -> None:
+        self._source = source
+        self._enumerator = enumerator
+        self._calls = calls
+        interval = options.refresh_interval
+        seconds = None if interval is None else interval.total_seconds()
+        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor)
+        self._known: dict[str, Position] = {}
+        self._asked: frozenset[str] = frozenset()
+
+    def due(self) -> float:
+        """Return the monotonic time from which on the ends are too old; never, if nobody asks for any."""
+        return self._freshness.due if self._asked else float("inf")
+
+    def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
+        """Return the present end of each split, by id, as far as it is known."""
+        wanted = frozenset(split.id for split in splits)
+        if not wanted:
+            return {}
+        if fresh or self._freshness.is_due() or not wanted <= self._asked:
+            self._freshness.measure(lambda: self._ask(splits))
+            self._asked = wanted
+        return self._known
+
+    def _ask(self, splits: Sequence[Split]) -> None:
+        found = self._calls.call("latest()", lambda: self._enumerator.latest(splits))
+        if not isinstance(found, Mapping):
+            raise ContractError(
+                f"latest() gave {type(found).__name__}",
+                source=self._source.name,
+                rule="ENU-10",
+                advice="return a mapping of split ids to positions",
+            )
+        self._known = {split_id: normalise(end, split_id) for split_id, end in found.items() if end is not None}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark streaming host: plan micro-batches in the stream's own process, read each part in a task."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.streaming import StreamPlanner
+from forebay.framework.settled import settled_schema
+from forebay.spark.batch import Readable, SparkTask, read_task
+from forebay.spark.errors import leaving
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Hands Spark's calls to a `StreamPlanner`.
+
+    Spark makes two of these for each query: one plans, in a process of its own for as long as the query runs, its
+    calls one at a time; the other is only pickled, for the tasks. Between the two only InputPartitions travel (S3).
+
+    Args:
+        readable: What to read.
+        target: The Arrow schema that Spark expects.
+        inferred: Whether the schema was inferred from what there is.
+    """
+
+    def __init__(self, readable: Readable, target: pa.Schema, *, inferred: bool) -> None:
+        self._readable = readable
+        self._target = target
+        self._inferred = inferred
+        self._planner: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # What tasks get: `read` needs nothing of it.
+        return {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the start, which is always the same: asked more than once, and again after a restart (S2)."""
+        return dict(self._planning().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return whether there are limits; which, the options say. `Trigger.Once` replaces it by `ReadAllAvailable`."""
+        options = self._readable.options
+        limited = Limits.of(options) or options.min_rows_per_trigger is not None
+        return ReadMaxRows(options.max_rows_per_trigger or sys.maxsize) if limited else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note that the run ends at what there is when it asks first (S17)."""
+        self._planning().prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the end of the next micro-batch, or `start` itself. Called about 90 times a second while idle.
+
+        Raises:
+            ForebayError: The source failed, or the checkpoint cannot be gone on from.
+        """
+        with leaving(self._readable.source.name, "planning"):
+            found = self._planning().latest(start, limited=not isinstance(limit, ReadAllAvailable))
+            return found if isinstance(found, dict) else dict(found)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return what Spark shows as `latestOffset` in its progress reports (S12)."""
+        return self._planning().report() or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a micro-batch: a pure function of `end` (S2, S5).
+
+        Raises:
+            ForebayError: The source failed or broke a rule.
+        """
+        readable = self._readable
+        with leaving(readable.source.name, "planning"):
+            tasks = self._planning().tasks(start, end)
+            return [InputPartition(SparkTask(task, self._target, readable.promised)) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of one partition. Called in a task, also again: for retries and by every action.
+
+        Raises:
+            ForebayError: The source failed or broke a rule.
+        """
+        value = partition.value
+        return iter(()) if value is None else read_task(value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do what may be done only after a micro-batch. Never raises."""
+        self._planning().commit(end)
+
+    def stop(self) -> None:
+        """Free what the source holds; Spark rarely calls it (S11)."""
+        if self._planner is not None:
+            planner, self._planner = self._planner, None
+            planner.close()
+
+    def _planning(self) -> StreamPlanner:
+        if self._planner is None:
+            readable = self._readable
+            with leaving(readable.source.name, "create_enumerator()"):
+                self._planner = open_stream(
+                    readable.source,
+                    readable.options,
+                    parallelism=readable.parallelism,
+                    inferred=settled_schema(readable.source) if self._inferred else None,
+                )
+            _end_orderly()
+        return self._planner
+
+
+def _end_orderly() -> None:
+    """Let Spark's SIGTERM end the read of the next call, not the process: then `stop` and `atexit` run (S11)."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
