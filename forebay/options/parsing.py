@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.errors import ConfigurationError
@@ -16,11 +16,15 @@ from forebay.options.spec import OptionSpec
 
 @dataclass(frozen=True)
 class Given:
-    """One option as the user wrote it: `key` is the rest of the name behind a prefix, empty without one."""
+    """One option as the user wrote it: `key` is the rest of the name behind a prefix, empty without one.
+
+    `shown` is the name for messages: with the capitals of the declaration, for Spark gives all names in lower case.
+    """
 
     written: str
     value: object
     key: str = ""
+    shown: str = field(default="", compare=False)
 
 
 def parse_options(
@@ -105,10 +109,13 @@ def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[
         name = written.lower()
         prefix = max((p for p in prefixes if name.startswith(p) and name != p), key=len, default=None)
         if name in by_spelling:
-            sorted_out.setdefault(by_spelling[name].python_name, []).append(Given(written, value))
+            spec = by_spelling[name]
+            shown = next(one for one in (spec.name, spec.python_name, *spec.aliases) if one.lower() == name)
+            sorted_out.setdefault(spec.python_name, []).append(Given(written, value, shown=shown))
         elif prefix is not None:
-            entry = Given(written, value, written[len(prefix) :])
-            sorted_out.setdefault(prefixes[prefix].python_name, []).append(entry)
+            spec, key = prefixes[prefix], written[len(prefix) :]
+            entry = Given(written, value, key, shown=f"{spec.prefix}{key}")
+            sorted_out.setdefault(spec.python_name, []).append(entry)
         else:
             unknown.append(written)
     return sorted_out, unknown
@@ -121,14 +128,14 @@ def value_of(spec: OptionSpec, found: Sequence[Given], source: str) -> Any:
         ConfigurationError: A value does not fit, or two disagree.
     """
     if spec.prefix is None:
-        values = [spec.convert(one.value, written=one.written, source=source) for one in found]
+        values = [spec.convert(one.value, written=one.shown, source=source) for one in found]
         for one, value in zip(found, values, strict=True):
             if value != values[0]:
                 raise _disagreement(spec, found[0], one, source)
         return values[0]
     entries: dict[str, tuple[Given, object]] = {}
     for one in found:
-        value = spec.convert(one.value, written=one.written, source=source, key=one.key)
+        value = spec.convert(one.value, written=one.shown, source=source, key=one.key)
         for key, entry in {one.key: value}.items() if one.key else value.items():
             if key in entries and entries[key][1] != entry:
                 raise _disagreement(spec, entries[key][0], one, source)
@@ -141,9 +148,9 @@ def _disagreement(spec: OptionSpec, first: Given, second: Given, source: str) ->
     if not (spec.hides(first.key) or spec.hides(second.key) or spec.kind.holds_secret or spec.prefix):
         values = f": {first.value!r} and {second.value!r}"
     return ConfigurationError(
-        f"{first.written!r} and {second.written!r} are the same option with different values{values}",
+        f"{first.shown!r} and {second.shown!r} are the same option with different values{values}",
         source=source,
-        option=second.written,
+        option=second.shown,
         advice=f"give only {spec.shown_name!r}",
     )
 

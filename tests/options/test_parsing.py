@@ -336,3 +336,35 @@ def test_any_text_is_read_or_refused_with_a_configuration_error(hint, text):
     except ConfigurationError:
         return
     assert spec.convert(spec.text(value)) == value
+
+
+class Cased:
+    """Names with capitals, which Spark lower-cases."""
+
+    page_rows: int = 1
+    other_name: int = option(1, name="someName", aliases=("OldName",))
+    client_options: dict[str, int] = option(prefix="clientOpts.")
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("pagerows", "pageRows"),
+        ("PAGEROWS", "pageRows"),
+        ("page_rows", "page_rows"),
+        ("somename", "someName"),
+        ("oldname", "OldName"),
+        ("clientopts.a.b", "clientOpts.a.b"),
+    ],
+)
+def test_an_option_is_named_as_it_is_declared_however_the_host_has_changed_its_case(written, shown):
+    with pytest.raises(ConfigurationError) as caught:
+        parse_options(class_options(Cased), {written: "x"}, source="s")
+    assert caught.value.option == shown
+    assert f"'{shown}' takes a whole number" in caught.value.message
+
+
+def test_two_spellings_that_disagree_are_named_as_they_are_declared():
+    with pytest.raises(ConfigurationError, match="'someName' and 'OldName' are the same option") as caught:
+        parse_options(class_options(Cased), {"somename": 1, "oldname": 2}, source="s")
+    assert caught.value.option == "OldName"

@@ -391,3 +391,9 @@ def test_no_secret_of_a_reference_is_in_what_spark_prints(spark, tmp_path):
     raised, error = failure(lambda: read(spark, source, retries=0).collect())
     assert "p-secret" not in str(raised)
     assert "401 for" in error.message
+
+
+def test_an_option_is_named_with_its_capitals_although_spark_lower_cases_it(spark):
+    _, error = failure(lambda: load(spark, maxRowsPerBatch="many"))
+    assert (type(error), error.option) == (ConfigurationError, "maxRowsPerBatch")
+    assert error.message.startswith("'maxRowsPerBatch' takes a whole number")
