@@ -18,7 +18,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.settled import settled_schema
@@ -53,10 +52,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self._planning().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return whether there are limits; which, the options say. `Trigger.Once` replaces it by `ReadAllAvailable`."""
-        options = self._readable.options
-        limited = Limits.of(options) or options.min_rows_per_trigger is not None
-        return ReadMaxRows(options.max_rows_per_trigger or sys.maxsize) if limited else ReadAllAvailable()
+        """Return anything but `ReadAllAvailable`, by which `Trigger.Once` replaces it: the real limits are options."""
+        return ReadMaxRows(self._readable.options.max_rows_per_trigger or sys.maxsize)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note that the run ends at what there is when it asks first (S17)."""

@@ -206,16 +206,16 @@ class StreamPlanner:
         for planned in offset.splits:
             split = planned.split
             self._waiting.pop(split.id, None)
+            to = planned.to
+            if to is not None and not isinstance(to, (Whole, Agreed)):
+                positions[split.id] = to
             if planned.ends:
                 self._open.pop(split.id, None)
                 ended.append(split)
                 continue
-            to = planned.to
             if isinstance(to, (Whole, Agreed)):
                 raise unknown_end(self._source, split)
             self._open[split.id] = split.at(to)
-            if to is not None:
-                positions[split.id] = to
         self._done.add(ended)
         self._at, self._planned = offset, _NOTHING
         self._nothing_until = float("-inf")
