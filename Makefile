@@ -3,9 +3,12 @@
 # Tests, demo and benchmarks run against that wheel, never against the checkout.
 
 VENV ?= .venv
+# The oldest Spark there is support for; `make newest` takes the newest.
+SPARK ?= 4.2.0
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
+PYSPARK := pyspark$(if $(filter newest,$(SPARK)),,==$(SPARK))
 PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
@@ -22,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench soak clean java FORCE
+.PHONY: help demo test newest lint format bench soak clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +38,9 @@ demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files of three formats 
 
 test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
 	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(PYTEST_ARGS)
+
+newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)
+	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test
 
 lint: $(STAMPS)/dev ## Check style, format and types
 	@$(PY) -m ruff check .
@@ -99,12 +105,12 @@ build/wheel/stamp: pyproject.toml LICENSE $(wildcard README.md) $(SOURCES) build
 
 $(STAMPS)/runtime: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 	@echo "installing what forebay needs; the first time this downloads Spark (about 0.5 GB)"
-	@$(PY) -m pip install -q "$(WHEEL)[all]"
+	@$(PY) -m pip install -q "$(WHEEL)[all]" $(PYSPARK)
 	@touch $@
 
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 	@echo "installing what forebay and its tests need; the first time this downloads Spark (about 0.5 GB)"
-	@$(PY) -m pip install -q "$(WHEEL)[all,dev]"
+	@$(PY) -m pip install -q "$(WHEEL)[all,dev]" $(PYSPARK)
 	@touch $(STAMPS)/runtime $@
 
 $(STAMPS)/installed: build/wheel/stamp $(STAMPS)/venv | $(STAMPS)/builder
