@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError
-from forebay.options import ByteSize, Duration, camel_case, coerce_fields, option
+from forebay.options import ByteSize, Duration, camel_case, coerce_fields, explain_names, option
 
 
+@explain_names
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
     """What a host may be told beside the source's own options. A source option of the same name is an error."""

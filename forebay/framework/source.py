@@ -15,7 +15,7 @@ from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.reader import SourceReader, SourceReaderContext
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
-from forebay.options import class_options, coerce_fields, option, parse_options, resolve_annotations
+from forebay.options import class_options, coerce_fields, explain_names, option, parse_options, resolve_annotations
 from forebay.registry import format_name
 
 
@@ -42,7 +42,10 @@ class Source(ABC):
             cls.name = format_name(cls)
         # Only now are the names around the class in sight; a class that is pickled by value takes the types along.
         resolve_annotations(cls)
+        own = "__init__" in vars(cls)
         dataclass(frozen=True, kw_only=True)(cls)
+        if not own:
+            explain_names(cls)
 
     def __post_init__(self) -> None:
         coerce_fields(self, source=type(self).name)

@@ -10,6 +10,7 @@ from html import escape
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
+from forebay.framework.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.looking.tables import html_table, text_table
 from forebay.options import class_options, describe_options, option_values, redact_options
@@ -58,11 +59,12 @@ _OPTIONS = ("option", "type", "value", "meaning")
 _SCHEMA = ("column", "type", "null")
 
 
-def describe(source: Source | type[Source] | str) -> Description:
+def describe(source: type[Source | HostOptions] | Source | str | HostOptions) -> Description:
     """Say what a source is: its options with their values, and its schema. For people; works in a notebook.
 
     Args:
         source: A source, or a class or a format name, of which the defaults are shown and the schema is not known.
+            Or `HostOptions`: the options that every source has besides its own.
 
     Raises:
         ConfigurationError: It is no source, or no format has the name.
@@ -73,26 +75,37 @@ def describe(source: Source | type[Source] | str) -> Description:
         return _description(source, None)
     if isinstance(source, Source):
         return _description(type(source), source)
-    raise ConfigurationError(f"{source!r} is no source", advice="give a source, a source class, or a format name")
+    if source is HostOptions or isinstance(source, HostOptions):
+        rows = _option_rows(HostOptions, source if isinstance(source, HostOptions) else None)
+        return Description(HostOptions.__name__, _summary(HostOptions), (), rows, ())
+    raise ConfigurationError(f"{source!r} is no source", advice="give a source, its class or a format name")
 
 
 def _description(cls: type[Source], source: Source | None) -> Description:
-    specs = class_options(cls)
-    values = {} if source is None else redact_options(specs, option_values(source))
-    options = []
-    for row in describe_options(specs):
-        value = values.get(row.name, row.default if source is None else "not set")
-        options.append((row.name, row.type, "required" if row.required and source is None else value, row.doc))
     return Description(
         cls.name,
-        (inspect.getdoc(cls) or "").partition("\n")[0] if cls.__doc__ and not _generated(cls) else "",
+        _summary(cls),
         _facts(source),
-        tuple(options),
+        _option_rows(cls, source),
         () if source is None else _schema_rows(source.schema()),
     )
 
 
-def _generated(cls: type[Source]) -> bool:
+def _option_rows(cls: type, instance: object | None) -> tuple[tuple[str, str, str, str], ...]:
+    specs = class_options(cls)
+    values = {} if instance is None else redact_options(specs, option_values(instance))
+    rows = []
+    for row in describe_options(specs):
+        value = values.get(row.name, row.default if instance is None else "not set")
+        rows.append((row.name, row.type, "required" if row.required and instance is None else value, row.doc))
+    return tuple(rows)
+
+
+def _summary(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").partition("\n")[0] if cls.__doc__ and not _generated(cls) else ""
+
+
+def _generated(cls: type) -> bool:
     """Whether the docstring is the one that dataclasses make: the signature."""
     return (cls.__doc__ or "").startswith(f"{cls.__name__}(")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from forebay.options._hints import resolve_annotations
 from forebay.options.classes import camel_case, class_options, merge_specs
-from forebay.options.parsing import coerce_fields, given_options, parse_options
+from forebay.options.parsing import coerce_fields, explain_names, given_options, parse_options
 from forebay.options.quantities import ByteSize, Duration
 from forebay.options.redaction import hide_options, redact
 from forebay.options.secret import REDACTED, Secret
@@ -45,6 +45,7 @@ __all__ = [
     "class_options",
     "coerce_fields",
     "describe_options",
+    "explain_names",
     "format_options",
     "given_options",
     "hide_options",

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from forebay.errors import ConfigurationError
 from forebay.options.classes import class_options
 from forebay.options.redaction import hide_options
 from forebay.options.spec import OptionSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,28 @@ def parse_options(
     if missing:
         raise _missing(missing, source)
     return values
+
+
+def explain_names(cls: type[T]) -> type[T]:
+    """Let the constructor of a dataclass refuse misspelt and missing options by name; return the class.
+
+    Called where a class is made, after `dataclass`; a constructor that its author wrote must be left alone.
+    """
+    generated = cls.__init__
+
+    @functools.wraps(generated)
+    def init(self: object, *args: object, **given: object) -> None:
+        specs = class_options(type(self))
+        source = str(getattr(type(self), "name", type(self).__name__))
+        known = {spec.python_name for spec in specs}
+        if unknown := [name for name in given if name not in known]:
+            raise _unknown(specs, unknown, source, in_python=True)
+        if not args and (missing := [spec for spec in specs if spec.required and spec.python_name not in given]):
+            raise _missing(missing, source, in_python=True)
+        generated(self, *args, **given)
+
+    cls.__init__ = init  # type: ignore[method-assign]
+    return cls
 
 
 def given_options(specs: Iterable[OptionSpec], given: Mapping[str, object]) -> frozenset[str]:
@@ -155,10 +180,16 @@ def _disagreement(spec: OptionSpec, first: Given, second: Given, source: str) ->
     )
 
 
-def _unknown(specs: Sequence[OptionSpec], unknown: Sequence[str], source: str) -> ConfigurationError:
-    known = sorted({spec.shown_name for spec in specs}, key=str.lower)
-    answers = {spelling: spec.name for spec in specs if not spec.prefix for spelling in spec.spellings}
-    answers |= {alias.lower(): alias for spec in specs for alias in spec.aliases}
+def _unknown(
+    specs: Sequence[OptionSpec], unknown: Sequence[str], source: str, *, in_python: bool = False
+) -> ConfigurationError:
+    if in_python:
+        known = sorted((spec.python_name for spec in specs), key=str.lower)
+        answers = {spelling: spec.python_name for spec in specs for spelling in spec.spellings}
+    else:
+        known = sorted({spec.shown_name for spec in specs}, key=str.lower)
+        answers = {spelling: spec.name for spec in specs if not spec.prefix for spelling in spec.spellings}
+        answers |= {alias.lower(): alias for spec in specs for alias in spec.aliases}
     sentences = [_unknown_name(name, specs, answers) for name in unknown]
     return ConfigurationError(
         f"{source} has no such option: " + "; ".join(sentences),
@@ -179,12 +210,14 @@ def _unknown_name(name: str, specs: Sequence[OptionSpec], answers: Mapping[str, 
     return f"{name!r}, did you mean {heads[near[0]] + rest!r}?" if near else repr(name)
 
 
-def _missing(missing: Collection[OptionSpec], source: str) -> ConfigurationError:
-    names = [f"{spec.name!r} ({spec.doc or spec.kind.expects})" for spec in missing]
-    examples = ", ".join(f"{spec.name}={spec.kind.example}" for spec in missing)
+def _missing(missing: Collection[OptionSpec], source: str, *, in_python: bool = False) -> ConfigurationError:
+    called = {spec.python_name: spec.python_name if in_python else spec.name for spec in missing}
+    names = [f"{called[spec.python_name]!r} ({spec.doc or spec.kind.expects})" for spec in missing]
+    quote = repr if in_python else str
+    examples = ", ".join(f"{called[spec.python_name]}={quote(spec.kind.example)}" for spec in missing)
     return ConfigurationError(
         f"{source} needs {'an option that is' if len(names) == 1 else 'options that are'} missing: {', '.join(names)}",
         source=source,
-        option=", ".join(spec.name for spec in missing),
+        option=", ".join(called.values()),
         advice=f"give {'it' if len(names) == 1 else 'them'}, for example {examples}",
     )

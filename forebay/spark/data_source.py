@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -95,6 +95,22 @@ class ForebayDataSource(DataSource):
             readable, target = self._readable(schema)
         return StreamReader(readable, target, inferred=self._promised is not None)
 
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse `df.write`: a source is read.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise _not_written(self._source.name)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's
+        """Refuse `df.writeStream`: a source is read.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise _not_written(self._source.name)
+
     def _readable(self, schema: StructType) -> tuple[Readable, pa.Schema]:
         target = arrow_schema(schema)
         source, promised = self._source, self._promised
@@ -125,6 +141,14 @@ class ForebayDataSource(DataSource):
         own = self._own_schema()
         check_user_schema(user, own, source.name)
         return settle(source, own), tuple(own.names)
+
+
+def _not_written(source: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{source} is a source: it is read with spark.read, and cannot be written to",
+        source=source,
+        advice="write with one of Spark's own formats, such as parquet, or from foreachPartition",
+    )
 
 
 def format_class(origin: Origin, session: Session) -> type[ForebayDataSource]:

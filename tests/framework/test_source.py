@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 import threading
 
@@ -129,3 +130,51 @@ def test_the_schema_is_asked_for_once_per_read() -> None:
 
     assert forebay.run(Inferred(), parallelism=2).to_table().num_rows == 3
     assert len(asked) == 1
+
+
+class Mailbox(SimpleSource):
+    """Options of every kind, to be misspelt."""
+
+    user_name: str = option(doc="whose")
+    start: int = 10
+    client: dict[str, str] = option(default_factory=dict, prefix="client.")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"n": pa.int64()})
+
+    def read(self, split):
+        yield {"n": self.start}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [({"strat": 5}, "start"), ({"userName": "x"}, "user_name"), ({"clent": {}}, "client")]
+)
+def test_a_misspelt_option_in_python_names_the_nearest(wrong: dict[str, object], meant: str) -> None:
+    for cls in (Mailbox, cloudpickle.loads(cloudpickle.dumps(Mailbox))):
+        with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'") as caught:
+            cls(**{"user_name": "me", **wrong})
+        assert caught.value.option == next(iter(wrong))
+        assert caught.value.source == "mailbox"
+        assert caught.value.advice == "the options are client, start, user_name"
+
+
+def test_a_missing_option_in_python_is_named_with_its_meaning() -> None:
+    with pytest.raises(ConfigurationError, match=r"'user_name' \(whose\)") as caught:
+        Mailbox(start=1)  # type: ignore[call-arg]  # that is the point
+    assert caught.value.option == "user_name"
+
+
+def test_the_signature_of_a_source_shows_its_options_and_a_constructor_of_its_own_is_left_alone() -> None:
+    assert list(inspect.signature(Mailbox).parameters) == ["user_name", "start", "client"]
+    assert dataclasses.replace(Mailbox(user_name="me"), start=2).start == 2
+
+    class Own(Mailbox):
+        def __init__(self, anything: str) -> None:
+            super().__init__(user_name=anything)
+
+    assert Own("me").user_name == "me"
+
+
+def test_a_misspelt_option_of_the_host_names_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'num_partitions'"):
+        forebay.HostOptions(num_partition=3)  # type: ignore[call-arg]  # that is the point

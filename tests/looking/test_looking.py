@@ -57,6 +57,13 @@ def test_describe_by_name_and_what_is_no_source() -> None:
         forebay.describe(42)  # type: ignore[arg-type]  # that is the point
 
 
+def test_describe_the_options_of_the_host() -> None:
+    told = forebay.describe(forebay.HostOptions)
+    assert ("retries", "int", "3") in [row[:3] for row in told.options]
+    assert told.name == "HostOptions" and "host" in told.summary
+    assert ("retries", "int", "7") in [row[:3] for row in forebay.describe(forebay.HostOptions(retries=7)).options]
+
+
 def test_peek_shows_the_first_rows_and_says_whether_there_may_be_more() -> None:
     some = forebay.peek(Shop(url="x"), 2)
     assert some.table.to_pylist() == [{"n": 0, "s": ""}, {"n": 1, "s": "x"}]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.framework.cached import cached
@@ -628,9 +629,15 @@ def test_no_secret_is_in_the_plan(spark):
         assert "t0psecret" not in frame._jdf.queryExecution().toString()
 
 
-def test_streaming_is_refused_in_plain_words(spark):
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_writing_is_refused_in_plain_words(spark, mode):
     register(spark, Countdown)
-    query = spark.readStream.format("countdown").load().writeStream.format("noop")
-    with pytest.raises(Exception, match="does not stream") as caught:
-        query.start().awaitTermination(60)
-    assert isinstance(unwrap(caught.value), ConfigurationError)
+    with pytest.raises(Exception, match="cannot be written to") as caught:
+        spark.range(1).write.format("countdown").mode(mode).save()
+    error = unwrap(caught.value)
+    assert (type(error), error and error.source) == (ConfigurationError, "countdown")
+
+
+def test_writing_a_stream_is_refused_in_plain_words():
+    with pytest.raises(ConfigurationError, match="cannot be written to"):
+        installed_format("forebay_rate")({}).streamWriter(StructType(), overwrite=False)
