@@ -54,7 +54,7 @@ format: $(STAMPS)/dev ## Write the code the way `make lint` wants it
 	@$(PY) -m ruff format .
 
 bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own readers; results go to build/bench (needs Java, minutes)
-	@$(PY) -P benchmarks/files.py $(BENCH_ARGS)
+	@PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/files.py $(BENCH_ARGS)
 
 soak: java $(STAMPS)/dev $(STAMPS)/installed ## Run the long tests: gigabytes, many seeds, fresh environments (needs Java)
 	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600 $(PYTEST_ARGS)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks start, as `make bench` starts them: nobody runs them often enough to notice that they do not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_benchmark_starts(program: Path) -> None:
+    """Its imports are there, and it says what it can be told."""
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
+    command = [sys.executable, "-P", str(program), "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)  # noqa: S603 - our own
+    assert done.returncode == 0, done.stderr
+    assert "--" in done.stdout
+
+
+def test_make_bench_lets_programs_find_their_neighbours() -> None:
+    """Neither the current directory nor that of the program is on sys.path there (-P)."""
+    recipe = re.search(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert recipe is not None
+    assert "PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/" in recipe[1]
