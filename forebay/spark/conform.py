@@ -154,7 +154,8 @@ class Conformer:
             # What a schema says of nulls nobody enforces, so a promise to Spark is always checked.
             columns.append(_Column(index, found.type != field.type, not field.nullable or forbids_nulls(field.type)))
         checks = any(column.check or column.cast for column in columns)
-        return None if self._target.equals(schema) and not checks else columns
+        # Metadata is taken off: Spark has no use for it, and its Arrow cannot read one that is no UTF-8.
+        return None if self._target.equals(schema, check_metadata=True) and not checks else columns
 
     def _problems(self, schema: pa.Schema) -> Iterator[str]:
         counts = Counter(schema.names)
@@ -166,35 +167,6 @@ class Conformer:
         for field in self._target:
             if counts[field.name] == 1 and not fits(have := schema.field(field.name).type, field.type):
                 yield f"the column {field.name!r} is {have}, not {field.type}"
-
-
-def select(names: Sequence[str], columns: Sequence[str], source: str) -> list[str]:
-    """Return the names that the option `columns` means, in its order: exact, or else without regard to case.
-
-    Raises:
-        ConfigurationError: A column does not exist, or comes twice, or none is left.
-    """
-    chosen = []
-    for column in columns:
-        alike = [name for name in names if name == column] or [
-            name for name in names if name.casefold() == column.casefold()
-        ]
-        if len(alike) != 1:
-            raise ConfigurationError(
-                f"there is no column {column!r}" if not alike else f"the column {column!r} could be any of {alike}",
-                source=source,
-                option="columns",
-                advice=f"the columns are: {', '.join(names)}",
-            )
-        chosen.append(alike[0])
-    if len(set(chosen)) != len(chosen) or not chosen:
-        raise ConfigurationError(
-            "columns names no column" if not chosen else "columns names a column twice",
-            source=source,
-            option="columns",
-            advice=f"the columns are: {', '.join(names)}",
-        )
-    return chosen
 
 
 def check_user_schema(user: pa.Schema, own: pa.Schema, source: str) -> None:

@@ -11,12 +11,13 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError
+from forebay.framework.columns import select
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.settled import settle
 from forebay.framework.source import Source
 from forebay.spark.batch import BatchReader, Readable
-from forebay.spark.conform import arrow_schema, check_user_schema, select, spark_schema
+from forebay.spark.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.errors import leaving
 from forebay.spark.origin import Installed, Origin, Session
 from forebay.spark.stream import StreamReader

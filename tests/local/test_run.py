@@ -11,7 +11,7 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
+from forebay.framework.local import peek, run
 from forebay.framework.runtime import ThreadRuntime
 from forebay.options import Duration
 
@@ -278,3 +278,18 @@ def test_a_batch_of_another_schema_is_refused(world, source, one_thread):
     with pytest.raises(ContractError, match="schema") as caught:
         next(run(source, runtime=one_thread))
     assert caught.value.rule == "SR-2" and caught.value.split == "a"
+
+
+@pytest.mark.parametrize("narrows", [False, True])
+def test_columns_are_matched_and_refused_as_on_spark(source, one_thread, monkeypatch, narrows):
+    if narrows:
+        monkeypatch.setattr(type(source), "with_columns", lambda self, columns: None)
+    for look in (
+        lambda options: run(source, options=options, runtime=one_thread).schema,
+        lambda options: peek(source, 1, options=options, runtime=one_thread).schema,
+    ):
+        assert look(HostOptions(columns=["N", "Split"])).names == ["n", "split"]
+        for wrong, why in (([], "names no column"), (["n", "N"], "twice"), (["nix"], "no column 'nix'")):
+            with pytest.raises(ConfigurationError, match=why) as caught:
+                look(HostOptions(columns=wrong))
+            assert caught.value.option == "columns"

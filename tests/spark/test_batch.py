@@ -456,6 +456,21 @@ def test_columns_are_chosen_by_the_option(spark, tmp_path):
     assert tuple(frame.first()) == (2.0, 1)
 
 
+def test_no_column_and_columns_in_another_case_mean_what_they_mean_in_process(spark):
+    assert read(spark, Regions(), columns=["N", "Region"]).columns == ["n", "region"]
+    for wrong, why in (([], "names no column"), (["n", "N"], "twice"), (["nix"], "no column 'nix'")):
+        with pytest.raises(Exception, match=why) as caught:
+            read(spark, Regions(), columns=wrong)
+        error = unwrap(caught.value)
+        assert (type(error), error and error.option) == (ConfigurationError, "columns")
+
+
+def test_metadata_that_is_no_text_does_not_reach_spark(spark, tmp_path):
+    field = pa.field("n", pa.int64(), metadata={b"odd\xff": b"\xff"})
+    table = pa.table([[1]], schema=pa.schema([field], metadata={b"\xff": b"\xfe"}))
+    assert wide(spark, tmp_path, table).collect() == [(1,)]
+
+
 def test_columns_as_text_are_a_list(spark):
     register(spark, Regions)
     frame = spark.read.format("regions").option("columns", "n, region").load()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.spark.conform import Conformer, arrow_schema, check_user_schema, select, spark_schema
+from forebay.framework.columns import select
+from forebay.spark.conform import Conformer, arrow_schema, check_user_schema, spark_schema
 
 NANO = 1_000
 
@@ -99,6 +100,26 @@ def test_a_slice_of_a_batch_keeps_its_own_values(case):
 def test_a_batch_that_fits_already_passes_through_untouched():
     batch = pa.record_batch({"n": pa.array([1, 2]), "t": pa.array(["a", None])})
     assert conformed(batch) is batch
+
+
+def test_metadata_of_schema_fields_and_nested_fields_is_taken_off():
+    odd = {b"odd\xff": b"\xff\xfe"}
+    inner = pa.struct([pa.field("x", pa.int64(), metadata=odd)])
+    schema = pa.schema(
+        [
+            pa.field("n", pa.int64(), metadata=odd),
+            pa.field("s", inner),
+            pa.field("l", pa.list_(pa.field("element", inner, metadata=odd))),
+        ],
+        metadata=odd,
+    )
+    rows = [{"n": 1, "s": {"x": 2}, "l": [{"x": 3}]}]
+    found = conformed(pa.RecordBatch.from_pylist(rows, schema=schema), schema)
+    assert found.to_pylist() == rows
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, found.schema) as stream:
+        stream.write_batch(found)
+    assert b"odd" not in sink.getvalue().to_pybytes()
 
 
 def test_columns_come_in_the_order_of_the_schema_whatever_order_the_batch_has():

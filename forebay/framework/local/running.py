@@ -14,6 +14,7 @@ from typing import Self
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, FatalError
+from forebay.framework.columns import select
 from forebay.framework.connector_errors import explained, without_secrets
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local.checkpointing import CheckpointPlan
@@ -237,19 +238,9 @@ def with_columns(source: Source, columns: list[str] | None) -> tuple[Source, lis
     """Return the source reading only these columns, or itself and what the host must select."""
     if columns is None:
         return source, None
-    narrowed = source.with_columns(tuple(columns))
-    if narrowed is not None:
-        return narrowed, None
-    known = settled_schema(source).names
-    missing = [name for name in columns if name not in known]
-    if missing:
-        raise ConfigurationError(
-            f"there are no columns {missing}; there are {known}",
-            source=source.name,
-            option="columns",
-            advice="name columns of schema()",
-        )
-    return source, list(columns)
+    names = select(settled_schema(source).names, columns, source.name)
+    narrowed = source.with_columns(tuple(names))
+    return (source, names) if narrowed is None else (narrowed, None)
 
 
 def schema_of(source: Source) -> pa.Schema:
