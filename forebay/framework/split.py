@@ -68,8 +68,10 @@ class Split:
 
     def to_json(self) -> dict[str, Json]:
         """Return the split as JSON-ready fields with its version; `from_json` is the way back (SER-1, SER-2)."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"v": type(self).version, **{name: value for name, value in fields.items() if value is not None}}
+        fields = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
+        # None is left out only where it is what a missing field becomes.
+        kept = {field.name: value for field, value in fields.items() if value is not None or field.default is not None}
+        return {"v": type(self).version, **kept}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

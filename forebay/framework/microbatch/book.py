@@ -10,7 +10,7 @@ from typing import Any
 from forebay.errors import ConfigurationError
 from forebay.framework.microbatch.compact import compact, expand, length
 from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import Offset, dump_offset, load_offset
+from forebay.framework.microbatch.offset import Offset, check_head, damaged, dump_offset, load_offset
 from forebay.framework.source import Source
 from forebay.framework.split import Json
 
@@ -85,8 +85,8 @@ class InlineBook(Book):
 
     def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as in the base class
         """Return what the offset remembers."""
-        stored = expanded(data, self._source.name).get("done")
-        return DoneSplits(self._source.split_class, stored if isinstance(stored, list) else ())
+        stored = expanded(data, self._source.name).get("done", [])
+        return DoneSplits(self._source.split_class, checked_done(stored, self._source.name))
 
     def room(self) -> int | None:
         """Return as many splits as fit beside one another in an offset."""
@@ -115,16 +115,29 @@ def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JS
     """Return an offset's JSON with its long lists expanded.
 
     Raises:
-        ConfigurationError: A list is damaged.
+        ConfigurationError: It is not ours, or a list in it is damaged.
     """
-    if not isinstance(data, dict):
-        return {} if data is None else {"found": data}
+    head = check_head(data, source)
     try:
-        return {name: expand(value) if name in ("splits", "done") else value for name, value in data.items()}
+        return {name: expand(value) if name in ("splits", "done") else value for name, value in head.items()}
     except ValueError as error:
-        raise ConfigurationError(
-            f"the offset in the checkpoint is damaged: {error}",
-            source=source,
-            option="checkpointLocation",
-            advice="put the offset file back as it was, or start with a new checkpoint location",
-        ) from error
+        raise damaged(source, str(error)) from error
+
+
+def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 - any JSON value
+    """Return the entries of `DoneSplits` if they are such.
+
+    Raises:
+        ConfigurationError: They are not: taken for empty, everything would be read again.
+    """
+    whole = isinstance(entries, list) and all(
+        isinstance(entry, list)
+        and 1 <= len(entry) <= 2
+        and isinstance(entry[0], str)
+        and (len(entry) == 1 or isinstance(entry[1], dict))
+        for entry in entries
+    )
+    if not whole:
+        raise damaged(source, "what it remembers of splits that ended is no list of them")
+    found: list[list[Any]] = entries
+    return found

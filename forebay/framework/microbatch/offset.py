@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.split import Json, Position, Split, normalise
 from forebay.version import __version__
 
@@ -121,15 +121,16 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
 
     Raises:
         ConfigurationError: It is of a newer release, of another source, or was damaged.
+        ContractError: The splits are of a newer release of the connector, or of fields that it knows no more (SER-1).
     """
-    head = _head(data, source)
+    head = check_head(data, source)
     n = head.get("n")
     try:
         if isinstance(n, bool) or not isinstance(n, int) or n < BEFORE_FIRST:
             raise ValueError(f"its number is {n!r}")  # noqa: TRY301 - all that is wrong with it is told in one way
         if n == BEFORE_FIRST:
             return Offset(source)
-        splits = [load_planned(entry, split_class) for entry in head["splits"]]
+        splits = [load_planned(entry, split_class) for entry in _list(head["splits"], "splits")]
         if len({each.split.id for each in splits}) != len(splits):
             raise ValueError("a split is in it twice")  # noqa: TRY301 - as above
         return Offset(
@@ -143,7 +144,11 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
             _text(head.get("forebay", ""), "forebay"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(source, f"{type(error).__name__}: {error}") from error
+        raise damaged(source, f"{type(error).__name__}: {error}") from error
+    except ContractError as error:
+        if error.rule == "SER-1":  # the connector changed, and can be mended
+            raise error.located(source=source) from None
+        raise damaged(source, str(error.message)) from error
 
 
 def dump_planned(planned: Planned) -> list[Json]:
@@ -166,7 +171,7 @@ def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
     Raises:
         ValueError: It is no such entry.
     """
-    split_id, to, *rest = entry
+    split_id, to, *rest = _list(entry, "the entry of a split")
     fields: Mapping[str, Any] = rest.pop() if rest and isinstance(rest[-1], Mapping) else {}
     if len(rest) > 1:
         raise ValueError(f"the entry of the split {split_id!r} has {len(entry)} parts")
@@ -190,8 +195,19 @@ def _text(value: object, name: str) -> str:
     return value
 
 
-def _head(data: object, source: str) -> Mapping[str, Any]:
-    """Check whose offset it is, before anything in it is believed."""
+def _list(value: object, name: str) -> Sequence[Any]:
+    # Not any sequence: a text would be taken for a list of characters.
+    if not isinstance(value, list):
+        raise TypeError(f"{name} is {value!r}, no list")
+    return value
+
+
+def check_head(data: object, source: str) -> Mapping[str, Any]:
+    """Check whose offset it is, before anything in it is believed.
+
+    Raises:
+        ConfigurationError: It is of a newer release, of another source, or no offset at all.
+    """
     if not isinstance(data, Mapping) or "v" not in data:
         raise ConfigurationError(
             "the checkpoint was not written by forebay: its offset has no version",
@@ -200,6 +216,8 @@ def _head(data: object, source: str) -> Mapping[str, Any]:
             advice="start with a new checkpoint location; the old one belongs to another kind of source",
         )
     version, owner = data["v"], data.get("source")
+    if isinstance(version, bool) or (isinstance(version, int) and version < VERSION):
+        raise damaged(source, f"its form is {version!r}")
     if not isinstance(version, int) or version > VERSION:
         raise ConfigurationError(
             f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have form "
@@ -218,7 +236,8 @@ def _head(data: object, source: str) -> Mapping[str, Any]:
     return data
 
 
-def _damaged(source: str, what: str) -> ConfigurationError:
+def damaged(source: str, what: str) -> ConfigurationError:
+    """Return the error for an offset that was changed since it was written."""
     return ConfigurationError(
         f"the offset in the checkpoint is damaged: {what}",
         source=source,
