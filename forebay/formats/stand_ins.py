@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,11 +18,16 @@ class StandIns:
     def __init__(self) -> None:
         # stand-in → what a token gets back, what a raw record gets back
         self._originals: dict[bytes, tuple[bytes, bytes]] = {}
+        self._avoided: bytes | bytearray = b""
 
     @property
     def used(self) -> bool:
         """Whether there is anything to restore."""
         return bool(self._originals)
+
+    def avoid(self, data: bytes | bytearray) -> None:
+        """Take no stand-in that is in this data: the whole block, where the methods below see only a part of it."""
+        self._avoided = data
 
     def hide(self, data: bytes | bytearray, original: bytes) -> bytes | bytearray:
         """Put a stand-in in the place of a byte sequence."""
@@ -35,6 +42,17 @@ class StandIns:
             if pair in data:
                 data = data.replace(pair, self._new(data, escaped.encode(), pair))
         return data
+
+    def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
+        """Put stand-ins in the place of the quote that opens a field, and of separators up to a stray quote in it.
+
+        `starts` matches the beginning of such a field; its group 1 is what may hold separators.
+        """
+        sep_byte, quote_byte = sep.encode(), quote.encode()
+        opening = self._new(data, quote_byte, quote_byte)
+        inner = self._new(data, sep_byte, sep_byte)
+        pair = quote_byte * 2
+        return starts.sub(lambda found: opening + found[1].replace(sep_byte, inner) + pair, data)
 
     def restored(self, tokens: pa.Array) -> pa.Array:
         """Put the original characters back, escaped ones without their escape."""
@@ -56,7 +74,7 @@ class StandIns:
 
     def _new(self, data: bytes | bytearray, original: bytes, raw: bytes) -> bytes:
         for candidate in _CANDIDATES:
-            if candidate not in self._originals and candidate not in data:
+            if candidate not in self._originals and candidate not in data and candidate not in self._avoided:
                 self._originals[candidate] = (original, raw)
                 return candidate
         raise OverflowError("the block has every character that could stand in for another")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from forebay.formats.csv.grammar import Quoting
+from forebay.formats.csv.grammar import Quoting, stray_starts
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.rules import NUL, CsvRules
 from forebay.formats.stand_ins import StandIns
@@ -37,6 +37,7 @@ class ArrowSplitter:
     def __init__(self, options: CsvOptions, rules: CsvRules, *, newlines_in_quotes: bool) -> None:
         self._rules = rules
         self._newlines_in_quotes = newlines_in_quotes
+        self._stray_starts = stray_starts(rules)
         self._trims = rules.trim_leading or rules.trim_trailing
         self._simple_nulls = not options.null_value and not options.empty_value
         self._invalid: list[csv.InvalidRow] = []
@@ -62,6 +63,9 @@ class ArrowSplitter:
         """Split a block into the wanted ones of `width` columns. `data` is valid UTF-8 with newlines as line ends."""
         if quoting is Quoting.ESCAPED:
             data = stand_ins.hide_escapes(data, self._rules.escape, self._rules.quote)
+            quoting = Quoting.PLAIN
+        elif quoting is Quoting.STRAY:
+            data = stand_ins.hide_stray_quotes(data, self._stray_starts, self._rules.sep, self._rules.quote)
             quoting = Quoting.PLAIN
         if not data:
             return Split([pa.nulls(0, pa.string()) for _ in wanted], 0, [], [])

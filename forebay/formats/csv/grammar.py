@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterator
 from enum import Enum
 
 import pyarrow as pa
@@ -23,7 +25,10 @@ class Quoting(Enum):
     """As plain, and quotes inside are doubled (the escape character is the quote)."""
     ESCAPED = 3
     """As plain, and an escape character stands before some characters inside quotes, nowhere else."""
-    DOUBTFUL = 4
+    STRAY = 4
+    """As plain, and some fields have a doubled quote inside though the escape character is another one: to Spark's
+    parser that is a stray quote, and what follows it is taken as it stands up to the next separator."""
+    DOUBTFUL = 5
     """Something else, which only the tokenizer can judge."""
 
 
@@ -38,8 +43,12 @@ class CsvGrammar:
         self._trims = rules.trim_leading or rules.trim_trailing
         self._fields = {
             quoting: _field(rules, quoting, "" if newlines_in_quotes else "\n")
-            for quoting in (Quoting.PLAIN, Quoting.DOUBLED, Quoting.ESCAPED)
+            for quoting in (Quoting.PLAIN, Quoting.DOUBLED, Quoting.ESCAPED, Quoting.STRAY)
         }
+        self._pair = self._quote * 2
+        self._sep = rules.sep.encode()
+        # Where newlines may be quoted, a stray quote may end the record elsewhere than at the end of its line.
+        self._strays = self._escape != b"" and rules.stray_quotes == "STOP_AT_DELIMITER" and not newlines_in_quotes
         self._separators = f"[{_codes(rules.sep)}\\n]"
 
     def quoting(self, data: bytes | bytearray) -> Quoting:
@@ -58,18 +67,33 @@ class CsvGrammar:
         """Which lines of a doubtful block are not doubtful, and how these are quoted."""
         if self._quote == NUL.encode():
             return pc.match_substring_regex(lines, rf"\A[^{_codes(NUL)}]*\z"), Quoting.NONE
-        quoting = self._candidates(data)[-1]
+        *_, quoting = self._candidates(data)
         field = self._fields[quoting]
         return pc.match_substring_regex(lines, rf"\A(?:{field}{self._separators})*{field}\z"), quoting
 
-    def _candidates(self, data: bytes | bytearray) -> list[Quoting]:
+    def _candidates(self, data: bytes | bytearray) -> Iterator[Quoting]:
+        """What a block may be, cheapest first: looking for the later ones takes time.
+
+        The last one is for the lines that are clean where the block is not: what most of them may need.
+        """
         if self._trims:
-            return [Quoting.PLAIN]
+            yield Quoting.PLAIN
+            return
         if self._doubled:
-            return [Quoting.DOUBLED]
-        if self._escape and self._escape in data:
-            return [Quoting.PLAIN, Quoting.ESCAPED]
-        return [Quoting.PLAIN]
+            yield Quoting.DOUBLED
+            return
+        yield Quoting.PLAIN
+        escaped = self._escape != b"" and self._escape in data
+        if not (self._strays and self._pair in data):
+            if escaped:
+                yield Quoting.ESCAPED
+        elif not escaped:
+            yield Quoting.STRAY
+        else:
+            # Behind a separator a pair is an empty value rather than a quote.
+            pairs = data.count(self._pair) - data.count(self._sep + self._pair)
+            more_pairs = pairs > data.count(self._escape)
+            yield from (Quoting.ESCAPED, Quoting.STRAY) if more_pairs else (Quoting.STRAY, Quoting.ESCAPED)
 
 
 def matches(data: bytes | bytearray, expression: str) -> bool:
@@ -77,6 +101,17 @@ def matches(data: bytes | bytearray, expression: str) -> bool:
     offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(data)])
     return bool(pc.match_substring_regex(whole, expression)[0].as_py())
+
+
+def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
+    """The expression of how a field with a stray quote begins, up to that; group 1 is what stands before the stray one.
+
+    For blocks of `Quoting.STRAY` only: in others it may match elsewhere.
+    """
+    quote, sep = _codes(rules.quote), _codes(rules.sep)
+    inside = f"[^{_codes(rules.quote + rules.escape)}\\n]*"
+    # The quote comes first and what must stand before it is asked for behind it: searching for one byte is fast.
+    return re.compile(rf"{quote}(?<![^{sep}\n]{quote})({inside}){quote}{quote}".encode())
 
 
 def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
@@ -96,9 +131,23 @@ def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
         # Trimming comes after splitting, when nobody knows any more what was quoted.
         edge = rf"[^{_codes(quote + escape)}\x00-\x20]"
         content = f"{edge}(?:{inside}*{edge})?"
+    if quoting is Quoting.STRAY:
+        return _field_of_strays(rules, f"(?:{unquoted}", inside)
     # Without an escape character, NUL is one, and then a pair of quotes at the end of a line is a quote.
     content = f"(?:{content})+" if escape == NUL else f"(?:{content})*"
     return f"(?:{unquoted}|{_codes(quote)}{content}{_codes(quote)})?"
+
+
+def _field_of_strays(rules: CsvRules, unquoted: str, inside: str) -> str:
+    """The expression of one field of `Quoting.STRAY`, of which `unquoted` opens the alternatives."""
+    quote, sep = _codes(rules.quote), _codes(rules.sep)
+    # No closing quote behind a separator, or it would look like an opening one.
+    plain = f"{quote}(?:{inside}*[^{_codes(rules.quote + rules.escape + rules.sep + NUL)}\\n])?{quote}"
+    # A closing quote may stand before white space and a separator; \xef begins what stands in for a line end.
+    some = f"[^{_codes(rules.quote + rules.escape + rules.sep)}\\x00-\\x20\\xef]"
+    blank = f"[^{sep}\\x00\\n\\x21-\\xff]"
+    after = f"(?:{some}|{blank}+{some}{some})[^{sep}\\x00\\n]*"
+    return f"{unquoted}|{plain}|{quote}{inside}*{quote}{quote}{after})?"
 
 
 def _codes(text: str) -> str:

@@ -66,6 +66,7 @@ class LineSplitter(Splitter):
             return good, [(index, self._tokens_of(text, stand_ins)) for index, text in good.odd]
         lines = [line for line in data.split(b"\n") if line]
         clean, quoting = self.grammar.clean(pa.array(lines, pa.binary()), data)
+        stand_ins.avoid(data)
         good = self.by_arrow(b"\n".join(itertools.compress(lines, clean.to_pylist())), quoting, stand_ins)
         clean_rows = pc.indices_nonzero(clean).to_pylist() if good.odd else []
         odd = [(clean_rows[index], self._tokens_of(text, stand_ins)) for index, text in good.odd]
