@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow as pa
 from forebay.errors import FatalError, ForebayError, RetriableError
 from forebay.framework.connector_errors import connector_error
 from forebay.framework.host_options import HostOptions
+from forebay.framework.parking import Parking
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.rows import Packed, RowPacker
 from forebay.framework.runtime import Next, Runtime, Signal, WorkerHandle
@@ -191,14 +191,6 @@ class Pump:
         )
 
 
-@dataclass(slots=True)
-class _Resting:
-    """A split between two runs."""
-
-    split: Split
-    not_before: float = field(default=0.0)
-
-
 class PumpingSplitReader(SplitReader):
     """The split reader of every `SimpleSource`: pumps run the generators, a fetch collects what they packed.
 
@@ -214,14 +206,14 @@ class PumpingSplitReader(SplitReader):
         self._ready = context.runtime.signal()
         self._schema: pa.Schema | None = None
         self._slots = 1 if source.bounded else _UNBOUNDED_PUMPS
-        self._resting: dict[str, _Resting] = {}
+        self._parking = Parking()
         self._pumps: dict[str, tuple[Pump, WorkerHandle]] = {}
-        self._paused: set[str] = set()
         self._failed: deque[tuple[Pump, BaseException]] = deque()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Queue splits for a pump."""
-        self._resting.update((split.id, _Resting(split)) for split in splits)
+        for split in splits:
+            self._parking.park(split)
 
     def fetch(self) -> Sequence[Fetched]:
         """Collect what the pumps packed; wait for it if there is nothing, at most until woken."""
@@ -240,7 +232,7 @@ class PumpingSplitReader(SplitReader):
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
         """Leave paused splits' pumps alone: they fill up and wait."""
-        self._paused = (self._paused - set(resume)) | set(pause)
+        self._parking.pause(pause, resume)
         return True
 
     def close(self) -> None:
@@ -271,24 +263,24 @@ class PumpingSplitReader(SplitReader):
 
     def _start_pumps(self) -> None:
         now = self._runtime.clock.monotonic()
-        running = sum(split_id not in self._paused for split_id in self._pumps)
-        for split_id, resting in list(self._resting.items()):
-            if running >= self._slots:
-                return
-            if split_id in self._paused or resting.not_before > now:
-                continue
+        for _ in range(self._free_slots()):
             if self._schema is None:
                 self._schema = settled_schema(self._source)
-            del self._resting[split_id]
-            pump = Pump(self._source, resting.split, self._schema, self._runtime, self._options, self._ready)
-            self._pumps[split_id] = (pump, self._runtime.start(f"forebay-{self._source.name}-pump-{split_id}", pump))
-            running += 1
+            split = self._parking.take(now)
+            if split is None:
+                return
+            pump = Pump(self._source, split, self._schema, self._runtime, self._options, self._ready)
+            self._pumps[split.id] = (pump, self._runtime.start(f"forebay-{self._source.name}-pump-{split.id}", pump))
+
+    def _free_slots(self) -> int:
+        paused = self._parking.paused
+        return max(0, self._slots - sum(split_id not in paused for split_id in self._pumps))
 
     def _collect(self) -> list[Fetched]:
         self._raise_failed()
         fetched: list[Fetched] = []
         for split_id, (pump, _) in list(self._pumps.items()):
-            if split_id in self._paused:
+            if split_id in self._parking.paused:
                 continue
             packed, ended, error = pump.take()
             if ended and (error is None or not packed):
@@ -312,7 +304,7 @@ class PumpingSplitReader(SplitReader):
         if self._failed:
             pump, error = self._failed.popleft()
             if isinstance(error, RetriableError):
-                self._resting[pump.split.id] = _Resting(pump.split)
+                self._parking.park(pump.split)
             raise error
 
     def _ended(self, pump: Pump) -> Fetched:
@@ -320,15 +312,17 @@ class PumpingSplitReader(SplitReader):
         split = pump.split.at(pump.position())
         # read() of an unbounded source returns when it is caught up; a split with an end is finished there, not before.
         if self._source.bounded or (split.end is not None and split.position == split.end):
+            self._parking.paused.discard(split.id)  # a later split may have its id
             return Fetched(split.id, position=split.position, finished=True)
         not_before = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
-        self._resting[split.id] = _Resting(split, not_before)
+        self._parking.park(split, until=not_before)
         return Fetched(split.id, position=split.position, caught_up=True)
 
     def _patience(self) -> float | None:
         """Return how long a fetch may wait before something is due without being woken."""
         now = self._runtime.clock.monotonic()
         dues = [due for pump, _ in self._pumps.values() if (due := pump.due_in()) is not None]
-        if len(self._pumps) < self._slots:
-            dues += [max(0.0, one.not_before - now) for key, one in self._resting.items() if key not in self._paused]
+        due = self._parking.next_due()
+        if due is not None and self._free_slots():
+            dues.append(max(0.0, due - now))
         return min(dues, default=None)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits take turns: who waited longest goes first, who rests or is paused waits, and nobody pays for the others."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.framework.parking import Parking
+from forebay.framework.pumping import PumpingSplitReader
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Split
+from forebay.testkit.scripted import RecordingContext
+from forebay.testkit.simulator import SimulatedRuntime
+
+
+def taken(parking: Parking, now: float = 0.0) -> list[str]:
+    found = []
+    while (split := parking.take(now)) is not None:
+        found.append(split.id)
+    return found
+
+
+def test_splits_go_in_the_order_they_came_and_resting_ones_when_they_are_due() -> None:
+    parking = Parking()
+    parking.park(Split("late"), until=7.0)
+    parking.park(Split("soon"), until=5.0)
+    parking.park(Split("a"))
+    parking.park(Split("b"))
+    assert parking.next_due() == 5.0
+    assert taken(parking, 4.9) == ["a", "b"]
+    assert taken(parking, 5.0) == ["soon"]
+    assert taken(parking, 9.0) == ["late"]
+    assert parking.next_due() is None
+
+
+def test_a_paused_split_waits_and_goes_on_when_it_is_resumed() -> None:
+    parking = Parking()
+    for split_id in ("a", "b"):
+        parking.park(Split(split_id))
+    parking.park(Split("c"), until=1.0)
+    parking.pause(["a", "c"], [])
+    assert taken(parking, 2.0) == ["b"]
+    parking.pause([], ["a", "nobody"])
+    assert taken(parking, 2.0) == ["a"]
+    parking.pause([], ["c"])
+    assert taken(parking, 2.0) == ["c"]
+
+
+def test_a_split_that_comes_again_replaces_the_one_that_is_here() -> None:
+    parking = Parking()
+    parking.park(Split("a", 1), until=5.0)
+    parking.park(Split("b", 1))
+    parking.park(Split("a", 2))
+    parking.park(Split("b", 2))
+    assert [parking.take(9.0), parking.take(9.0), parking.take(9.0)] == [Split("a", 2), Split("b", 2), None]
+
+
+class Quiet(SimpleSource):
+    """Nothing to read."""
+
+    bounded: bool = False  # type: ignore[assignment]  # an option here
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"n": pa.int64()})
+
+    def read(self, split: Split) -> list[Any]:
+        return []
+
+
+def settle(runtime: SimulatedRuntime) -> None:
+    while runtime.step():
+        pass
+
+
+def reading(splits: int, *, bounded: bool) -> tuple[PumpingSplitReader, SimulatedRuntime]:
+    runtime = SimulatedRuntime(random.Random(1))
+    reader = PumpingSplitReader(Quiet(bounded=bounded), RecordingContext(runtime))
+    reader.add_splits([Split(f"s{number}") for number in range(splits)])
+    return reader, runtime
+
+
+def lines_of_a_start(splits: int, *, resting: bool) -> int:
+    """The lines of code that one start of pumps runs, with so many splits waiting or at rest."""
+    reader, runtime = reading(splits, bounded=False)
+    for _ in range(splits if resting else 1):
+        reader._start_pumps()
+        settle(runtime)
+        reader._collect()
+    count = 0
+
+    def trace(frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal count
+        count += event == "line" and "forebay/framework/p" in frame.f_code.co_filename
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        reader._patience()
+        reader._start_pumps()
+    finally:
+        sys.settrace(before)
+    reader.close()
+    return count
+
+
+def test_a_start_costs_the_same_however_many_splits_wait_or_rest() -> None:
+    for resting in (False, True):
+        assert lines_of_a_start(400, resting=resting) <= lines_of_a_start(40, resting=resting)
+
+
+def test_a_pause_ends_with_its_split_so_that_a_later_one_of_the_same_id_is_read() -> None:
+    reader, runtime = reading(1, bounded=True)
+    reader.fetch()
+    settle(runtime)
+    reader.pause_or_resume_splits(["s0"], [])
+    assert reader._collect() == []
+    reader.pause_or_resume_splits([], ["s0"])
+    reader._parking.paused.add("s0")
+    ended = reader._ended(next(iter(reader._pumps.values()))[0])
+    assert ended.finished
+    assert reader._parking.paused == set()
