@@ -7,14 +7,14 @@ import os
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, ContractError
+from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.assigned import AssignedContext, AssignedSupply
 from forebay.framework.microbatch.book import InlineBook
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.pinned import Pinned
-from forebay.framework.microbatch.planning import PlanningContext
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.microbatch.supply import DiscoverySupply, Supply
 from forebay.framework.runtime import Runtime, ThreadRuntime
@@ -59,12 +59,16 @@ def open_stream(
 
 def _supply(source: Source, options: HostOptions, calls: Calls, runtime: Runtime) -> Supply:
     timeout = options.planning_timeout.total_seconds()
-    context = PlanningContext(source.name, runtime, timeout=timeout, streaming=True)
+
+    def renew() -> AssignedContext:
+        return AssignedContext(source.name, runtime, timeout=timeout)
+
+    context = renew()
     enumerator = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
     if isinstance(enumerator, DiscoveryEnumerator):
         return DiscoverySupply(source, enumerator, options, calls, runtime)
     if isinstance(enumerator, SplitEnumerator):
-        raise ConfigurationError("raw", source=source.name)
+        return AssignedSupply(source, context, enumerator, calls, renew)
     raise ContractError(
         f"create_enumerator() gave {type(enumerator).__name__}",
         source=source.name,

@@ -6,7 +6,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError, FatalError
@@ -21,10 +22,21 @@ T = TypeVar("T")
 _Timer = tuple[float, int, Callable[[], None]]
 
 
+@dataclass
+class AsyncCall:
+    """One `call_async`, and when it was started last."""
+
+    work: Callable[[], Any]
+    handler: Callable[[Any, BaseException | None], None]
+    period: float | None
+    began: float = 0.0
+
+
 class PlanningContext(SplitEnumeratorContext):
     """Runs a `SplitEnumerator` on the planning thread, with one virtual reader, subtask 0 of 1.
 
-    `plan` drives the enumerator; `call_async` work runs on worker threads, its handlers on the planning thread.
+    `plan` drives the enumerator of a bounded read, `AssignedContext` that of a stream. `call_async` work runs on
+    worker threads, its handlers on the planning thread.
 
     Args:
         source: The format name, for errors.
@@ -47,6 +59,7 @@ class PlanningContext(SplitEnumeratorContext):
         self._assigned: dict[str, Split] = {}
         self._no_more = False
         self._closed = False
+        self._home = runtime.thread_id()
 
     @property
     def clock(self) -> Clock:
@@ -67,36 +80,16 @@ class PlanningContext(SplitEnumeratorContext):
         return {0: None} if self._registered else {}
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Take splits into the plan, all or none, and ask for the next one.
+        """Take splits into the plan, all or none, and ask for the next one; from another thread: a little later.
 
         Raises:
             ContractError: A target is not reader 0 (CTX-2), or an id came before (SPL-1).
         """
-        wrong = [subtask for subtask in assignment if not (subtask == 0 and self._registered)]
-        if wrong:
-            raise ContractError(
-                f"splits were assigned to reader {wrong[0]}, which is not registered",
-                source=self._source,
-                rule="CTX-2",
-                advice="on Spark there is one reader, number 0: assign to context.registered_readers() only",
-            )
-        splits = assignment.get(0, ())
-        seen = set(self._assigned)
-        for split in splits:
-            if split.id in seen:
-                raise repeated_id(self._source, split.id)
-            seen.add(split.id)
-        self._assigned.update((split.id, split) for split in splits)
-        if splits:
-            self.run_in_coordinator_thread(self._ask)
+        self._here(lambda: self._assign(assignment))
 
     def signal_no_more_splits(self, subtask: int) -> None:
         """End the planning once everything queued before has run."""
-        if subtask != 0:
-            raise ContractError(
-                f"there is no reader {subtask}", source=self._source, rule="CTX-3", advice="on Spark there is reader 0"
-            )
-        self._no_more = True
+        self._here(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
         """Refuse: there is no such channel."""
@@ -111,23 +104,12 @@ class PlanningContext(SplitEnumeratorContext):
         period: float | None = None,
     ) -> None:
         """Run `work` on a worker thread, its handler on the planning thread; dropped once planning ended."""
-
-        def done(result: T | None, error: BaseException | None) -> None:
-            self.run_in_coordinator_thread(lambda: handler(result, error))
-            if period is not None:
-                due = started[0] + period
-                self.run_in_coordinator_thread(lambda: self._at(due, start))
-
-        def start() -> None:
-            started[0] = self.clock.monotonic()
-            self._runtime.submit(f"forebay-{self._source}-planning", work, done)
-
-        started = [0.0]
+        call = AsyncCall(work, handler, period)
         if delay > 0:
             due = self.clock.monotonic() + delay
-            self.run_in_coordinator_thread(lambda: self._at(due, start))
+            self.run_in_coordinator_thread(lambda: self._at(due, lambda: self._start(call)))
         else:
-            start()
+            self._start(call)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
         """Queue an action for the planning thread; dropped once planning ended."""
@@ -144,27 +126,89 @@ class PlanningContext(SplitEnumeratorContext):
             ContractError: It broke a rule of the contract.
         """
         deadline = self.clock.monotonic() + self._timeout
-        self._enumerator = enumerator
-        with closing(self._source, lambda: self._end(enumerator)):
-            self._run("start()", enumerator.start)
-            self._registered = True
-            self._run("add_reader()", lambda: enumerator.add_reader(0))
+        with closing(self._source, lambda: self.end(enumerator)):
+            self._begin(enumerator)
             self._ask()
             while self._step(deadline):
                 pass
         return list(self._assigned.values())
 
-    def _end(self, enumerator: SplitEnumerator) -> None:
+    def end(self, enumerator: SplitEnumerator) -> None:
+        """Drop what is still to come, and close the enumerator."""
         with self._lock:
             self._closed = True
             self._actions.clear()
         enumerator.close()
 
+    def _begin(self, enumerator: SplitEnumerator) -> None:
+        self._home = self._runtime.thread_id()
+        self._enumerator = enumerator
+        self._run("start()", enumerator.start)
+        self._registered = True
+        self._run("add_reader()", lambda: enumerator.add_reader(0))
+
+    def _here(self, action: Callable[[], None]) -> None:
+        """Run an action of the enumerator, or queue it if another thread calls (CTX-9)."""
+        if self._runtime.thread_id() == self._home:
+            action()
+        else:
+            self.run_in_coordinator_thread(action)
+
+    def _assign(self, assignment: Mapping[int, Sequence[Split]]) -> None:
+        wrong = [subtask for subtask in assignment if not (subtask == 0 and self._registered)]
+        if wrong:
+            raise ContractError(
+                f"splits were assigned to reader {wrong[0]}, which is not registered",
+                source=self._source,
+                rule="CTX-2",
+                advice="on Spark there is one reader, number 0: assign to context.registered_readers() only",
+            )
+        splits = tuple(assignment.get(0, ()))
+        seen: set[str] = set()
+        for split in splits:
+            if split.id in seen or self._is_given(split.id):
+                raise repeated_id(self._source, split.id)
+            seen.add(split.id)
+        self._assigned.update((split.id, split) for split in splits)
+        if splits:
+            self._took_some()
+
+    def _is_given(self, split_id: str) -> bool:
+        return split_id in self._assigned
+
+    def _took_some(self) -> None:
+        self.run_in_coordinator_thread(self._ask)
+
+    def _signal_no_more(self, subtask: int) -> None:
+        if subtask != 0:
+            raise ContractError(
+                f"there is no reader {subtask}", source=self._source, rule="CTX-3", advice="on Spark there is reader 0"
+            )
+        self._no_more = True
+
+    def _start(self, call: AsyncCall) -> None:
+        call.began = self.clock.monotonic()
+        self._submit(call, lambda result, error: self._handle(call, result, error))
+
+    def _submit(self, call: AsyncCall, handle: Callable[[Any, BaseException | None], None]) -> None:
+        def done(result: object, error: BaseException | None) -> None:
+            self.run_in_coordinator_thread(lambda: handle(result, error))
+
+        self._runtime.submit(f"forebay-{self._source}-planning", call.work, done)
+
+    def _handle(self, call: AsyncCall, result: object, error: BaseException | None) -> None:
+        if call.period is not None:
+            self._at(call.began + call.period, lambda: self._start(call))
+        call.handler(result, error)
+
+    def _next_action(self) -> Callable[[], None] | None:
+        with self._lock:
+            return self._actions.popleft() if self._actions else None
+
     def _step(self, deadline: float) -> bool:
         """Run one action, or wait for one; False once there is nothing left to do."""
         self._wake.clear()
-        with self._lock:
-            action = self._actions.popleft() if self._actions else None
+        action = self._next_action()
         late = self.clock.monotonic() >= deadline  # an enumerator that gives out splits for ever is late too
         if action is not None and not late:
             self._run("a handler of the enumerator", action)

@@ -140,9 +140,11 @@ class StreamPlanner:
             start: Looked at only to see whether there is a micro-batch at all.
             end: Its offset.
         """
-        if start.get("n") == end.get("n") and start.get("id", "") == end.get("id", ""):
-            return []
         offset = self._book.read(end)
+        if _where(start) == (offset.query, offset.n):
+            return []
+        # Here too: a replay comes before anything else, and must read what was planned.
+        self._pinned.check(offset)
         if self._cold:
             self._replayed = offset.n
         slices = [planned.slice() for planned in offset.splits if not planned.empty]
@@ -172,7 +174,7 @@ class StreamPlanner:
     # ---- from the start
 
     def _go_on_from(self, start: Mapping[str, Json]) -> None:
-        where = (start.get("id", ""), start.get("n"))
+        where = _where(start)
         if self._cold:
             self._restore(start)
         elif where == (self._planned.query, self._planned.n):
@@ -201,7 +203,7 @@ class StreamPlanner:
 
     def _advance(self, offset: Offset) -> None:
         """Go to the end of a micro-batch that is proven done."""
-        ended = []
+        ended, served = [], []
         positions: dict[str, Position] = {}
         for planned in offset.splits:
             split = planned.split
@@ -216,9 +218,14 @@ class StreamPlanner:
             if isinstance(to, (Whole, Agreed)):
                 raise unknown_end(self._source, split)
             self._open[split.id] = split.at(to)
+            if not planned.empty:
+                served.append(split.id)
+        for split_id in served:  # whoever got something goes to the end of the queue, and the offset keeps its order
+            self._open[split_id] = self._open.pop(split_id)
         self._done.add(ended)
         self._at, self._planned = offset, _NOTHING
         self._nothing_until = float("-inf")
+        self._supply.proven(offset.n)
         if positions and offset.n != BEFORE_FIRST:
             self._quietly(lambda: self._supply.committed(positions))
 
@@ -259,8 +266,7 @@ class StreamPlanner:
             ends = self._supply.latest(asked, fresh=fresh)
             there = [self._reach(split, ends.get(split.id)) for split in splits]
         else:
-            known = (self._open.get(split_id) or self._waiting.get(split_id) for split_id in self._target)
-            splits = [split for split in known if split is not None]
+            splits = [one for one in (*self._open.values(), *self._waiting.values()) if one.id in self._target]
             there = [_planned(split, self._target[split.id], bounded=self._source.bounded) for split in splits]
         there = [planned for planned in there if self._something(planned)]
         if fresh:
@@ -304,21 +310,20 @@ class StreamPlanner:
         least = self._options.min_rows_per_trigger
         if least is None or not there:
             return False
-        waited = self._clock.monotonic() - self._planned_at
-        return waited < self._options.max_trigger_delay.total_seconds() and self._admission.rows(there) < least
+        until = self._planned_at + self._options.max_trigger_delay.total_seconds()
+        if self._clock.monotonic() >= until or self._calls.call("advance()", lambda: self._admission.rows(there)) >= least:
+            return False
+        self._nothing_until = min(until, self._supply.due())
+        return True
 
     def _take(self, there: Sequence[Planned], *, limited: bool) -> list[Planned]:
-        room = self._book.room()
+        taken = list(there)
         if limited and self._limits and there:
-            turn = self._at.n + 1
-            admit = self._admission
-            taken = self._calls.call(
-                "advance() or size()",
-                lambda: admit.admit_in_order(there) if self._supply.in_order else admit.admit(there, turn),
-            )
-        else:
-            taken = list(there)
-        return taken if room is None else taken[:room]
+            admit = self._admission.admit_in_order if self._supply.in_order else self._admission.admit
+            taken = self._calls.call("advance() or size()", lambda: admit(there))
+            self._check_within(taken, there)
+        # What goes on is in every offset anyway; only what is remembered once it ended needs room.
+        return taken[: self._book.room()] if self._supply.in_order else taken
 
     # ---- the next offset
 
@@ -333,11 +338,26 @@ class StreamPlanner:
             self._at.n + 1,
             self._at.query or uuid.uuid4().hex[:12],
             splits,
-            self._supply.snapshot(),
+            self._supply.snapshot(self._at.n + 1),
             self._pinned.options,
             self._pinned.schema,
         )
         return self._book.write(self._planned, self._done)
+
+    def _check_within(self, taken: Sequence[Planned], there: Sequence[Planned]) -> None:
+        ends = {planned.split.id: planned.to for planned in there}
+        for planned in taken:
+            to, end = planned.to, ends[planned.split.id]
+            if to is None or end is None or to == end or isinstance(to, (Whole, Agreed)):
+                continue
+            if not isinstance(end, (Whole, Agreed)) and self._before(end, to, planned.split):
+                raise ContractError(
+                    f"the micro-batch would go on to {to!r}, beyond the end {end!r}",
+                    source=self._source.name,
+                    split=planned.split.id,
+                    rule="DIS-3",
+                    advice="advance() must return a position that is at most the end of the split it is given",
+                )
 
     def _check_forward(self, planned: Planned) -> None:
         position, to = planned.split.position, planned.to
@@ -373,6 +393,11 @@ class StreamPlanner:
 
     def _describe(self, there: Sequence[Planned], taken: Sequence[Planned]) -> None:
         self._report = {"n": self._at.n, "splits": len(self._open), "behind": len(there), "taken": len(taken)}
+
+
+def _where(offset: object) -> tuple[object, object]:
+    """Return which micro-batch an offset is of, whoever wrote it."""
+    return (offset.get("id", ""), offset.get("n")) if isinstance(offset, Mapping) else (None, None)
 
 
 class _Known(Mapping[str, Split]):

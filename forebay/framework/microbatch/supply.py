@@ -97,8 +97,8 @@ class Supply(ABC):
         """
 
     @abstractmethod
-    def snapshot(self) -> Json:
-        """Return what `restore` takes back, as of the last look."""
+    def snapshot(self, n: int) -> Json:
+        """Return what `restore` takes back, as of the last look, for the offset of micro-batch `n`."""
 
     @abstractmethod
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
@@ -111,6 +111,9 @@ class Supply(ABC):
     @abstractmethod
     def finished(self, splits: Sequence[Split]) -> None:
         """These splits are durably delivered to their end; may be told again."""
+
+    def proven(self, n: int) -> None:
+        """Micro-batch `n`, and all before, are durably delivered; may be told again. Must not fail."""
 
     @abstractmethod
     def close(self) -> None:
@@ -212,14 +215,14 @@ class DiscoverySupply(Supply):
 
     def restore(self, state: Json) -> None:
         """Take the author's state back."""
-        if not isinstance(state, Mapping):
-            return
-        self._first = bool(state.get("first", False))
-        self._state = state.get("state")
+        # Nothing to keep is not written; but there was a discovery, or there were no offset.
+        kept = state if isinstance(state, Mapping) else {}
+        self._first = bool(kept.get("first", False))
+        self._state = kept.get("state")
         if not self._first:
             self._calls.call("restore_state()", lambda: self._enumerator.restore_state(self._state))
 
-    def snapshot(self) -> Json:
+    def snapshot(self, n: int) -> Json:
         """Return the author's state."""
         kept: dict[str, Json] = {"first": self._first} if self._first else {}
         return kept if self._state is None else {**kept, "state": self._state}
@@ -309,6 +312,7 @@ class Ends:
         """Return the present end of each split, by id, as far as it is known."""
         wanted = frozenset(split.id for split in splits)
         if not wanted:
+            self._asked = wanted  # nobody waits for their next look
             return {}
         if fresh or self._freshness.is_due() or not wanted <= self._asked:
             self._freshness.measure(lambda: self._ask(splits))
