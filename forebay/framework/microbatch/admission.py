@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.offset import Agreed, Planned, Whole
-from forebay.framework.split import Split
+from forebay.framework.split import Split, normalise
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,15 @@ class Limits:
         return self != Limits()
 
 
-def shares(weights: Sequence[int], total: int, turn: int) -> list[int]:
+def shares(weights: Sequence[int], total: int) -> list[int]:
     """Divide `total` over weights in proportion, exactly, none above its weight.
 
-    What is left after rounding down goes, one each: first to the split whose turn it is, so that none starves, then
-    by largest remainder.
+    What is left after rounding down goes, one each: first to the first one that was rounded down, then by largest
+    remainder. So whoever is first and wants something gets something.
 
     Args:
         weights: What each could take, 0 or more.
-        total: What there is to give, 0 or more.
-        turn: The number of the micro-batch.
+        total: What there is to give, 1 or more.
 
     Returns:
         The shares, which add up to the smaller of `total` and the sum of the weights.
@@ -49,11 +48,8 @@ def shares(weights: Sequence[int], total: int, turn: int) -> list[int]:
         return list(weights)
     given = [weight * total // whole for weight in weights]
     rest = [weight * total % whole for weight in weights]
-    open_ones = [index for index, part in enumerate(rest) if part]
-    if not open_ones:
-        return given
-    first = open_ones[turn % len(open_ones)]
-    ranked = sorted(open_ones, key=lambda index: (index != first, -rest[index], index))
+    rounded = [index for index, part in enumerate(rest) if part]
+    ranked = sorted(rounded, key=lambda index: (index != rounded[0], -rest[index], index))
     for index in ranked[: total - sum(given)]:
         given[index] += 1
     return given
@@ -74,25 +70,25 @@ class Admission:
         self._limits = limits
         self._counts_rows: bool | None = None
 
-    def admit(self, there: Sequence[Planned], turn: int) -> list[Planned]:
-        """Return what the micro-batch takes of `there`, with something in it each.
+    def admit(self, there: Sequence[Planned]) -> list[Planned]:
+        """Return what the micro-batch takes of `there`, with something in it each; something, if there is anything.
 
         Args:
-            there: The splits with something to read, each planned as far as it goes.
-            turn: The number of the micro-batch, for whose turn it is.
+            there: The splits with something to read, each planned as far as it goes; who waited longest comes first,
+                and is never left out. So nobody starves, whatever the others bring.
         """
         taken = list(there)
         if self._limits.files is not None:
-            chosen = shares([1] * len(taken), self._limits.files, turn)
+            chosen = shares([1] * len(taken), self._limits.files)
             taken = [planned for planned, share in zip(taken, chosen, strict=True) if share]
         if self._limits.rows is not None:
-            taken = self._cut(taken, self._rows, self._limits.rows, turn, rows=True)
+            taken = self._cut(taken, self._rows, self._limits.rows, rows=True)
         if self._limits.byte_budget is not None:
-            taken = self._cut(taken, self._bytes, self._limits.byte_budget, turn, rows=False)
+            taken = self._cut(taken, self._bytes, self._limits.byte_budget, rows=False)
         return taken
 
     def admit_in_order(self, there: Iterable[Planned]) -> list[Planned]:
-        """Return what the micro-batch takes, the first ones first, until a limit is reached.
+        """Return what the micro-batch takes of `there`, the first ones first, until a limit is reached.
 
         Args:
             there: The splits with something to read, in order.
@@ -108,10 +104,8 @@ class Admission:
                 planned = self._shorten(planned, self._rows(planned), rows, rows=True)
                 rows -= self._rows(planned) or 0
             if byte_budget is not None and not planned.empty:
-                # The first one always makes progress, or a file larger than the limit would stop everything.
-                room = max(1, byte_budget) if not taken else byte_budget
-                planned = self._shorten(planned, self._bytes(planned), room, rows=False)
-                byte_budget -= self._bytes(planned) or 0
+                planned = self._fit(planned, byte_budget, first=not taken)
+                byte_budget -= 0 if planned.empty else self._bytes(planned) or 0
             if planned.empty:
                 break
             taken.append(planned)
@@ -121,33 +115,97 @@ class Admission:
 
     def rows(self, there: Iterable[Planned]) -> int:
         """Return how many rows are there, for `minRowsPerTrigger`."""
-        return sum(self._measured(self._rows(planned), planned, rows=True) for planned in there)
+        return sum(self._measured(self._rows(planned), planned, "minRowsPerTrigger") for planned in there)
 
     def _cut(
-        self, there: Sequence[Planned], measure: Callable[[Planned], int | None], total: int, turn: int, *, rows: bool
+        self, there: Sequence[Planned], measure: Callable[[Planned], int | None], total: int, *, rows: bool
     ) -> list[Planned]:
-        weights = [self._measured(measure(planned), planned, rows=rows) for planned in there]
-        given = shares(weights, total, turn)
-        cut = [
-            planned if share == weight else self._shorten(planned, weight, share, rows=rows)
-            for planned, weight, share in zip(there, weights, given, strict=True)
-            if share
-        ]
+        option = _option(rows=rows)
+        # What there is weighs something, also where its size is estimated at nothing.
+        weights = [max(1, self._measured(measure(planned), planned, option)) for planned in there]
+        given = shares(weights, total)
+        first = there[:1]
+        if first and self._part(first[0], weights[0], given[0], rows=rows).empty:
+            # Its share is too small for one record. Who waited longest gets one all the same, the others what is left.
+            taken = self._one_record(first[0], weights[0], given[0], rows=rows)
+            left = total - max(1, (self._rows if rows else self._bytes)(taken) or 0)
+            return [taken, *self._spread(there[1:], weights[1:], left, rows=rows)]
+        return self._spread(there, weights, total, rows=rows)
+
+    def _spread(self, there: Sequence[Planned], weights: Sequence[int], total: int, *, rows: bool) -> list[Planned]:
+        """Divide a budget over splits; what is too little for one record goes to the first ones that got none."""
+        if total <= 0:
+            return []
+        cut, left = [], 0
+        for planned, weight, share in zip(there, weights, shares(weights, total), strict=True):
+            part = self._part(planned, weight, share, rows=rows)
+            left += share if part.empty else 0
+            cut.append(part)
+        for index, planned in enumerate(there):
+            if cut[index].empty and left > 0:
+                cut[index] = self._part(planned, weights[index], left, rows=rows)
+                left -= 0 if cut[index].empty else (self._rows if rows else self._bytes)(cut[index]) or 0
         return [planned for planned in cut if not planned.empty]
 
+    def _part(self, planned: Planned, weight: int, share: int, *, rows: bool) -> Planned:
+        return planned if share == weight else self._shorten(planned, weight, share, rows=rows)
+
+    def _one_record(self, planned: Planned, weight: int, budget: int, *, rows: bool) -> Planned:
+        """Return about one record, more than `budget` allows, even if it is larger than the limit.
+
+        Else it would never be read, nor anything after it.
+        """
+        if rows:
+            raise ContractError(
+                f"advance(rows={budget}) does not go on, and there are {weight} rows",
+                source=self._source,
+                split=planned.split.id,
+                position=str(planned.split.position),
+                rule="DIS-3",
+                advice="return the position after so many rows, or None if positions do not count rows",
+            )
+        found = Planned(planned.split, planned.split.position)
+        while found.empty and budget < weight:
+            budget *= 2
+            found = self._shorten(planned, weight, budget, rows=False)
+        return planned if found.empty else found
+
     def _shorten(self, planned: Planned, weight: int | None, budget: int, *, rows: bool) -> Planned:
-        """Return as much of a split as a budget reaches."""
-        measured = self._measured(weight, planned, rows=rows)
-        if measured <= budget:
+        """Return as much of a split as a budget reaches, perhaps nothing."""
+        option = _option(rows=rows)
+        if self._measured(weight, planned, option) <= budget:
             return planned
         if budget <= 0:
             return Planned(planned.split, planned.split.position)
+        part = self._reached(planned, budget, rows=rows)
+        if part is None:
+            raise self._unmeasured(planned.split, option)
+        return part
+
+    def _fit(self, planned: Planned, budget: int, *, first: bool) -> Planned:
+        """Return as much of a split as so many bytes reach; the first one whole, if it can be had only whole.
+
+        A file larger than the limit would stop everything.
+        """
+        weight = self._measured(self._bytes(planned), planned, _option(rows=False))
+        if weight <= budget:
+            return planned
+        part = self._reached(planned, budget, rows=False)
+        if part is not None and not (part.empty and first):
+            return part
+        if not first:
+            return Planned(planned.split, planned.split.position)
+        return planned if part is None else self._one_record(planned, weight, budget, rows=False)
+
+    def _reached(self, planned: Planned, budget: int, *, rows: bool) -> Planned | None:
+        """Return as much of a split as a budget of 1 or more reaches, None if nobody can tell."""
         part = planned.slice()
         assert self._enumerator is not None  # noqa: S101 - what was measured has one
         to = self._enumerator.advance(part, rows=budget) if rows else self._enumerator.advance(part, byte_budget=budget)
         if to is None:
-            raise self._unmeasured(planned.split, rows=rows)
-        return Planned(planned.split, to)
+            return None
+        # From the very start to 0 is nothing, too.
+        return Planned(planned.split, None if part.position is None and to == 0 else normalise(to, part.id))
 
     def _rows(self, planned: Planned) -> int | None:
         if self._counts_rows is None and self._enumerator is not None and not planned.empty:
@@ -157,20 +215,24 @@ class Admission:
     def _bytes(self, planned: Planned) -> int | None:
         return None if self._enumerator is None else self._enumerator.size(planned.slice())
 
-    def _measured(self, weight: int | None, planned: Planned, *, rows: bool) -> int:
+    def _measured(self, weight: int | None, planned: Planned, option: str) -> int:
         if weight is None or self._enumerator is None:
-            raise self._unmeasured(planned.split, rows=rows)
+            raise self._unmeasured(planned.split, option)
         return weight
 
-    def _unmeasured(self, split: Split, *, rows: bool) -> ConfigurationError:
-        option = "maxRowsPerTrigger" if rows else "maxBytesPerTrigger"
+    def _unmeasured(self, split: Split, option: str) -> ConfigurationError:
+        what = "bytes" if "Bytes" in option else "rows"
         return ConfigurationError(
-            f"{option} cannot be kept: how many {'rows' if rows else 'bytes'} lie before a position is not known here",
+            f"{option} cannot be kept: how many {what} lie before a position is not known here",
             source=self._source,
             split=split.id,
             option=option,
             advice="leave it out; or, in the connector, say it in advance() and size()",
         )
+
+
+def _option(*, rows: bool) -> str:
+    return "maxRowsPerTrigger" if rows else "maxBytesPerTrigger"
 
 
 def rows_between(planned: Planned) -> int | None:

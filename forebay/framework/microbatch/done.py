@@ -60,8 +60,9 @@ class DoneSplits(Mapping[str, Split]):
             self.added.append(split.id)
 
     def forget(self, below_horizon: Callable[[Split], bool]) -> None:
-        """Forget what no discovery can bring again."""
-        gone = [split_id for split_id in self._fields if below_horizon(self[split_id])]
+        """Forget what no discovery can bring again, but not what ended just now: the author hears of that later."""
+        just_now = set(self.added)
+        gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
         self.drop(gone)
         self.forgotten.extend(gone)
 

@@ -311,7 +311,9 @@ class StreamPlanner:
         if least is None or not there:
             return False
         until = self._planned_at + self._options.max_trigger_delay.total_seconds()
-        if self._clock.monotonic() >= until or self._calls.call("advance()", lambda: self._admission.rows(there)) >= least:
+        if self._clock.monotonic() >= until:
+            return False
+        if self._calls.call("advance()", lambda: self._admission.rows(there)) >= least:
             return False
         self._nothing_until = min(until, self._supply.due())
         return True
