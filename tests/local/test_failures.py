@@ -21,7 +21,7 @@ from forebay.errors import (
 )
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local import run
-from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_pass, surfaced
+from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_pass, may_restart, surfaced
 from forebay.framework.reader import InputStatus, SourceReader
 
 QUICK = HostOptions(retries=0)
@@ -346,3 +346,21 @@ def test_a_simple_source_is_read_on_after_a_crash():
                 yield {"n": n}
 
     assert run(Lines()).to_table().column("n").to_pylist() == list(range(100))
+
+
+@pytest.mark.parametrize(("retries", "tries"), [(0, 4), (1, 4), (2, 3), (3, 4), (7, 8)])
+def test_a_retriable_error_is_tried_as_often_as_retries_says_and_not_that_often_by_every_reader(
+    world, source, one_thread, retries, tries
+):
+    seen = []
+
+    def trouble(split_id, position):
+        seen.append(position)
+        raise RetriableError("gone")
+
+    world.trouble = trouble
+    with pytest.raises(RetriableError):
+        next(run(source, options=HostOptions(retries=retries), runtime=one_thread))
+    assert len(seen) == tries
+    assert not may_restart(RetriableError("x"), 1, 3)
+    assert may_restart(OSError("x"), 3, 3) and not may_restart(OSError("x"), 4, 3)

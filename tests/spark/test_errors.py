@@ -20,6 +20,10 @@ from forebay.errors import (
     RetriableError,
     unwrap,
 )
+from forebay.framework.host_options import HostOptions
+from forebay.framework.local import run
+from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.task import ReadTask, run_task
 from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
@@ -397,3 +401,26 @@ def test_an_option_is_named_with_its_capitals_although_spark_lower_cases_it(spar
     _, error = failure(lambda: load(spark, maxRowsPerBatch="many"))
     assert (type(error), error.option) == (ConfigurationError, "maxRowsPerBatch")
     assert error.message.startswith("'maxRowsPerBatch' takes a whole number")
+
+
+def test_a_retriable_error_is_tried_four_times_as_in_process(tmp_path):
+    class Trying(SimpleSource):
+        log: str
+
+        def schema(self):
+            return N
+
+        def read(self, split):
+            with open(self.log, "a") as log:
+                log.write("x")
+            raise RetriableError("not now")
+
+    for host in ("spark", "process"):
+        source = Trying(log=str(tmp_path / host))
+        with pytest.raises(RetriableError):
+            if host == "spark":
+                (task,) = plan_bounded(source, HostOptions())
+                list(run_task(ReadTask(source, task, HostOptions())))
+            else:
+                run(source).to_table()
+        assert (tmp_path / host).read_text() == "xxxx"

@@ -17,7 +17,7 @@ from forebay.framework.coordination.life_cycle import SplitState
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local.checkpointing import Checkpointer, CheckpointPlan
 from forebay.framework.local.event_time import EventTime
-from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_pass, surfaced
+from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_restart, surfaced
 from forebay.framework.local.intake import CaughtUp, Collected, Ended, Event, Intake, Released
 from forebay.framework.local.ledger import Ledger, SplitProgress
 from forebay.framework.local.slot import ReaderSlot
@@ -292,7 +292,7 @@ class Engine:
         held = self.ledger.held_by(slot.subtask)
         times = self._failures.count(slot.subtask, held, error)
         checkpointer = self._checkpointer
-        if checkpointer is None or times > MAX_RESTARTS or not may_pass(error):
+        if checkpointer is None or not may_restart(error, times, self._options.retries):
             raise self._named(slot.subtask, held, error, times)
         pause = backoff(times, self._runtime.random)
         shown = redact(str(error))

@@ -48,6 +48,21 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, Exception)
 
 
+def may_restart(error: BaseException, times: int, retries: int) -> bool:
+    """Whether a reader is replaced after so many failures in a row.
+
+    A `RetriableError` comes here after its fetcher has tried it `1 + retries` times; those tries count, so that by
+    default it is tried as often as in a task of Spark: four times, not four times four.
+
+    Args:
+        error: The last failure.
+        times: Failures in a row, this one included.
+        retries: The host's option.
+    """
+    rounds = (times + 1) * (1 + retries) if isinstance(error, RetriableError) else times + 1
+    return rounds <= 1 + MAX_RESTARTS and may_pass(error)
+
+
 def surfaced(
     error: BaseException, *, source: str, subtask: int, split: str | None, position: Position | None
 ) -> BaseException:
