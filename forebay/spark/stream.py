@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.settled import settled_schema
+from forebay.options import hide_options
 from forebay.spark.batch import Readable, SparkTask, read_task
 from forebay.spark.errors import leaving
 
@@ -82,7 +83,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         readable = self._readable
         with leaving(readable.source.name, "planning"):
             tasks = self._planning().tasks(start, end)
-            return [InputPartition(SparkTask(task, self._target, readable.promised)) for task in tasks]
+            return [
+                InputPartition(SparkTask(task, self._target, readable.promised, readable.follows_zone))
+                for task in tasks
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one partition. Called in a task, also again: for retries and by every action.
@@ -107,6 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is None:
             readable = self._readable
             with leaving(readable.source.name, "create_enumerator()"):
+                hide_options(readable.source)
                 self._planner = open_stream(
                     readable.source,
                     readable.options,

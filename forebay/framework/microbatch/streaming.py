@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.admission import Admission, Limits
 from forebay.framework.microbatch.book import Book
@@ -32,6 +31,7 @@ from forebay.framework.microbatch.offset import (
 )
 from forebay.framework.microbatch.packing import OPEN_COST, count_partitions, cut, pack
 from forebay.framework.microbatch.pinned import Pinned
+from forebay.framework.microbatch.reach import Known, Reach, planned_to, unknown_end
 from forebay.framework.microbatch.supply import Supply
 from forebay.framework.microbatch.task import ReadTask
 from forebay.framework.runtime import Runtime
@@ -80,6 +80,7 @@ class StreamPlanner:
         self._clock = runtime.clock
         self._pinned = pinned
         self._parallelism = parallelism
+        self._reach = Reach(source)
         self._limits = Limits.of(options)
         self._admission = Admission(source.name, supply.enumerator, self._limits)
         self._at = _NOTHING  # the last micro-batch that is proven done
@@ -244,7 +245,7 @@ class StreamPlanner:
     def _look(self, *, fresh: bool) -> None:
         if self._target is not None:
             return
-        known = _Known(self._open, self._done)
+        known = Known(self._open, self._done)
         room = self._limits.files or self._book.room() or (1 << 30)
         look = self._supply.look(known, self._open, fresh=fresh, room=room)
         for split_id in look.gone:
@@ -264,45 +265,14 @@ class StreamPlanner:
             splits = [*self._open.values(), *self._waiting.values()]
             asked = [split for split in splits if split.end is None or not self._source.bounded]
             ends = self._supply.latest(asked, fresh=fresh)
-            there = [self._reach(split, ends.get(split.id)) for split in splits]
+            there = [self._reach.planned(split, ends.get(split.id)) for split in splits]
         else:
             splits = [one for one in (*self._open.values(), *self._waiting.values()) if one.id in self._target]
-            there = [_planned(split, self._target[split.id], bounded=self._source.bounded) for split in splits]
-        there = [planned for planned in there if self._something(planned)]
+            there = [planned_to(split, self._target[split.id], bounded=self._source.bounded) for split in splits]
+        there = [planned for planned in there if self._reach.something(planned)]
         if fresh:
             self._target = {planned.split.id: planned.to for planned in there if planned.to is not None}
         return there
-
-    def _reach(self, split: Split, latest: Position | None) -> Planned:
-        own, bounded = split.end, bool(self._source.bounded)
-        if latest is None:
-            if own is None and not bounded:
-                raise unknown_end(self._source, split)
-            return Planned(split, Whole.WHOLE if own is None else own)
-        if own is not None and (bounded or self._before(own, latest, split)):
-            return Planned(split, own)
-        return _planned(split, latest, bounded=bounded)
-
-    def _something(self, planned: Planned) -> bool:
-        """Whether there is something to read; an end that lags behind the position is none to go back to (S4)."""
-        position, to = planned.split.position, planned.to
-        if planned.empty or (position is None and to == 0 and not planned.ends):
-            return False
-        if position is None or to is None or isinstance(to, (Whole, Agreed)):
-            return True
-        return not self._before(to, position, planned.split)
-
-    def _before(self, one: Position, other: Position, split: Split) -> bool:
-        try:
-            return bool(self._source.order_key(one) < self._source.order_key(other))
-        except TypeError as error:
-            raise ContractError(
-                f"the positions {one!r} and {other!r} cannot be compared",
-                source=self._source.name,
-                split=split.id,
-                rule="SPL-2",
-                advice="use one type for all positions of a split, or override order_key(position)",
-            ) from error
 
     # ---- how much of it
 
@@ -323,9 +293,9 @@ class StreamPlanner:
         if limited and self._limits and there:
             admit = self._admission.admit_in_order if self._supply.in_order else self._admission.admit
             taken = self._calls.call("advance() or size()", lambda: admit(there))
-            self._check_within(taken, there)
+            self._reach.check_within(taken, there)
         # What goes on is in every offset anyway; only what is remembered once it ended needs room.
-        return taken[: self._book.room()] if self._supply.in_order else taken
+        return taken[: self._book.room(taken)] if self._supply.in_order else taken
 
     # ---- the next offset
 
@@ -334,7 +304,7 @@ class StreamPlanner:
         splits = [chosen[one.id] if one.id in chosen else Planned(one, one.position) for one in self._open.values()]
         splits.extend(planned for planned in taken if planned.split.id not in self._open)
         for planned in splits:
-            self._check_forward(planned)
+            self._reach.check_forward(planned)
         self._planned = Offset(
             self._source.name,
             self._at.n + 1,
@@ -345,35 +315,6 @@ class StreamPlanner:
             self._pinned.schema,
         )
         return self._book.write(self._planned, self._done)
-
-    def _check_within(self, taken: Sequence[Planned], there: Sequence[Planned]) -> None:
-        ends = {planned.split.id: planned.to for planned in there}
-        for planned in taken:
-            to, end = planned.to, ends[planned.split.id]
-            if to is None or end is None or to == end or isinstance(to, (Whole, Agreed)):
-                continue
-            if not isinstance(end, (Whole, Agreed)) and self._before(end, to, planned.split):
-                raise ContractError(
-                    f"the micro-batch would go on to {to!r}, beyond the end {end!r}",
-                    source=self._source.name,
-                    split=planned.split.id,
-                    rule="DIS-3",
-                    advice="advance() must return a position that is at most the end of the split it is given",
-                )
-
-    def _check_forward(self, planned: Planned) -> None:
-        position, to = planned.split.position, planned.to
-        if position is None or to is None or isinstance(to, (Whole, Agreed)) or position == to:
-            return
-        if self._before(to, position, planned.split):
-            raise ContractError(
-                f"the micro-batch would go back to {to!r}",
-                source=self._source.name,
-                split=planned.split.id,
-                position=position,
-                rule="S4",
-                advice="advance() must return a position after that of the split",
-            )
 
     # ---- tasks
 
@@ -402,50 +343,9 @@ def _where(offset: object) -> tuple[object, object]:
     return (offset.get("id", ""), offset.get("n")) if isinstance(offset, Mapping) else (None, None)
 
 
-class _Known(Mapping[str, Split]):
-    """All splits that must not come again: those being read, and those that were read."""
-
-    def __init__(self, unfinished: Mapping[str, Split], done: Mapping[str, Split]) -> None:
-        self._unfinished = unfinished
-        self._done = done
-
-    def __getitem__(self, split_id: str) -> Split:
-        found = self._unfinished.get(split_id)
-        return self._done[split_id] if found is None else found
-
-    def __contains__(self, split_id: object) -> bool:
-        return split_id in self._unfinished or split_id in self._done
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._unfinished
-        yield from self._done
-
-    def __len__(self) -> int:
-        return len(self._unfinished) + len(self._done)
-
-
-def _planned(split: Split, to: To, *, bounded: bool) -> Planned:
-    """Return a split planned up to `to`, which is its own end too where the source is bounded."""
-    if bounded and split.end is None and not isinstance(to, (Whole, Agreed)):
-        return Planned(split.slice(split.position, to), to)
-    return Planned(split, to)
-
-
 def _nonempty(offset: Offset) -> list[Planned]:
     return [planned for planned in offset.splits if not planned.empty]
 
 
 def _cuttable(planned: Planned) -> bool:
     return planned.to is not Agreed.AGREED
-
-
-def unknown_end(source: Source, split: Split) -> ConfigurationError:
-    """Return the error for a split whose end nobody knows before it is read, where that cannot be helped."""
-    return ConfigurationError(
-        "how far this split can be read now is not known, and a stream has to say it before it reads",
-        source=source.name,
-        split=split.id,
-        option="stateLocation",
-        advice="say it in latest(split), such as the newest id plus one, or now less a settling time; or give "
-        "stateLocation, where the attempts of a task agree on an end",
-    )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far splits can be read now, and that a plan stays within: never back, never beyond (S4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.microbatch.offset import Agreed, Planned, To, Whole
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+
+
+class Reach:
+    """Compares the positions of a source. Called on the planning thread.
+
+    Args:
+        source: Orders its positions (`order_key`).
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def planned(self, split: Split, latest: Position | None) -> Planned:
+        """Return the split planned as far as it goes now.
+
+        Args:
+            split: With its own end, if it has one.
+            latest: The present end, if anybody knows it.
+
+        Raises:
+            ConfigurationError: Nobody knows how far an open split of an unbounded source goes.
+        """
+        own, bounded = split.end, bool(self._source.bounded)
+        if latest is None:
+            if own is None and not bounded:
+                raise unknown_end(self._source, split)
+            return Planned(split, Whole.WHOLE if own is None else own)
+        if own is not None and (bounded or self.before(own, latest, split)):
+            return Planned(split, own)
+        return planned_to(split, latest, bounded=bounded)
+
+    def something(self, planned: Planned) -> bool:
+        """Whether there is something to read; an end that lags behind the position is none to go back to (S4)."""
+        position, to = planned.split.position, planned.to
+        if planned.empty or (position is None and to == 0 and not planned.ends):
+            return False
+        if position is None or to is None or isinstance(to, (Whole, Agreed)):
+            return True
+        return not self.before(to, position, planned.split)
+
+    def before(self, one: Position, other: Position, split: Split) -> bool:
+        """Whether one position of a split comes before another.
+
+        Raises:
+            ContractError: They cannot be compared.
+        """
+        try:
+            return bool(self._source.order_key(one) < self._source.order_key(other))
+        except TypeError as error:
+            raise ContractError(
+                f"the positions {one!r} and {other!r} cannot be compared",
+                source=self._source.name,
+                split=split.id,
+                rule="SPL-2",
+                advice="use one type for all positions of a split, or override order_key(position)",
+            ) from error
+
+    def check_within(self, taken: Sequence[Planned], there: Sequence[Planned]) -> None:
+        """Check that no split is taken further than it goes.
+
+        Raises:
+            ContractError: An author's `advance` went too far.
+        """
+        ends = {planned.split.id: planned.to for planned in there}
+        for planned in taken:
+            to, end = planned.to, ends[planned.split.id]
+            if to is None or end is None or to == end or isinstance(to, (Whole, Agreed)):
+                continue
+            if not isinstance(end, (Whole, Agreed)) and self.before(end, to, planned.split):
+                raise ContractError(
+                    f"the micro-batch would go on to {to!r}, beyond the end {end!r}",
+                    source=self._source.name,
+                    split=planned.split.id,
+                    rule="DIS-3",
+                    advice="advance() must return a position that is at most the end of the split it is given",
+                )
+
+    def check_forward(self, planned: Planned) -> None:
+        """Check that a plan does not go back (S4).
+
+        Raises:
+            ContractError: An author's `advance` did.
+        """
+        position, to = planned.split.position, planned.to
+        if position is None or to is None or isinstance(to, (Whole, Agreed)) or position == to:
+            return
+        if self.before(to, position, planned.split):
+            raise ContractError(
+                f"the micro-batch would go back to {to!r}",
+                source=self._source.name,
+                split=planned.split.id,
+                position=position,
+                rule="S4",
+                advice="advance() must return a position after that of the split",
+            )
+
+
+def planned_to(split: Split, to: To, *, bounded: bool) -> Planned:
+    """Return a split planned up to `to`, which is its own end too where the source is bounded."""
+    if bounded and split.end is None and not isinstance(to, (Whole, Agreed)):
+        return Planned(split.slice(split.position, to), to)
+    return Planned(split, to)
+
+
+class Known(Mapping[str, Split]):
+    """All splits that must not come again: those being read, and those that were read."""
+
+    def __init__(self, unfinished: Mapping[str, Split], done: Mapping[str, Split]) -> None:
+        self._unfinished = unfinished
+        self._done = done
+
+    def __getitem__(self, split_id: str) -> Split:
+        found = self._unfinished.get(split_id)
+        return self._done[split_id] if found is None else found
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._unfinished or split_id in self._done
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._unfinished
+        yield from self._done
+
+    def __len__(self) -> int:
+        return len(self._unfinished) + len(self._done)
+
+
+def unknown_end(source: Source, split: Split) -> ConfigurationError:
+    """Return the error for a split whose end nobody knows before it is read, where that cannot be helped."""
+    return ConfigurationError(
+        "how far this split can be read now is not known, and a stream has to say it before it reads",
+        source=source.name,
+        split=split.id,
+        option="stateLocation",
+        advice="say it in latest(split), such as the newest id plus one, or now less a settling time; or give "
+        "stateLocation, where the attempts of a task agree on an end",
+    )
