@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "sources": {"framework", "formats", "storage"},
     "spark": {"framework"},
     "looking": {"framework"},
-    "testkit": {"spark", "framework"},
+    "testkit": {"spark", "framework", "storage"},
 }
 FREE = {"", "cli"}
 

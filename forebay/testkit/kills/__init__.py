@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills processes of a streaming query at named points, and tells whether its rows arrived exactly once all the same.
+
+```python
+class KillableOrders(Killable, Orders): ...          # the source under test, with points in it
+
+kills = KillList(directory)
+kills.arm(Kill("plan-ends", "jvm", at=3), Kill("read-middle"))
+files = MicroBatchFiles(f"{directory}/rows", kills)  # the sink: frame.writeStream.foreachBatch(files)
+restart_until_done(start, kills)                     # start() starts the query, again after each kill that ended it
+assert kills.armed() == [] and sorted(files.rows()) == sorted(undisturbed.rows())
+```
+"""
+
+from __future__ import annotations
+
+from forebay.testkit.kills.killable import Killable
+from forebay.testkit.kills.points import POINTS, Kill, KillList
+from forebay.testkit.kills.restarting import restart_until_done, run_until_done
+from forebay.testkit.kills.sink import MicroBatchFiles
+
+__all__ = ["POINTS", "Kill", "KillList", "Killable", "MicroBatchFiles", "restart_until_done", "run_until_done"]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts points into any source, and into the framework of each process that works for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
+from forebay.framework.microbatch.streaming import StreamPlanner
+from forebay.framework.microbatch.task import Delivered, ReadTask
+from forebay.framework.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.options import option
+from forebay.storage.state_store import LocalStateStore
+from forebay.testkit.kills.points import KillList
+
+_PLANNING: Final = {
+    "latest": ("plan-begins", "plan-ends"),
+    "tasks": ("tasks-begin", "tasks-end"),
+    "commit": ("commit-begins", "commit-ends"),
+}
+
+_hooked: list[KillList] = []
+_plans: list[bool] = []
+"""Not empty where a stream's planner works: what is written to the state location there is no claim."""
+
+
+class Killable(Source):
+    """Mixed in before a source: `class KillableOrders(Killable, Orders)`. Not for production.
+
+    Wherever such a source is made or unpickled, that process gets the points: hooks in the framework's planner, tasks
+    and state store, and in this source's enumerator. The code that runs otherwise knows nothing of it.
+    """
+
+    kills: str = option(doc="the directory of the kill list")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _hook(self.kills)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        _hook(self.kills)
+
+    def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator | DiscoveryEnumerator:
+        """Make the source's own enumerator, with points in it."""
+        enumerator = super().create_enumerator(context)  # type: ignore[safe-super]  # of the class mixed with
+        if isinstance(enumerator, DiscoveryEnumerator):
+            # On the object: a wrapper would have to forward all that the class may have.
+            _around(enumerator, "discover", None, "discovered")
+            _around(enumerator, "latest", None, "ends-known")
+        return enumerator
+
+
+def _meet(point: str) -> None:
+    _hooked[-1].meet(point)
+
+
+def _hook(directory: str) -> None:
+    """Put points into the framework of this process, once; a later source changes only the list."""
+    first = not _hooked
+    if first or _hooked[-1].directory != directory:
+        _hooked[:] = [KillList(directory)]
+    if not first:
+        return
+    for name, (before, after) in _PLANNING.items():
+        _around(StreamPlanner, name, before, after, first=_note_planner)
+    _hook_store()
+    _hook_tasks()
+
+
+def _note_planner() -> None:
+    if not _plans:
+        _plans.append(True)
+
+
+def _hook_store() -> None:
+    put = LocalStateStore.put_if_absent
+
+    def put_if_absent(self: LocalStateStore, name: str, data: bytes) -> bool:
+        _meet("state-begins" if _plans else "claim-begins")
+        written = put(self, name, data)
+        _meet("state-written" if _plans else "claim-made")
+        return written
+
+    setattr(LocalStateStore, "put_if_absent", put_if_absent)  # noqa: B010 - a class is patched on purpose
+
+
+def _hook_tasks() -> None:
+    from forebay.spark import batch
+
+    run_task = vars(batch)["run_task"]
+
+    def run(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Delivered, None, None]:
+        _meet("read-begins")
+        point = "read-first"
+        with contextlib.closing(run_task(task, runtime=runtime)) as running:
+            for delivered in running:
+                _meet(point)
+                yield delivered
+                point = "read-middle"
+        _meet("read-ends")
+
+    vars(batch)["run_task"] = run
+
+
+def _around(
+    owner: object, name: str, before: str | None, after: str, *, first: Callable[[], None] | None = None
+) -> None:
+    """Replace a method of a class or of an object by one that comes to points before and after."""
+    method = getattr(owner, name)
+
+    def around(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes
+        if first is not None:
+            first()
+        if before is not None:
+            _meet(before)
+        result = method(*args, **kwargs)
+        _meet(after)
+        return result
+
+    setattr(owner, name, around)

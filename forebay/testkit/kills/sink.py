@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sink that shows whether every row of a stream arrived exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from forebay.errors import ContractError
+from forebay.testkit.kills.points import KillList
+
+
+class Frame(Protocol):
+    """What the sink uses of a DataFrame."""
+
+    def collect(self) -> Sequence[tuple[object, ...]]:
+        """Return the rows."""
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+
+
+class MicroBatchFiles:
+    """For `foreachBatch`: one file per micro-batch, written whole and replaced by a replay, so replays double nothing.
+
+    It reads each micro-batch twice, as users do, and holds that every read of a micro-batch, in whatever process
+    and after whatever restart, brings the same rows.
+
+    Args:
+        directory: Where; made when it is needed.
+        kills: The points `sink-begins` and `sink-written` are in here.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], kills: KillList | None = None) -> None:
+        self._root = Path(directory)
+        self._kills = kills
+
+    def __call__(self, frame: Frame, micro_batch: int) -> None:
+        """Write one micro-batch. Called by Spark in the driver's process, on a thread of the query.
+
+        Raises:
+            ContractError: Two reads of the micro-batch brought different rows.
+        """
+        self._meet("sink-begins")
+        counted = frame.count()
+        texts = sorted(json.dumps(list(row), default=str) for row in frame.collect())
+        if counted != len(texts):
+            raise _differs(micro_batch, f"one action read {counted} rows, the next one {len(texts)}")
+        self._root.mkdir(parents=True, exist_ok=True)
+        path = self._root / f"{micro_batch:08}"
+        if path.exists() and (before := path.read_text().splitlines()) != texts:
+            lost, new = sorted(set(before) - set(texts)), sorted(set(texts) - set(before))
+            raise _differs(
+                micro_batch,
+                f"it held {len(before)} rows, and its replay has {len(texts)}; gone: {lost[:3]}, new: {new[:3]}",
+            )
+        temporary = self._root / f".{micro_batch}.{os.getpid()}"
+        temporary.write_text("".join(f"{text}\n" for text in texts))
+        temporary.replace(path)
+        self._meet("sink-written")
+
+    def rows(self) -> list[str]:
+        """Return all rows, sorted, each as JSON."""
+        return sorted(line for path in self._files() for line in path.read_text().splitlines())
+
+    def micro_batches(self) -> int:
+        """Return how many micro-batches were written."""
+        return len(self._files())
+
+    def _files(self) -> list[Path]:
+        return sorted(self._root.glob("[0-9]*"))
+
+    def _meet(self, point: str) -> None:
+        if self._kills is not None:
+            self._kills.meet(point)
+
+
+def _differs(micro_batch: int, what: str) -> ContractError:
+    return ContractError(
+        f"two reads of micro-batch {micro_batch} differ: {what}",
+        rule="S6",
+        advice="a read must be a function of its slices alone: end exactly at split.end, in the same order each time",
+    )
