@@ -32,6 +32,7 @@ from forebay.framework.microbatch.offset import (
 from forebay.framework.microbatch.packing import OPEN_COST, count_partitions, cut, pack
 from forebay.framework.microbatch.pinned import Pinned
 from forebay.framework.microbatch.reach import Known, Reach, planned_to, unknown_end
+from forebay.framework.microbatch.reports import Report
 from forebay.framework.microbatch.supply import Supply
 from forebay.framework.microbatch.task import ReadTask
 from forebay.framework.runtime import Runtime
@@ -95,7 +96,7 @@ class StreamPlanner:
         self._target: dict[str, To] | None = None
         self._nothing_until = float("-inf")
         self._planned_at = runtime.clock.monotonic()
-        self._report: dict[str, Json] = {}
+        self._report = Report(source.name, supply)
 
     # ---- what a host calls
 
@@ -166,7 +167,7 @@ class StreamPlanner:
 
     def report(self) -> dict[str, Json]:
         """Return where the query stands, from memory (S12)."""
-        return self._report
+        return self._report.payload()
 
     def close(self) -> None:
         """Free what the source holds."""
@@ -335,7 +336,9 @@ class StreamPlanner:
         return pack(parts, [enumerator.size(one) for one in parts], partitions)
 
     def _describe(self, there: Sequence[Planned], taken: Sequence[Planned]) -> None:
-        self._report = {"n": self._at.n, "splits": len(self._open), "behind": len(there), "taken": len(taken)}
+        planning = bool(taken) or self._at.n == BEFORE_FIRST
+        n = self._at.n + 1 if planning else self._at.n
+        self._report.update(n, there, taken, splits=len(self._open), done=len(self._done))
 
 
 def _where(offset: object) -> tuple[object, object]:
