@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often the outside is asked, how much a micro-batch takes, and when the author hears what is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.split import Split
+from forebay.options import Duration
+
+
+def open_splits(*names):
+    return [Split(name, 0) for name in names]
+
+
+@pytest.fixture
+def two(outside):
+    return outside(open_splits("a", "b"), {"a": 10, "b": 4})
+
+
+def rows(turn):
+    return {split_id: end - start for split_id, (start, end) in turn.items()}
+
+
+def poll(run, seconds, rate=90):
+    """Ask as often as an idle Spark does; return how many new offsets there were."""
+    found = 0
+    for _ in range(int(seconds * rate)):
+        run.wait(1 / rate)
+        found += run.turn() is not None
+    return found
+
+
+# ---- S7: idle queries
+
+
+def test_s7_an_idle_query_asks_the_outside_seldom(query, two):
+    """S7: 90 polls a second, but one look a second where looking costs nothing."""
+    run = query(two)
+    run.turn()
+    two.calls.clear()
+    assert poll(run, 60) == 0
+    assert 55 <= two.count("discover") <= 61
+    assert 55 <= two.count("latest") <= 61
+    assert two.count("committed") == 1
+
+
+def test_s7_a_dear_look_is_taken_at_most_every_ten_seconds(query, two):
+    """S7: twenty times as long as it took, and ten seconds at most."""
+    run = query(two)
+    run.turn()
+    for takes, fewest, most in ((0.2, 12, 15), (2.0, 4, 6)):
+        two.takes = takes
+        run.wait()
+        run.turn()
+        two.calls.clear()
+        until = two.clock.monotonic() + 60
+        while two.clock.monotonic() < until:
+            poll(run, 1)
+        assert fewest <= two.count("discover") <= most
+
+
+def test_s7_the_user_says_how_often(query, two):
+    """S7: refreshInterval is for ends, discoveryInterval for splits."""
+    run = query(two, refresh_interval=Duration(0.5), discovery_interval=Duration(20.0))
+    run.turn()
+    two.calls.clear()
+    poll(run, 60)
+    assert 115 <= two.count("latest") <= 121
+    assert two.count("discover") in (2, 3)
+
+
+def test_s7_a_trigger_of_an_hour_sees_what_is_there_now(query, two):
+    """S7: what is older than its interval is asked for in the call itself."""
+    run = query(two)
+    run.turn()
+    two.ends["a"] = 500
+    two.splits.append(Split("c", 0))
+    two.ends["c"] = 1
+    run.wait(3600)
+    assert rows(run.turn()) == {"a": 490, "c": 1}
+
+
+def test_s7_while_there_is_more_to_read_nobody_is_asked_more_often(query, two):
+    """S7: a backlog is worked off from memory."""
+    two.ends["a"] = 1000
+    run = query(two, max_rows_per_trigger=10)
+    two.calls.clear()
+    assert len(run.turns(80)) == 80
+    assert (two.count("discover"), two.count("latest")) == (1, 1)
+
+
+def test_s7_a_bounded_source_that_is_read_is_asked_nothing(query, outside):
+    """S7: there is nothing more to come."""
+    there = outside([Split("a"), Split("b", 0)], {"b": 5})
+    run = query(there, query.bounded)
+    run.turns()
+    there.calls.clear()
+    assert poll(run, 30) == 0
+    assert there.calls == []
+
+
+def test_a_failing_discovery_backs_off(query, two):
+    run = query(two, retries=0)
+    run.turn()
+    two.calls.clear()
+    two.fail["discover"] = 10**9
+    poll(run, 120)
+    assert 10 <= two.count("discover") <= 40
+
+
+# ---- S16: limits
+
+
+def test_s16_a_backlog_takes_exactly_as_many_micro_batches_as_the_limit_says(query, outside):
+    """S16: no more, no fewer, none above the limit, and each split its share."""
+    there = outside(open_splits("a", "b", "c"), {"a": 101, "b": 11, "c": 1})
+    turns = query(there, max_rows_per_trigger=10).turns()
+    assert [sum(rows(turn).values()) for turn in turns] == [10] * 11 + [3]
+    assert any("c" in turn for turn in turns[:3])
+
+
+def test_s16_two_busy_splits_on_alternate_turns_do_not_starve_a_third(query, outside):
+    """S16: going round by the number of the micro-batch gives the third nothing, for ever."""
+    there = outside(open_splits("a", "x", "b"), {"a": 0, "x": 0, "b": 0})
+    run = query(there, max_rows_per_trigger=1, refresh_interval=Duration(0.0))
+    run.turn()
+    there.ends["x"] = 20
+    got = []
+    for turn in range(40):
+        there.ends["a" if turn % 2 else "b"] += 1
+        got.extend(run.turn())
+    assert got.count("x") >= 10
+
+
+def test_s16_more_splits_than_fit_into_a_memory_are_all_read(query, outside):
+    """S16: splits that go on are in every offset anyway; none beyond the 400th may starve."""
+    names = [f"s{number:04}" for number in range(1000)]
+    there = outside(open_splits(*names), dict.fromkeys(names, 3))
+    assert sorted(query(there).turn()) == names
+
+
+def test_s16_the_queue_survives_a_restart(query, outside):
+    """S16: who waited longest is in the offset, so killing the planner starves nobody."""
+    names = ["a", "b", "c", "d"]
+    there = outside(open_splits(*names), dict.fromkeys(names, 100))
+    run = query(there, max_rows_per_trigger=1)
+    got = []
+    for _ in range(8):
+        got.extend(run.turn())
+        run.restart()
+    assert got == names * 2
+
+
+def test_s16_a_limit_of_rows_where_positions_are_no_rows_is_refused_by_name(query, outside):
+    """S16: before the first micro-batch, whatever there is to read."""
+    with pytest.raises(ConfigurationError) as caught:
+        query(outside([Split("a", "x")], {"a": "y"}), max_rows_per_trigger=5).turn()
+    assert caught.value.option == "maxRowsPerTrigger"
+
+
+# ---- minimum rows and the delay
+
+
+def test_a_micro_batch_waits_for_its_minimum_of_rows_but_not_for_ever(query, two):
+    run = query(two, min_rows_per_trigger=10, max_trigger_delay=Duration(60.0))
+    assert rows(run.turn()) == {"a": 10, "b": 4}, "the first one does not wait"
+    two.ends["a"] = 19
+    assert poll(run, 50) == 0
+    two.ends["b"] = 5
+    run.wait(2)
+    assert rows(run.turn()) == {"a": 9, "b": 1}
+    two.ends["a"] = 20
+    assert poll(run, 59) == 0
+    assert poll(run, 3) == 1
+
+
+def test_while_waiting_for_rows_the_outside_is_asked_seldom(query, two):
+    run = query(two, min_rows_per_trigger=10, max_trigger_delay=Duration(600.0))
+    run.turn()
+    two.ends["a"] = 11
+    two.calls.clear()
+    assert poll(run, 30) == 0
+    assert two.count("latest") <= 31
+
+
+def test_s17_minimum_rows_mean_nothing_to_a_run_that_ends(query, two):
+    """S17: under AvailableNow and Once everything there is comes."""
+    for how in ("now", "once"):
+        run = query(two, min_rows_per_trigger=1000)
+        run.turn()
+        two.ends["a"] += 1
+        run.restart()
+        run.wait()
+        if how == "now":
+            run.planner.prepare_available_now()
+        assert rows(run.turn(limited=how == "now")) == {"a": 1}
+
+
+def test_a_minimum_of_rows_where_positions_are_no_rows_is_refused_by_name(query, outside):
+    there = outside([Split("a", "x")], {"a": "y"})
+    run = query(there, min_rows_per_trigger=5)
+    run.turn()
+    there.ends["a"] = "z"
+    run.wait()
+    with pytest.raises(ConfigurationError) as caught:
+        run.turn()
+    assert caught.value.option == "minRowsPerTrigger"
+
+
+# ---- S17: runs that end
+
+
+def test_s17_an_available_now_run_ends_at_what_there_was_when_it_began(query, two):
+    """S17: while a writer writes, splits appear and a limit makes many micro-batches."""
+    run = query(two, max_rows_per_trigger=3)
+    run.planner.prepare_available_now()
+    there = dict(two.ends)
+    read = dict.fromkeys(there, 0)
+    while (turn := run.turn()) is not None:
+        for split_id, count in rows(turn).items():
+            read[split_id] += count
+        two.ends = {split_id: end + 7 for split_id, end in two.ends.items()}
+        two.splits.append(Split(f"new-{len(two.splits)}", 0))
+        run.wait()
+    assert read == there
+    assert len(run.log) == 5
+
+
+def test_s17_its_target_comes_from_a_look_of_its_own(query, two):
+    """S17: what is remembered of before is too old, however young."""
+    run = query(two)
+    run.turn()
+    two.ends["a"] = 12
+    two.splits.append(Split("c", 0))
+    two.ends["c"] = 2
+    run.planner.prepare_available_now()
+    assert rows(run.turn()) == {"a": 2, "c": 2}
+    assert run.turn() is None
+
+
+@pytest.mark.parametrize("what", ["discover", "latest"])
+def test_s17_a_look_that_fails_is_an_error(query, two, what):
+    """S17: a run that ends having seen nothing would look like one that was complete."""
+    run = query(two, retries=0)
+    run.turn()
+    run.restart()
+    run.planner.prepare_available_now()
+    two.fail[what] = 1
+    with pytest.raises(RetriableError):
+        run.turn()
+
+
+def test_once_takes_everything_whatever_the_limits(query, two):
+    run = query(two, max_rows_per_trigger=1, max_files_per_trigger=1)
+    assert rows(run.turn(limited=False)) == {"a": 10, "b": 4}
+    assert run.turn(limited=False) is None
+
+
+# ---- S19: what is told, and when
+
+
+def test_s19_ends_are_told_at_commit_or_in_a_later_run(query, outside):
+    """S19: what cannot be repeated waits until nothing replays the micro-batch."""
+    there = outside([Split("a", 0, 5), Split("b", 0, 9)], {"a": 5, "b": 3})
+    run = query(there)
+    run.turn()
+    assert run.turn() is None
+    assert there.count("finished") == 0, "asked from, n is done; but it may be replayed"
+    run.planner.commit(run.log[0])
+    run.planner.commit(run.log[0])
+    assert there.told("finished") == [["a"]]
+    run.restart()
+    run.turn()
+    assert there.told("finished") == [["a"], ["a"]], "a later run tells again, for the first may have died just then"
+
+
+def test_s19_a_replay_may_be_replayed_again(query, outside):
+    """S19: a run that begins with a replay of n tells of n only at its commit."""
+    there = outside([Split("a", 0, 5), Split("b", 0, 9)], {"a": 5, "b": 9})
+    run = query(there, max_files_per_trigger=1)
+    run.turns()
+    run.restart()
+    run.read(run.log[0], run.log[1])
+    assert run.turn() is None
+    assert there.told("finished") == [["a"]]
+    run.planner.commit(run.log[1])
+    assert there.told("finished") == [["a"], ["b"]]
+
+
+def test_s19_harmless_news_is_told_when_the_next_one_is_planned(query, two):
+    """S19: group offsets may be told twice, and early."""
+    run = query(two)
+    run.turn()
+    assert two.count("committed") == 0
+    run.turn()
+    run.turn()
+    assert two.told("committed") == [{"a": 10, "b": 4}]
+
+
+def test_trap_7_the_last_micro_batch_of_a_run_is_told_without_a_commit(query, two):
+    """Trap 7: commit of the last one never comes, the next look does."""
+    run = query(two)
+    run.planner.prepare_available_now()
+    run.turns()
+    assert two.told("committed") == [{"a": 10, "b": 4}]
+
+
+def test_trouble_after_a_micro_batch_never_ends_the_query(query, outside, caplog):
+    there = outside([Split("a", 0, 5), Split("b", 0)], {"a": 5, "b": 3})
+    run = query(there, retries=0)
+    run.turn()
+    there.fail.update(finished=1, committed=1)
+    run.planner.commit(run.log[0])
+    assert run.turn() is None
+    assert caplog.text.count("work after the micro-batch failed") == 2
+    there.ends["b"] = 4
+    run.wait()
+    assert rows(run.turn()) == {"b": 1}
+    run.planner.commit({"not": "ours"})
+
+
+def test_close_closes_the_author(query, two):
+    run = query(two)
+    run.turn()
+    run.planner.close()
+    assert two.count("close") == 1
