@@ -63,6 +63,7 @@ class FileIndex:
         partition_values: For each file, the values as Arrow scalars; files of one directory share them.
         left_out: Data files below the paths that are not read, because Spark would not: without partition columns
             files in nested directories, with them files outside the partition directories. For a warning.
+        sinks: The directories below the paths that a Spark stream writes to.
     """
 
     files: tuple[FileStatus, ...]
@@ -70,6 +71,7 @@ class FileIndex:
     partition_texts: tuple[tuple[str, ...], ...]
     partition_values: tuple[tuple[pa.Scalar, ...], ...]
     left_out: tuple[str, ...]
+    sinks: tuple[str, ...] = ()
 
 
 def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> FileIndex:
@@ -112,6 +114,7 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
         tuple(found.texts.get(folders[file.path], ()) for file in files),
         tuple(found.values.get(folders[file.path], ()) for file in files),
         tuple(left_out),
+        leaves.sinks,
     )
 
 

@@ -27,11 +27,13 @@ class Leaves:
         directories: The directories the paths named, globs replaced by what they matched.
         root_files: The files the paths named themselves.
         files: Every file that is not hidden, once each, by path.
+        sinks: The directories that a Spark stream writes to: a log says which of their files count.
     """
 
     directories: tuple[str, ...]
     root_files: tuple[str, ...]
     files: tuple[FileStatus, ...]
+    sinks: tuple[str, ...] = ()
 
 
 def is_hidden(name: str) -> bool:
@@ -69,6 +71,7 @@ def find_leaves(paths: Sequence[str], *, options: StorageOptions = NO_OPTIONS, i
     directories: dict[str, None] = {}
     root_files: dict[str, None] = {}
     files: dict[str, FileStatus] = {}
+    sinks: list[str] = []
     for path in paths:
         store = store_for(path, options, ignore_missing=ignore_missing)
         for root in _roots(store, path):
@@ -79,11 +82,11 @@ def find_leaves(paths: Sequence[str], *, options: StorageOptions = NO_OPTIONS, i
                 found: Iterable[FileStatus] = () if is_hidden(root.name) else (root,)
             else:
                 directories[root.path] = None
-                found = _below(store, root.path, ignore_missing)
+                found = _below(store, root.path, ignore_missing, sinks)
             for file in found:
                 files.setdefault(file.path, file)
     ordered = tuple(files[path] for path in sorted(files))
-    return Leaves(tuple(directories), tuple(root_files), ordered)
+    return Leaves(tuple(directories), tuple(root_files), ordered, tuple(dict.fromkeys(sinks)))
 
 
 def _roots(store: Store, path: str) -> list[FileStatus | Directory]:
@@ -126,7 +129,7 @@ def _matches(store: Store, place: Place, parts: tuple[str, ...]) -> list[FileSta
     return result
 
 
-def _below(store: Store, root: str, ignore_missing: bool) -> list[FileStatus]:
+def _below(store: Store, root: str, ignore_missing: bool, all_sinks: list[str]) -> list[FileStatus]:
     files: list[FileStatus] = []
     sinks: list[str] = []
     store.prefetch(root)
@@ -147,6 +150,7 @@ def _below(store: Store, root: str, ignore_missing: bool) -> list[FileStatus]:
                 sinks.append(directory)
             else:
                 waiting.append(child)
+    all_sinks += sinks
     return _only_committed(store, files, sinks, ignore_missing) if sinks else files
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -71,6 +73,26 @@ class LocalStore:
                 raise FileNotFoundError(path) from error
             raise translated(error, path) from error
 
+    def delete(self, path: str) -> None:
+        """Delete a file; see `Store.delete`."""
+        try:
+            Path(path).unlink(missing_ok=True)
+        except OSError as error:
+            raise translated(error, path, "delete") from error
+
+    def move(self, path: str, target: str) -> None:
+        """Rename a file, or copy and delete it where the target is on another disk; see `Store.move`."""
+        try:
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                Path(path).replace(target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                _move_between_disks(path, target)
+        except OSError as error:
+            raise translated(error, path, "move") from error
+
     def _add(self, entry: os.DirEntry[str], directories: list[str], files: list[FileStatus]) -> None:
         if not entry.name.isascii():
             _check_text(entry)
@@ -89,6 +111,18 @@ class LocalStore:
             return
         if stat.S_ISREG(found.st_mode):
             files.append(FileStatus(entry.path, found.st_size, found.st_mtime_ns))
+
+
+def _move_between_disks(path: str, target: str) -> None:
+    """Copy beside the target first: under its own name there is never half a file."""
+    half = Path(f"{target}.{uuid.uuid4().hex}.tmp")
+    try:
+        shutil.copy2(path, half)
+        half.replace(target)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise
+    Path(path).unlink()
 
 
 def translated(error: OSError, path: str, doing: str = "read") -> ForebayError:

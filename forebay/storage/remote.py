@@ -114,6 +114,24 @@ class RemoteStore:
             raise self._translated(error, path) from error
         return cast("BinaryIO", _Guarded(stream, lambda error: self._translated(error, path)))
 
+    def delete(self, path: str) -> None:
+        """Delete a file; see `Store.delete`."""
+        try:
+            self._fs.rm_file(self._inner(path))
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._translated(error, path, "delete") from error
+
+    def move(self, path: str, target: str) -> None:
+        """Copy a file within the store and delete the first one, or rename it; see `Store.move`."""
+        try:
+            inner = self._inner(target)
+            self._fs.makedirs(posixpath.dirname(inner), exist_ok=True)
+            self._fs.mv(self._inner(path), inner)
+        except Exception as error:
+            raise self._translated(error, path, "move") from error
+
     def _listed(self, path: str) -> dict[str, Mapping[str, Any] | None] | None:
         inner = self._inner(path)
         try:
@@ -134,16 +152,17 @@ class RemoteStore:
         own = first[1] if "://" not in first[0] else first[0]
         return str(self._fs._strip_protocol(own))  # noqa: SLF001 (fsspec has no public name for it)
 
-    def _translated(self, error: Exception, path: str) -> ForebayError:
+    def _translated(self, error: Exception, path: str, doing: str = "read") -> ForebayError:
         """The error of ours for whatever a store's library raised; secrets taken out of its text."""
         if isinstance(error, ForebayError):
             return error
         said = self._options.redact(f"{type(error).__name__}: {error}")
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             return ConfigurationError(
-                f"no permission to read {path!r} ({said})",
+                f"no permission to {doing} {path!r} ({said})",
                 option="path",
-                advice="give credentials that may list and read it, as storage options or as the store's own tools do",
+                advice=f"give credentials that may list and {doing} it, as storage options or as the store's own tools "
+                "do",
             )
         if isinstance(error, ValueError | TypeError | NotImplementedError | ImportError):
             return ConfigurationError(

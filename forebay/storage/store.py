@@ -71,6 +71,22 @@ class Store(Protocol):
             RetriableError: The store did not answer.
         """
 
+    def delete(self, path: str) -> None:
+        """Delete a file; that it is gone already does not matter.
+
+        Raises:
+            ConfigurationError: No permission.
+            RetriableError: The store did not answer.
+        """
+
+    def move(self, path: str, target: str) -> None:
+        """Give a file another path in this store, whose directories are made; a file that is there is replaced.
+
+        Raises:
+            ConfigurationError: No permission, or the store cannot do it.
+            RetriableError: The store did not answer, or the file is gone.
+        """
+
 
 class Place(NamedTuple):
     """A path as a listing works with it: the root to start from, and the names below it, which may hold globs.

@@ -101,8 +101,7 @@ class StoredFile:
     def _check(self, now: FileStatus) -> None:
         if not self.status.same_file(now):
             raise DataError(
-                f"the file {self.path!r} has changed since it was listed "
-                f"(then {_shown(self.status)}; now {_shown(now)})",
+                changed(self.status, now, "listed"),
                 advice="write new files instead of changing old ones, and start the read again",
             )
 
@@ -111,6 +110,11 @@ class StoredFile:
             f"the file {self.path!r} is gone since it was listed",
             advice="start the read again, or set ignoreMissingFiles=true to go on without such files",
         )
+
+
+def changed(then: FileStatus, now: FileStatus, doing: str) -> str:
+    """Return the sentence that says how a file has changed since it was listed or read."""
+    return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"
 
 
 def _of_stream(path: str, stream: BinaryIO) -> FileStatus:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
-from forebay.sources.files.source import FileSource, FileSplit
+from forebay.sources.files.source import FileSource
+from forebay.sources.files.split import FileSplit
 
 __all__ = ["FileSource", "FileSplit"]

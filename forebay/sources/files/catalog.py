@@ -52,6 +52,9 @@ NAMES = tuple(_FORMATS)
 FIXED = ("text",)
 """Formats whose schema is known without a file."""
 
+COUNT_ROWS = frozenset({"parquet"})
+"""Formats whose positions are rows; those of the others are bytes."""
+
 ELSEWHERE = {
     name: f": this release does not read it; Spark's own reader does: spark.read.format({name!r})"
     for name in ("avro", "binaryfile", "orc", "xml")

@@ -53,6 +53,25 @@ def metadata_value(status: FileStatus, start: int, length: int, data_type: pa.Da
     return pa.scalar(values, data_type)
 
 
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with nulls allowed everywhere, also inside nested types."""
+    return pa.schema([_nullable(field) for field in schema], schema.metadata)
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_type(field.type)).with_nullable(True)
+
+
+def _nullable_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_nullable(kind.field(number)) for number in range(kind.num_fields)])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(kind.key_field.with_type(_nullable_type(kind.key_type)), _nullable(kind.item_field))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_nullable(kind.value_field))
+    return kind
+
+
 def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
     """Return the schema of a table. A partition column that is also in the files remembers what it is there.
 

@@ -11,14 +11,14 @@ from functools import cached_property
 
 from forebay.formats.base import FileFormat
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.microbatch.packing import OPEN_COST
 from forebay.framework.split import Split
 from forebay.sources.files.columns import METADATA
-from forebay.sources.files.source import FileSource, FileSplit
+from forebay.sources.files.source import FileSource
+from forebay.sources.files.split import FileSplit
+from forebay.storage.file_index import FileIndex
 
 _log = logging.getLogger(__name__)
-
-OPEN_COST = 4 << 20
-"""Bytes that could be read in the time it takes to open a file: the default of `spark.sql.files.openCostInBytes`."""
 
 
 class FileEnumerator(DiscoveryEnumerator):
@@ -30,6 +30,7 @@ class FileEnumerator(DiscoveryEnumerator):
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
+        self._warned = False
 
     @cached_property
     def _format(self) -> FileFormat:
@@ -41,13 +42,7 @@ class FileEnumerator(DiscoveryEnumerator):
         index = self._source.list()
         if index.files:
             _ = self._format  # files of no one format, and wrong options, are errors of planning
-        if index.left_out:
-            _log.warning(
-                "%d files are not read, for Spark would not either: they lie beside the partition directories or "
-                "deeper than the path, such as %s; set recursiveFileLookup=true to read them",
-                len(index.left_out),
-                index.left_out[0],
-            )
+        self._warn_left_out(index)
         names = index.partition_schema.names
         return Discovered(
             [
@@ -63,6 +58,16 @@ class FileEnumerator(DiscoveryEnumerator):
                 if file.size
             ]
         )
+
+    def _warn_left_out(self, index: FileIndex) -> None:
+        if index.left_out and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%d files are not read, for Spark would not either: they lie beside the partition directories or "
+                "deeper than the path, such as %s; set recursiveFileLookup=true to read them",
+                len(index.left_out),
+                index.left_out[0],
+            )
 
     def size(self, split: Split) -> int | None:
         """Return the bytes of the file or slice."""

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file source and its splits."""
+"""The file source: its options, and what a host asks of it."""
 
 from __future__ import annotations
 
 import copy
 import difflib
-import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, DataError
+from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumeratorContext
@@ -21,9 +19,13 @@ from forebay.framework.reader import SourceReaderContext
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
-from forebay.options import ByteSize, OptionSpec, Secret, class_options, option
+from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.sources.files import catalog
-from forebay.sources.files.columns import METADATA, is_metadata_type, metadata_type, with_partitions
+from forebay.sources.files.cleaning import check_cleaning
+from forebay.sources.files.columns import METADATA, is_metadata_type, metadata_type, nullable
+from forebay.sources.files.inference import inferred_schema, told_by_files, told_by_paths, untold
+from forebay.sources.files.split import FileSplit
+from forebay.sources.files.store_arguments import store_arguments
 from forebay.storage.file_index import FileIndex, ListOptions, list_files
 from forebay.storage.file_status import FileStatus
 from forebay.storage.storage_options import StorageOptions
@@ -34,31 +36,6 @@ if TYPE_CHECKING:
 else:
     # Kept as texts: what "1" or "TRUE" means, only the format knows.
     FormatOptions = dict[str, str]
-
-
-class FileSplit(Split):
-    """One file, as it was listed. The position is what its format says: a byte offset, or a row index.
-
-    Args:
-        size: Bytes of the whole file.
-        modified_at: Nanoseconds since 1970 of the last change; 0 where the store does not say.
-        etag: The store's own mark of the content, if it has one.
-        partitions: Names and raw texts of the partition columns, outermost first.
-        weight: Estimated bytes of a slice; None for the whole file.
-        block: First byte and length of a slice as `_metadata` shows them; None where nothing shows them.
-    """
-
-    size: int
-    modified_at: int
-    etag: str | None = None
-    partitions: tuple[tuple[str, str], ...] = ()
-    weight: int | None = None
-    block: tuple[int, int] | None = None
-
-    @property
-    def status(self) -> FileStatus:
-        """The file as it was listed: what a reader checks it against."""
-        return FileStatus(self.id, self.size, self.modified_at, self.etag)
 
 
 class FileSource(Source):
@@ -84,6 +61,22 @@ class FileSource(Source):
     ignore_corrupt_files: bool = option(default=False, doc="keep what could be read of a damaged file, and go on")
     max_partition_bytes: ByteSize = option(default="128m", doc="most bytes of a file in one slice")
     time_zone: str = option(default="UTC", doc="zone of times without one; on Spark the session's by default")
+    latest_first: bool = option(
+        default=False, may_change=False, doc="a stream takes the newest files first; then `maxFileAge` does not hold"
+    )
+    max_file_age: Duration = option(
+        default="7d", doc="a stream passes over files that are older by this than the newest one it has taken"
+    )
+    file_name_only: bool = option(
+        default=False, doc="a stream takes files of the same name for the same file, whatever their directories"
+    )
+    on_changed_file: Literal["error", "ignore", "reread"] = option(
+        default="error", doc="what a stream does with a file that changed after it was read"
+    )
+    clean_source: Literal["off", "delete", "archive"] = option(
+        default="off", doc="what a stream does with files it has read to their end"
+    )
+    source_archive_dir: str | None = option(default=None, doc="where `cleanSource=archive` moves files")
     storage: dict[str, Secret] = option(
         default_factory=dict, prefix="storage.", doc="arguments of the store of a URL, for fsspec"
     )
@@ -116,7 +109,8 @@ class FileSource(Source):
             raise ConfigurationError(
                 "no path is given", source=self.name, option="path", advice='give path="…", or load("…")'
             )
-        if self.file_format is None and self._told_format() is None:
+        check_cleaning(self)
+        if self.file_format is None and told_by_paths(self) is None:
             catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
         else:
             self.format()
@@ -148,12 +142,12 @@ class FileSource(Source):
             ConfigurationError: It is unknown, or the files do not agree on one.
             RetriableError: A store did not answer.
         """
-        chosen = self.file_format or self._told_format()
+        chosen = self.file_format or told_by_paths(self)
         if chosen is None:
             if not self._found:
                 files = self.list().files
                 if not self._found:
-                    raise self._untold(files)
+                    raise untold(self, files)
             return self._found["format"]
         name = chosen.lower()
         if name in catalog.NAMES:
@@ -192,14 +186,19 @@ class FileSource(Source):
                     option="schema",
                     advice="leave it out of the schema and set includeMetadata=true",
                 )
-        return self._with(_schema=schema)
+        # As Spark does for files: nobody checked what is in them when they were written (SPARK-28651).
+        return self._with(_schema=nullable(schema))
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
         """Return this source reading only these columns: others are not decoded."""
         return self._with(_columns=columns)
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make the enumerator that lists and slices."""
+        """Make the enumerator that lists and slices; in a stream one that lists again and again."""
+        if context.streaming:
+            from forebay.sources.files.stream_enumerator import FileStreamEnumerator
+
+            return FileStreamEnumerator(self, context.clock)
         from forebay.sources.files.enumerator import FileEnumerator
 
         return FileEnumerator(self)
@@ -212,7 +211,7 @@ class FileSource(Source):
 
     def full_schema(self) -> pa.Schema:
         """Return the schema before columns were chosen; settled by a host before anything is read."""
-        return self._schema if self._schema is not None else self._inferred()
+        return self._schema if self._schema is not None else inferred_schema(self)
 
     def list(self) -> FileIndex:
         """Look at the stores and return the files there are.
@@ -237,10 +236,14 @@ class FileSource(Source):
                 storage=self.storage_options(),
             ),
         )
-        told = {catalog.format_of_path(file.path) for file in _with_content(index.files)}
-        if len(told) == 1 and (name := told.pop()) is not None:
+        if (name := told_by_files(index.files)) is not None:
             self._found.setdefault("format", name)
         return index
+
+    def told_by(self, path: str) -> None:
+        """Learn the format from a file that was planned, unless it is known: nothing need be listed for it then."""
+        if (name := catalog.format_of_path(path)) is not None:
+            self._found.setdefault("format", name)
 
     def stored(self, status: FileStatus) -> StoredFile:
         """Return a listed file as one that can be opened."""
@@ -248,82 +251,10 @@ class FileSource(Source):
 
     def storage_options(self) -> StorageOptions:
         """Return the arguments of the store, revealed where they are used."""
-        return StorageOptions({name: _typed(secret.reveal()) for name, secret in self.storage.items()})
-
-    def _told_format(self) -> str | None:
-        told = {catalog.format_of_path(path) for path in self.all_paths()}
-        if len(told) == 1:
-            return told.pop()
-        if None in told:
-            return None
-        raise ConfigurationError(
-            f"the file format is not given, and the suffixes of the paths do not agree on one: "
-            f"{_counted(self.all_paths())}",
-            source=self.name,
-            option="fileFormat",
-            advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
-        )
-
-    def _untold(self, files: Sequence[FileStatus]) -> ConfigurationError:
-        """Return the error for files that do not tell one format."""
-        below = f"below {', '.join(self.all_paths())}"
-        what = f"there are no files {below} to tell it"
-        if files:
-            what = f"the suffixes of the files {below} do not tell one: "
-            what += _counted([file.path for file in _with_content(files)])
-        return ConfigurationError(
-            f"the file format is not given, and {what}",
-            source=self.name,
-            option="fileFormat",
-            advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
-        )
+        return store_arguments(self.storage)
 
     def _other_options(self) -> Sequence[OptionSpec]:
         return [spec for owner in (type(self), HostOptions) for spec in class_options(owner)]
-
-    def _inferred(self) -> pa.Schema:
-        index = self.list()
-        if not index.files and self.file_format is None and self._told_format() is None:
-            raise self._untold(())
-        if not index.files and self.format_name() not in catalog.FIXED:
-            raise ConfigurationError(
-                f"there are no files to infer a schema from below {', '.join(self.all_paths())}",
-                source=self.name,
-                option="path",
-                advice="give a schema, or check path, pathGlobFilter and the modified… options",
-            )
-        schema = with_partitions(self._inside(index.files), index.partition_schema)
-        if not schema.names:
-            raise ConfigurationError(
-                f"no column can be inferred from the files below {', '.join(self.all_paths())}: they hold no record",
-                source=self.name,
-                option="path",
-                advice="give a schema",
-            )
-        if not self.include_metadata:
-            return schema
-        if METADATA in schema.names:
-            raise ConfigurationError(
-                f"the files have a column {METADATA} of their own",
-                source=self.name,
-                option="includeMetadata",
-                advice="leave includeMetadata out, or give a schema without that column",
-            )
-        return schema.append(pa.field(METADATA, metadata_type(self.format_name())))
-
-    def _inside(self, files: Sequence[FileStatus]) -> pa.Schema:
-        """Return the schema of what is in the files; without those that the user said to leave out."""
-        from forebay.sources.files.trouble import placed, readable
-
-        file_format = self.format()
-        stored = [self.stored(status) for status in files]
-        try:
-            return file_format.infer_schema(stored)
-        except DataError as error:
-            kept = [one for one in stored if readable(self, file_format, one)]
-            if not 0 < len(kept) < len(stored):
-                raise placed(error, self) from error.__cause__
-            return file_format.infer_schema(kept)
 
     def _with(self, **settled: object) -> Self:
         """Return a copy that carries what a host settled; not options, so not fields."""
@@ -333,28 +264,8 @@ class FileSource(Source):
         return other
 
 
-def _with_content(files: Sequence[FileStatus]) -> Sequence[FileStatus]:
-    """Return the files that hold something: an empty one says nothing of the others. All of them if all are empty."""
-    return [file for file in files if file.size] or files
-
-
-def _counted(paths: Sequence[str]) -> str:
-    """Return the suffixes of some paths, each with how many have it, the most frequent ones first."""
-    counts = Counter(catalog.suffix_of_path(path) or "no suffix" for path in paths)
-    shown = [f"{count} × {suffix}" for suffix, count in counts.most_common(8)]
-    return ", ".join([*shown, "…"] if len(counts) > len(shown) else shown)
-
-
 def _text(value: object) -> object:
     """Return an option's value as the text that a user of Spark would write; what cannot be one, as it is."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value
-
-
-def _typed(text: str) -> object:
-    """Return a store's argument as JSON reads it (`true`, `3`, an object), or as text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -15,7 +15,8 @@ from forebay.formats.base import FileFormat
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.files.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
-from forebay.sources.files.source import FileSource, FileSplit
+from forebay.sources.files.source import FileSource
+from forebay.sources.files.split import FileSplit
 from forebay.sources.files.trouble import excused, placed
 from forebay.storage.store import is_url
 from forebay.storage.stored_file import StoredFile
@@ -86,6 +87,7 @@ class FileSplitReader(SplitReader):
         return full, pa.schema([field.remove_metadata() for field in shown])
 
     def _begin(self, split: FileSplit) -> _Reading:
+        self._source.told_by(split.path)
         full, schema = self._schemas
         partitions = dict(split.partitions)
         data = data_schema(full, partitions)

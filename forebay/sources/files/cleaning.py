@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of files that a stream has read to their end: nothing, or they are deleted, or moved away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.sources.files.split import FileSplit
+from forebay.storage import globs
+from forebay.storage.file_index import FileIndex
+from forebay.storage.file_status import FileStatus
+from forebay.storage.store import is_url, join, place_of, store_for
+
+if TYPE_CHECKING:
+    from forebay.sources.files.source import FileSource
+
+_log = logging.getLogger(__name__)
+
+_MANY = 1000
+"""From so many files on it is cheaper to list what is there than to look for each: nearly all were cleaned before."""
+
+
+class Cleaner:
+    """Deletes or archives files, when it is told that they are done; may be told again. Called on the planning thread.
+
+    Best effort: what cannot be cleaned is a warning, for its rows have been delivered. A file that has changed since it
+    was read is left alone.
+
+    Args:
+        source: Says what to do, and where.
+    """
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
+
+    def check(self, index: FileIndex) -> None:
+        """Refuse to clean what a Spark stream has written: its log would name files that are gone.
+
+        Raises:
+            ConfigurationError: There is such a log.
+        """
+        if self._source.clean_source != "off" and index.sinks:
+            raise ConfigurationError(
+                f"{index.sinks[0]!r} is the output of a Spark stream, whose log (_spark_metadata) names its files: "
+                "they cannot be deleted or moved",
+                source=self._source.name,
+                option="cleanSource",
+                advice="leave cleanSource out",
+            )
+
+    def clean(self, splits: Sequence[FileSplit]) -> None:
+        """Clean the files of these splits. Never raises what a store does."""
+        if self._source.clean_source == "off" or not splits:
+            return
+        try:
+            wanted = self._present(splits) if len(splits) > _MANY else splits
+        except ForebayError as error:
+            _log.warning("%s: files that were read are not cleaned yet: %s", self._source.name, error)
+            return
+        failures: list[str] = []
+        for split in wanted:
+            try:
+                self._clean(split.status)
+            except ForebayError as error:
+                failures.append(f"{split.path}: {error.message}")
+        if failures:
+            _log.warning(
+                "%s: cleanSource=%s failed for %d files, which stay where they are, such as %s",
+                self._source.name,
+                self._source.clean_source,
+                len(failures),
+                failures[0],
+            )
+
+    def _present(self, splits: Sequence[FileSplit]) -> list[FileSplit]:
+        there = {file.path for file in self._source.list().files}
+        return [split for split in splits if split.path in there]
+
+    def _clean(self, status: FileStatus) -> None:
+        source = self._source
+        now = source.stored(status).now()
+        if now is None or not status.same_file(now):
+            return
+        store = store_for(status.path, source.storage_options())
+        if source.clean_source == "delete":
+            store.delete(status.path)
+            return
+        target = archived_path(source.source_archive_dir or "", status.path)
+        if store.stat(target) is not None:
+            target = f"{target}.{status.modified_at}"  # an earlier file of this name was read and archived
+        store.move(status.path, target)
+
+
+def archived_path(archive: str, path: str) -> str:
+    """Return where a file goes: its whole path, below the archive."""
+    target = _plain(archive)
+    for part in place_of(path).parts:
+        target = join(target, part)
+    return target
+
+
+def check_cleaning(source: FileSource) -> None:
+    """Refuse an archive that is not there, is in another store, or would be read by the stream itself.
+
+    Raises:
+        ConfigurationError: Naming the option.
+    """
+    archive = source.source_archive_dir
+    if source.clean_source != "archive":
+        return
+    if not archive:
+        raise ConfigurationError(
+            "files are to be archived, and it is not said where",
+            source=source.name,
+            option="sourceArchiveDir",
+            advice="give a directory in the same store, outside what the stream reads",
+        )
+    there = place_of(archive)
+    for path in source.all_paths():
+        place = place_of(path)
+        if is_url(path) != is_url(archive) or (is_url(path) and _scheme(path) != _scheme(archive)):
+            raise ConfigurationError(
+                f"{path!r} and the archive {archive!r} are in different stores",
+                source=source.name,
+                option="sourceArchiveDir",
+                advice="name a directory in the store of the files: they are moved, not copied",
+            )
+        if _overlaps(_parts(place.root, place.parts), _parts(there.root, there.parts)):
+            raise ConfigurationError(
+                f"the archive {archive!r} lies where {path!r} reads, or may: archived files would be read again",
+                source=source.name,
+                option="sourceArchiveDir",
+                advice="name a directory whose path differs from what the stream reads at a part without wildcards",
+            )
+
+
+def _overlaps(pattern: Sequence[str], archive: Sequence[str]) -> bool:
+    """Whether a pattern matches the archive, or one of the directories it lies in, or may match what is in it."""
+    for written in globs.expand("/".join(pattern)):
+        parts = [part for part in written.split("/") if part]
+        if all(_fits(part, name) for part, name in zip(parts, archive, strict=False)):
+            return True
+    return False
+
+
+def _fits(pattern: str, name: str) -> bool:
+    compiled = globs.compile_name(pattern)
+    return compiled == name if isinstance(compiled, str) else compiled.fullmatch(name) is not None
+
+
+def _parts(root: str, parts: Iterable[str]) -> list[str]:
+    """Return the names of a path from its very root; a relative local one begins at the working directory."""
+    above = [] if is_url(root) else [globs.escape(part) for part in root.split("/") if part]
+    return [*above, *parts]
+
+
+def _plain(directory: str) -> str:
+    place = place_of(directory)
+    path = place.root + place.chain
+    for part in place.parts:
+        path = join(path, part)
+    return path
+
+
+def _scheme(url: str) -> str:
+    return url.split("://", 1)[0].lower()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a file whose positions are rows can be cut, and how many bytes lie between the cuts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import Self
+
+from forebay.formats.parquet.open import opened
+from forebay.storage.stored_file import StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """The row groups of one file.
+
+    Args:
+        starts: The first row of each, and the number of rows of the file.
+        before: Bytes before each, and those of all.
+    """
+
+    starts: tuple[int, ...]
+    before: tuple[int, ...]
+
+    @classmethod
+    def of(cls, file: StoredFile) -> Self:
+        """Read the footer.
+
+        Raises:
+            DataError: The file is gone, has changed, or is no whole Parquet file.
+            RetriableError: The store did not answer.
+        """
+        starts, before = [0], [0]
+        with opened(file) as parquet:
+            for number in range(parquet.metadata.num_row_groups):
+                group = parquet.metadata.row_group(number)
+                if group.num_rows:
+                    starts.append(starts[-1] + group.num_rows)
+                    leaves = range(group.num_columns)
+                    before.append(before[-1] + sum(group.column(leaf).total_compressed_size for leaf in leaves))
+        return cls(tuple(starts), tuple(before))
+
+    def bytes_between(self, start: int, end: int | None) -> int:
+        """Return the bytes of the row groups that begin in `[start, end)`."""
+        first = bisect_left(self.starts, start)
+        last = len(self.starts) - 1 if end is None else bisect_left(self.starts, end)
+        return max(0, self.before[min(last, len(self.before) - 1)] - self.before[min(first, len(self.before) - 1)])
+
+    def reach(self, start: int, byte_budget: int) -> int | None:
+        """Return the row up to which a budget reaches: `start` if to no whole row group, None if to the end."""
+        first = bisect_right(self.starts, start) - 1
+        last = bisect_right(self.before, self.before[first] + byte_budget) - 1
+        return max(start, self.starts[last]) if last < len(self.starts) - 1 else None

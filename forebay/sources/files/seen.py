@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the files that a stream has listed are new to it: by path, by age, and by what they were when read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from forebay.errors import DataError
+from forebay.framework.split import Json, Split
+from forebay.sources.files.split import FileSplit, is_version_id, path_of, version_id, version_mark
+from forebay.storage.file_status import FileStatus, last_name
+from forebay.storage.stored_file import changed
+
+_log = logging.getLogger(__name__)
+
+_DAY = 86_400 * 10**9
+_SWEEPS = 32
+"""How often the framework is asked to forget, while the horizon goes on by one age: it looks at all it remembers."""
+
+
+class SeenFiles:
+    """Tells new files from those that were read, and from those that are too old.
+
+    What was read is in `known`, which the framework keeps; here is only a short mark of each, so that a listing can be
+    compared with it at the cost of a look into a dictionary. Called on one thread.
+
+    Args:
+        source: The format name, for errors.
+        max_age: Nanoseconds by which a file may be older than the newest one that was taken; None = any.
+        names_only: Files of one name are the same file, whatever their directories.
+        on_changed: What to do with a file that is not as it was when it was read: error, ignore or reread.
+    """
+
+    def __init__(self, source: str, *, max_age: int | None, names_only: bool, on_changed: str) -> None:
+        self._source = source
+        self._max_age = max_age
+        self._names_only = names_only
+        self._on_changed = on_changed
+        self._marks: dict[str, int] = {}
+        self._names: set[str] = set()
+        self._versions = 0
+        self._newest = 0
+        self._swept = 0
+        self._warned = False
+        self.horizon = 0
+        """Nanoseconds since 1970: what was changed before is passed over, for ever."""
+
+    def snapshot(self) -> Json:
+        """Return what must not go back over a restart, and cannot be told from the files that are remembered."""
+        return {"newest": self._newest, "horizon": self.horizon}
+
+    def restore(self, state: Json) -> None:
+        """Take back what `snapshot` gave."""
+        if isinstance(state, Mapping):
+            newest, horizon = state.get("newest"), state.get("horizon")
+            self._newest = max(self._newest, newest if isinstance(newest, int) else 0)
+            self.horizon = max(self.horizon, horizon if isinstance(horizon, int) else 0)
+            self._swept = self.horizon
+
+    def learn(self, known: Mapping[str, Split], now: float) -> None:
+        """Take note of the files that were begun or read since the last call, and move the horizon on.
+
+        Args:
+            known: All files that were begun or read and not forgotten.
+            now: Seconds since 1970.
+        """
+        for split_id in [each for each in self._marks if each not in known]:
+            del self._marks[split_id]
+        latest = int(now * 1e9) + _DAY
+        for split_id in known:
+            if split_id not in self._marks:
+                split = known[split_id]
+                if isinstance(split, FileSplit):
+                    self._marks[split_id] = _mark(split.status)
+                    self._count(split, latest)
+        self._versions = sum(1 for split_id in self._marks if is_version_id(split_id))
+        self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
+        if self._max_age is not None:
+            self.horizon = max(self.horizon, self._newest - self._max_age)
+
+    def id_of_new(self, file: FileStatus, known: Mapping[str, Split]) -> str | None:
+        """Return the id of the split that reads a listed file; None if it was read, or is not to be read.
+
+        Raises:
+            DataError: It has changed since it was read, and that is an error.
+        """
+        if file.modified_at < self.horizon or not file.size:
+            return None
+        if self._names_only and last_name(file.path) in self._names and file.path not in self._marks:
+            return None
+        mark = self._marks.get(file.path)
+        if mark is None:
+            return None if self._versions and version_id(file) in self._marks else file.path
+        if mark == _mark(file):
+            return None
+        return self._changed(file, known[file.path])
+
+    def sweep(self) -> bool:
+        """Whether it is time to forget the files that lie before the horizon."""
+        step = (self._max_age or 0) // _SWEEPS
+        if self._max_age is None or self.horizon <= self._swept + step:
+            return False
+        self._swept = self.horizon
+        return True
+
+    def once_each(self, files: Iterable[FileStatus]) -> Iterable[FileStatus]:
+        """Leave out all but the first of the files that count as the same one."""
+        if not self._names_only:
+            return files
+        first: dict[str, FileStatus] = {}
+        for file in files:
+            first.setdefault(last_name(file.path), file)
+        return first.values()
+
+    def _count(self, split: FileSplit, latest: int) -> None:
+        if split.modified_at <= latest:
+            self._newest = max(self._newest, split.modified_at)
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: the time of change of %s lies in the future; it does not count when maxFileAge is reckoned from "
+                "the newest file, or it would make all others too old",
+                self._source,
+                split.path,
+            )
+
+    def _changed(self, file: FileStatus, split: Split) -> str | None:
+        if not isinstance(split, FileSplit) or split.status.same_file(file):
+            self._marks[split.id] = _mark(file)  # the store has begun, or ceased, to give marks of its own
+            return None
+        if self._on_changed == "ignore" or (self._versions and version_id(file) in self._marks):
+            return None
+        if self._on_changed == "reread":
+            return version_id(file)
+        raise DataError(
+            changed(split.status, file, "read"),
+            source=self._source,
+            split=file.path,
+            option="onChangedFile",
+            advice="write new files instead of changing old ones; restart with onChangedFile=reread to read such files "
+            "once more, whole, or with ignore to leave them",
+        )
+
+
+def split_of(file: FileStatus, split_id: str, partitions: tuple[tuple[str, str], ...]) -> FileSplit:
+    """Return the split that reads a listed file from its start."""
+    return FileSplit(
+        split_id,
+        0,
+        size=file.size,
+        modified_at=file.modified_at,
+        etag=file.etag,
+        partitions=partitions,
+        mark=None if split_id == file.path else version_mark(file),
+    )
+
+
+def _mark(file: FileStatus) -> int:
+    """Return a small number for a version of a file, good for as long as this process lives."""
+    return hash((file.size, file.modified_at if file.etag is None else file.etag))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists files for a stream, again and again: what is new, in order, and how far a budget of bytes reaches into it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from forebay.clock import Clock
+from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.framework.discovery import Discovered
+from forebay.framework.split import Json, Position, Split
+from forebay.sources.files import catalog
+from forebay.sources.files.cleaning import Cleaner
+from forebay.sources.files.enumerator import FileEnumerator
+from forebay.sources.files.inference import told_by_paths
+from forebay.sources.files.row_groups import RowGroups
+from forebay.sources.files.seen import SeenFiles, split_of
+from forebay.sources.files.source import FileSource
+from forebay.sources.files.split import FileSplit
+from forebay.storage.file_index import FileIndex
+from forebay.storage.file_status import FileStatus
+
+_FOOTERS = 16
+"""Files whose row groups are remembered: those at which a micro-batch stopped."""
+
+
+class FileStreamEnumerator(FileEnumerator):
+    """Every discovery lists all files that were not begun, oldest first, or newest first if the user says so.
+
+    A file is read from its position to its own end, wherever that is; a budget of bytes cuts it at the borders of its
+    format, so that a big one spans several micro-batches. The last of them has no end of its own: it is what is left.
+
+    Args:
+        source: What to list.
+        clock: The time of day.
+    """
+
+    in_order = True
+    refresh_floor = 0.05
+
+    def __init__(self, source: FileSource, clock: Clock) -> None:
+        super().__init__(source)
+        self._clock = clock
+        age = int(source.max_file_age.total_seconds() * 1e9)
+        # Newest first, capped: old files wait for long, and must not grow too old meanwhile.
+        self._seen = SeenFiles(
+            source.name,
+            max_age=None if source.latest_first else age,
+            names_only=source.file_name_only,
+            on_changed=source.on_changed_file,
+        )
+        self._cleaner = Cleaner(source)
+        self._row_groups: dict[str, RowGroups] = {}
+
+    def restore_state(self, state: Json) -> None:
+        """Go on from the horizon of the last run."""
+        self._seen.restore(state)
+
+    def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
+        """List all files, and return those that were not begun, in the order they are to be read in.
+
+        Raises:
+            RetriableError: A store did not answer, or what was there is not there now.
+            ConfigurationError: An option does not fit what there is.
+            DataError: A file has changed since it was read, and that is an error.
+        """
+        index = self._list(first=first)
+        self._cleaner.check(index)
+        self._warn_left_out(index)
+        self._seen.learn(known, self._clock.now())
+        names = index.partition_schema.names
+        texts = {}
+        found: dict[str, str] = {}
+        new: list[FileStatus] = []
+        for file, directory in zip(index.files, index.partition_texts, strict=True):
+            split_id = self._seen.id_of_new(file, known)
+            if split_id is not None:
+                new.append(file)
+                found[file.path], texts[file.path] = split_id, directory
+        new.sort(key=_age, reverse=self._source.latest_first)
+        self._check_format(new)
+        splits = [
+            split_of(file, found[file.path], tuple(zip(names, texts[file.path], strict=True)))
+            for file in self._seen.once_each(new)
+        ]
+        horizon = partial(_too_old, horizon=self._seen.horizon) if self._seen.sweep() else None
+        return Discovered(splits, horizon, self._seen.snapshot())
+
+    def size(self, split: Split) -> int | None:
+        """Return the bytes from the position on, to the end; of a file of rows all, unless its footer was read."""
+        if not isinstance(split, FileSplit):
+            return None
+        if split.weight is not None:
+            return split.weight
+        start, end = _bounds(split)
+        if not self._counts_rows(split):
+            return max(0, (split.size if end is None else end) - start)
+        groups = self._row_groups.get(split.id)
+        return split.size if groups is None or not (start or end) else groups.bytes_between(start, end)
+
+    def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
+        """Return how far a budget of bytes reaches; None where a file cannot be cut, or the rest is not cut any more.
+
+        For rows always None: the number of rows of a file is not known before it is read.
+        """
+        if byte_budget is None or not isinstance(split, FileSplit):
+            return None
+        start, end = _bounds(split)
+        if not self._counts_rows(split):
+            to = start + byte_budget
+            whole = to >= (split.size if end is None else end)
+            return None if whole or not self._format.sliceable(self._source.stored(split.status)) else to
+        groups = self._groups(split)
+        return None if groups is None else groups.reach(start, byte_budget)
+
+    def slices(self, split: Split, count: int) -> Sequence[Split]:
+        """Cut a file, or the part of it that a micro-batch reads. What is gone or damaged is left to the reader."""
+        if not isinstance(split, FileSplit):
+            return [split]
+        self._source.told_by(split.path)
+        try:
+            if not split.position and split.end is None:
+                return super().slices(split, count)
+            return self._part_slices(split, count)
+        except DataError:
+            return [split]
+
+    def finished(self, splits: Sequence[Split]) -> None:
+        """Delete or archive what was read to its end, if the user wants it."""
+        self._cleaner.clean([split for split in splits if isinstance(split, FileSplit)])
+        for split in splits:
+            self._row_groups.pop(split.id, None)
+
+    def _list(self, *, first: bool) -> FileIndex:
+        try:
+            return self._source.list()
+        except ConfigurationError as error:
+            # What was there when the query began is away: a mount, or a directory that is being replaced.
+            if first or error.option != "path":
+                raise
+            raise RetriableError(error.message, advice=error.advice) from error
+
+    def _check_format(self, new: Sequence[FileStatus]) -> None:
+        """Refuse files of another format than that which the first ones told."""
+        if not new:
+            return
+        self._format  # noqa: B018 - files of no one format, and wrong options, are errors of planning
+        if self._source.file_format is not None or told_by_paths(self._source) is not None:
+            return
+        told = self._source.format_name()
+        other = next((file for file in new if catalog.format_of_path(file.path) != told), None)
+        if other is not None:
+            raise ConfigurationError(
+                f"the files are {told}, as the first ones told, and {other.path!r} is not, by its suffix",
+                source=self._source.name,
+                split=other.path,
+                option="fileFormat",
+                advice=f"leave it out with pathGlobFilter, or give fileFormat={told} if it is one nevertheless",
+            )
+
+    def _counts_rows(self, split: FileSplit) -> bool:
+        self._source.told_by(split.path)
+        return self._source.format_name() in catalog.COUNT_ROWS
+
+    def _groups(self, split: FileSplit) -> RowGroups | None:
+        """Return where a file can be cut; None for one that is gone or damaged, which the reader will say."""
+        if split.id not in self._row_groups:
+            try:
+                groups = RowGroups.of(self._source.stored(split.status))
+            except DataError:
+                return None
+            while len(self._row_groups) >= _FOOTERS:
+                del self._row_groups[next(iter(self._row_groups))]
+            self._row_groups[split.id] = groups
+        return self._row_groups[split.id]
+
+    def _part_slices(self, split: FileSplit, count: int) -> Sequence[Split]:
+        stored = self._source.stored(split.status)
+        start, end = _bounds(split)
+        size = self.size(split) or 0
+        target = max(1, min(-(-size // max(1, count)), self._source.max_partition_bytes))
+        if target >= size or not self._format.sliceable(stored):
+            return [split]
+        if self._counts_rows(split):
+            borders: Sequence[int] = self._format.borders(stored, target)
+        else:
+            borders = range(start + target, split.size if end is None else end, target)
+        cuts = [start, *(cut for cut in borders if start < cut and (end is None or cut < end)), end]
+        weight = size // (len(cuts) - 1)
+        # `block` stays that of the whole file: its parts are cut anew in each micro-batch.
+        return [replace(split, position=one, end=two, weight=weight) for one, two in itertools.pairwise(cuts)]
+
+
+def _age(file: FileStatus) -> tuple[int, str]:
+    return file.modified_at, file.path
+
+
+def _too_old(split: Split, *, horizon: int) -> bool:
+    return isinstance(split, FileSplit) and split.modified_at < horizon
+
+
+def _bounds(split: FileSplit) -> tuple[int, int | None]:
+    start = split.position if isinstance(split.position, int) else 0
+    return start, split.end if isinstance(split.end, int) else None
