@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from forebay.sources.files import FileSource as FileSource
     from forebay.sources.rate import RateSource as RateSource
     from forebay.spark.register import read as read
+    from forebay.spark.register import read_stream as read_stream
     from forebay.spark.register import register as register
     from forebay.watermarks.strategy import WatermarkStrategy as WatermarkStrategy
 
@@ -58,6 +59,7 @@ _LATER = {
     "describe": "forebay.looking.describe",
     "peek": "forebay.looking.peek",
     "read": "forebay.spark.register",
+    "read_stream": "forebay.spark.register",
     "register": "forebay.spark.register",
     "run": "forebay.framework.local",
 }
@@ -102,6 +104,7 @@ __all__ = [
     "option",
     "peek",
     "read",
+    "read_stream",
     "register",
     "run",
     "testkit",

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two calls of the user's process: make sources known to a session, read one that was made in Python."""
+"""The calls of the user's process: make sources known to a session, read and stream one that was made in Python."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
@@ -84,18 +85,37 @@ def read(
         ConfigurationError: Spark is too old, its workers cannot import forebay, the source cannot travel, or an
             option is unknown.
     """
-    if not isinstance(source, Source):
-        raise ConfigurationError(
-            f"{source!r} is not a source", advice="make one first: forebay.read(spark, Orders(url=…))"
-        )
-    _check_session(spark)
-    demand(type(source))
-    host = HostOptions(**parse_options(class_options(HostOptions), options, source=source.name))
-    payload = pickling.dumps(source, source.name)
-    digest = hashlib.sha256(payload + repr(host).encode()).hexdigest()[:16]
-    origin = PickledSource(f"{source.name}_{digest}", payload, host)
-    _register(spark, origin, capture(spark))
+    origin = _made_here(spark, source, options, "read")
     reader = spark.read.format(origin.name)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def read_stream(
+    spark: SparkSession, source: Source, *, schema: StructType | str | None = None, **options: object
+) -> DataFrame:
+    """Return a streaming DataFrame of a source that was made in Python. Called by users, in their own process.
+
+    ```python
+    frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_rows_per_trigger=10_000)
+    query = frame.writeStream.option("checkpointLocation", "…").toTable("orders")
+    forebay.progress(query)
+    ```
+
+    The source travels whole, as with `read`. A query that is started again on its checkpoint goes on where it was,
+    with the source as it is made now: an option that may not change between two runs is refused by name.
+
+    Args:
+        spark: The session.
+        source: What to read; also a bounded one, which is read once to its end.
+        schema: Read with this schema, if the source can.
+        options: Those of the host: `max_rows_per_trigger`, `state_location`, … (see `HostOptions`).
+
+    Raises:
+        ConfigurationError: Spark is too old, its workers cannot import forebay, the source cannot travel, or an
+            option is unknown.
+    """
+    origin = _made_here(spark, source, options, "read_stream")
+    reader = spark.readStream.format(origin.name)
     return (reader if schema is None else reader.schema(schema)).load()
 
 
@@ -107,6 +127,22 @@ def capture(spark: SparkSession) -> Session:
         time_zone=spark.conf.get("spark.sql.session.timeZone", None),
         checkpoint_location=spark.conf.get("spark.sql.streaming.checkpointLocation", None),
     )
+
+
+def _made_here(spark: SparkSession, source: object, options: Mapping[str, object], call: str) -> Origin:
+    """Make a source that exists in this process known to the session, under a name of its own."""
+    if not isinstance(source, Source):
+        raise ConfigurationError(
+            f"{source!r} is not a source", advice=f"make one first: forebay.{call}(spark, Orders(url=…))"
+        )
+    _check_session(spark)
+    demand(type(source))
+    host = HostOptions(**parse_options(class_options(HostOptions), options, source=source.name))
+    payload = pickling.dumps(source, source.name)
+    digest = hashlib.sha256(payload + repr(host).encode()).hexdigest()[:16]
+    origin = PickledSource(f"{source.name}_{digest}", payload, host)
+    _register(spark, origin, capture(spark))
+    return origin
 
 
 def _check_session(spark: SparkSession) -> None:
