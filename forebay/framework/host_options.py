@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError
-from forebay.options import ByteSize, Duration, camel_case, coerce_fields, explain_names, option
+from forebay.options import ByteSize, Duration, Secret, camel_case, coerce_fields, explain_names, option
 
 
 @explain_names
@@ -58,6 +58,12 @@ class HostOptions:
         None,
         doc="a directory, local or on S3, for what a stream remembers beyond its offsets; "
         "by default below spark.sql.streaming.checkpointLocation, if the session sets it",
+    )
+    state_storage: dict[str, Secret] = option(
+        default_factory=dict,
+        prefix="stateStorage.",
+        doc="how `stateLocation` on S3 is reached: endpoint_url, region, key, secret, token, profile; "
+        "what is left out comes from boto3's own settings",
     )
     retries: int = option(3, doc="how often a retriable error is retried before it ends the read")
 

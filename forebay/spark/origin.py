@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.state import default_location
 from forebay.framework.source import Source
 from forebay.options import class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry
@@ -22,8 +23,8 @@ from forebay.spark.session_zone import OPTION
 class Session:
     """What Spark's planners and tasks cannot see of the session; captured by `register` and `read` (S18).
 
-    An option that the user leaves out, of the source or of the host, takes its default from here if it has the name
-    of a field: `time_zone`, `checkpoint_location`.
+    An option that the user leaves out, of the source or of the host, takes its default from here if it has one of the
+    names in `defaults`.
 
     Args:
         parallelism: How many tasks run at once.
@@ -37,7 +38,7 @@ class Session:
 
     def defaults(self) -> dict[str, object]:
         """Return the defaults of options, by Python name."""
-        known = {"time_zone": self.time_zone, "checkpoint_location": self.checkpoint_location}
+        known = {"time_zone": self.time_zone, "state_location": default_location(self.checkpoint_location)}
         return {name: value for name, value in known.items() if value is not None}
 
 
@@ -106,7 +107,10 @@ class PickledSource(Origin):
         parse_options((), given, source=self.name)
         source: Source = pickling.loads(self.payload, self.name)
         hide_options(source)
-        return Made(source, self.options)
+        options = self.options
+        if options.state_location is None:
+            options = dataclasses.replace(options, state_location=default_location(session.checkpoint_location))
+        return Made(source, options)
 
 
 def demand(cls: object) -> type[Source]:

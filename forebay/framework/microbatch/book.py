@@ -4,20 +4,45 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final
 
 from forebay.errors import ConfigurationError
 from forebay.framework.microbatch.compact import compact, expand, length
 from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import Offset, check_head, damaged, dump_offset, load_offset
+from forebay.framework.microbatch.offset import (
+    Offset,
+    Planned,
+    canonical,
+    check_head,
+    damaged,
+    dump_offset,
+    dump_planned,
+    load_offset,
+)
 from forebay.framework.source import Source
 from forebay.framework.split import Json
 
 _log = logging.getLogger(__name__)
 
-MOST_INLINE = 64 << 10
+MOST_INLINE: Final = 64 << 10
 """Characters of what an offset remembers of splits that ended, at most: Spark writes it with every micro-batch."""
+
+MOST_OFFSET: Final = 96 << 10
+"""Characters of a whole offset, at most: an idle query polls it about 90 times a second."""
+
+_MOST_PLAN: Final = 24 << 10
+"""Characters that the splits of one micro-batch take in its offset, at most, where their number is free."""
+
+_GUESS: Final = 400
+"""Splits of which nothing is known that a micro-batch may take."""
+
+_STEP: Final = 16
+_GROWS: Final = 1.25
+"""What base 85 makes of compressed bytes."""
 
 
 class Book(ABC):
@@ -44,8 +69,13 @@ class Book(ABC):
     def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as above
         """Return what is remembered of splits that ended before this micro-batch. May block."""
 
-    def room(self) -> int | None:
-        """Return how many splits a micro-batch may take so that they can be remembered; None = any number."""
+    def room(self, there: Sequence[Planned] = ()) -> int | None:
+        """Return how many splits a micro-batch may take so that they can be remembered; None = any number.
+
+        Args:
+            there: What it could take, in order; the answer counts from the first one on. Empty where that is not known
+                yet: then the answer is a guess.
+        """
         return None
 
     def proven(self, offset: Offset) -> None:
@@ -55,21 +85,27 @@ class Book(ABC):
 class InlineBook(Book):
     """Everything is in the offset; what does not fit there is refused, before anything could be missed (S15).
 
+    A refused offset is not written: the one before it stands, and a `StoredBook` goes on from there.
+
     Args:
         source: What is read.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._warned = False
+        self._warned: set[int] = set()
+        self._guess = _GUESS
 
     def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
         """Return the offset, long lists compressed."""
         data = dump_offset(offset)
         data["splits"] = compact(data["splits"])
+        if offset.splits:
+            self._guess = max(1, _MOST_PLAN * len(offset.splits) // max(1, length(data["splits"])))
         if done:
             data["done"] = compact(done.entries())
-            self._check(length(data["done"]), len(done))
+            self._check(f"the {len(done)} splits that were read", length(data["done"]), MOST_INLINE)
+        self._check(f"the offset with {len(offset.splits)} splits to read", length(data), MOST_OFFSET)
         return dict(sorted(data.items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
@@ -88,26 +124,36 @@ class InlineBook(Book):
         stored = expanded(data, self._source.name).get("done", [])
         return DoneSplits(self._source.split_class, checked_done(stored, self._source.name))
 
-    def room(self) -> int | None:
-        """Return as many splits as fit beside one another in an offset."""
-        return 400
+    def room(self, there: Sequence[Planned] = ()) -> int:
+        """Return as many splits as fit beside one another in an offset, measured; one always does."""
+        if not there:
+            return self._guess
+        packer, taken, size, rest = zlib.compressobj(), 0, 0, iter(there)
+        while chunk := list(islice(rest, _STEP)):
+            text = canonical([dump_planned(planned) for planned in chunk])
+            size += len(packer.compress(text.encode())) + len(packer.flush(zlib.Z_SYNC_FLUSH))
+            if size * _GROWS > _MOST_PLAN:
+                break
+            taken += len(chunk)
+        return max(1, taken)
 
-    def _check(self, size: int, count: int) -> None:
-        if size > MOST_INLINE:
+    def _check(self, what: str, size: int, most: int) -> None:
+        """Refuse what does not fit, and warn once at half of it."""
+        if size > most:
             raise ConfigurationError(
-                f"the {count} splits that were read cannot be remembered: they take {size} characters in each offset, "
-                f"and {MOST_INLINE} is the most",
+                f"{what} cannot be remembered: that takes {size} characters in each offset, and {most} is the most",
                 source=self._source.name,
                 option="stateLocation",
                 advice="give stateLocation, a directory for what the stream remembers, and restart: nothing is lost, "
                 "and nothing is read twice",
             )
-        if size > MOST_INLINE // 2 and not self._warned:
-            self._warned = True
+        if size > most // 2 and most not in self._warned:
+            self._warned.add(most)
             _log.warning(
-                "%s: the offsets remember %d splits and are half full; give stateLocation before they are full",
+                "%s: %s: that takes %d characters in each offset, half of what fits; give stateLocation in time",
                 self._source.name,
-                count,
+                what,
+                size,
             )
 
 

@@ -12,9 +12,11 @@ from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.assigned import AssignedContext, AssignedSupply
-from forebay.framework.microbatch.book import InlineBook
+from forebay.framework.microbatch.book import Book, InlineBook
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.pinned import Pinned
+from forebay.framework.microbatch.state import state_store
+from forebay.framework.microbatch.stored_book import StoredBook
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.microbatch.supply import DiscoverySupply, Supply
 from forebay.framework.runtime import Runtime, ThreadRuntime
@@ -41,7 +43,7 @@ def open_stream(
         runtime: Threads and time.
 
     Raises:
-        ForebayError: The source cannot make its enumerator.
+        ForebayError: The source cannot make its enumerator, or `stateLocation` can keep no state.
     """
     runtime = runtime or ThreadRuntime()
     calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
@@ -49,12 +51,17 @@ def open_stream(
         source,
         options,
         supply=_supply(source, options, calls, runtime),
-        book=InlineBook(source),
+        book=_book(source, options, calls),
         calls=calls,
         runtime=runtime,
         pinned=Pinned.of(source, options, inferred),
         parallelism=parallelism or os.cpu_count() or 1,
     )
+
+
+def _book(source: Source, options: HostOptions, calls: Calls) -> Book:
+    store = state_store(options)
+    return InlineBook(source) if store is None else StoredBook(source, store, calls)
 
 
 def _supply(source: Source, options: HostOptions, calls: Calls, runtime: Runtime) -> Supply:
