@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from forebay.looking.describe import describe as describe
     from forebay.looking.peek import Peek as Peek
     from forebay.looking.peek import peek as peek
+    from forebay.looking.progress import progress as progress
     from forebay.sources.files import FileSource as FileSource
     from forebay.sources.rate import RateSource as RateSource
     from forebay.spark.register import read as read
@@ -58,6 +59,7 @@ _LATER = {
     "WatermarkStrategy": "forebay.watermarks.strategy",
     "describe": "forebay.looking.describe",
     "peek": "forebay.looking.peek",
+    "progress": "forebay.looking.progress",
     "read": "forebay.spark.register",
     "read_stream": "forebay.spark.register",
     "register": "forebay.spark.register",
@@ -103,6 +105,7 @@ __all__ = [
     "describe",
     "option",
     "peek",
+    "progress",
     "read",
     "read_stream",
     "register",

@@ -58,7 +58,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "fastavro": ("formats/",),
     "numpy": ("formats/", "sources/", "spark/"),
     "typer": ("cli/",),
-    "rich": ("cli/",),
+    "rich": ("cli/", "looking/"),
     "pytest": ("testkit/",),
     "hypothesis": ("testkit/",),
     "moto": ("testkit/",),

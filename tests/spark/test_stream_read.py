@@ -12,14 +12,14 @@ import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
-from forebay.options import Secret, option
+from forebay.options import Secret
 from forebay.spark.register import read_stream
 
 
 class Grows(SimpleSource):
     bounded = False
-    size: int = option(3)
-    token: Secret = option(Secret("none"))
+    size: int = 3
+    token: Secret = Secret("none")
 
     def schema(self):
         return pa.schema({"n": pa.int64(), "token": pa.string()})
