@@ -50,6 +50,10 @@ class HostOptions:
     max_trigger_delay: Duration = option(
         Duration(900.0), doc="a micro-batch waits for `minRowsPerTrigger` at most this long"
     )
+    max_batch_duration: Duration = option(
+        Duration(60.0),
+        doc="a micro-batch of splits whose ends are not known beforehand reads about so long, where there is no end",
+    )
     refresh_interval: Duration | None = option(
         None,
         doc="how long a stream trusts the ends it knows; by default 20 times as long as asking for them takes",

@@ -16,10 +16,12 @@ class Reach:
 
     Args:
         source: Orders its positions (`order_key`).
+        agreeing: An end that nobody knows can be agreed on while it is read (S14).
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, agreeing: bool = False) -> None:
         self._source = source
+        self._agreeing = agreeing
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
         """Return the split planned as far as it goes now.
@@ -29,12 +31,14 @@ class Reach:
             latest: The present end, if anybody knows it.
 
         Raises:
-            ConfigurationError: Nobody knows how far an open split of an unbounded source goes.
+            ConfigurationError: Nobody knows how far an open split of an unbounded source goes, nor can it be agreed on.
         """
         own, bounded = split.end, bool(self._source.bounded)
         if latest is None:
             if own is None and not bounded:
-                raise unknown_end(self._source, split)
+                if not self._agreeing:
+                    raise unknown_end(self._source, split)
+                return Planned(split, Agreed.AGREED)
             return Planned(split, Whole.WHOLE if own is None else own)
         if own is not None and (bounded or self.before(own, latest, split)):
             return Planned(split, own)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.admission import Admission, Limits
+from forebay.framework.microbatch.agreed import AgreedSplits
 from forebay.framework.microbatch.book import Book
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.done import DoneSplits
@@ -81,7 +82,8 @@ class StreamPlanner:
         self._clock = runtime.clock
         self._pinned = pinned
         self._parallelism = parallelism
-        self._reach = Reach(source)
+        self._agreed = AgreedSplits.of(source, options, calls, runtime)
+        self._reach = Reach(source, agreeing=self._agreed is not None)
         self._limits = Limits.of(options)
         self._admission = Admission(source.name, supply.enumerator, self._limits)
         self._at = _NOTHING  # the last micro-batch that is proven done
@@ -128,7 +130,7 @@ class StreamPlanner:
         if limited and not self._available_now and not first and self._wait_for_more(there):
             return start
         taken = self._take(there, limited=limited)
-        self._nothing_until = self._supply.due() if not taken else float("-inf")
+        self._nothing_until = self._due() if not taken else float("-inf")
         self._describe(there, taken)
         if not taken and not first:
             return start
@@ -152,7 +154,11 @@ class StreamPlanner:
         slices = [planned.slice() for planned in offset.splits if not planned.empty]
         whole = [split for split, planned in zip(slices, _nonempty(offset), strict=True) if _cuttable(planned)]
         packed = self._calls.call("size() or slices()", lambda: self._packed(slices, {split.id for split in whole}))
-        return [ReadTask(self._source, part, self._options, index, len(packed)) for index, part in enumerate(packed)]
+        claiming = self._agreeing(offset).claiming(offset) if _agreed(offset) else None
+        return [
+            ReadTask(self._source, part, self._options, index, len(packed), claiming=claiming)
+            for index, part in enumerate(packed)
+        ]
 
     def commit(self, end: Mapping[str, Json]) -> None:
         """A micro-batch is done and will not be read again: tell the source which splits ended. Never raises."""
@@ -162,6 +168,8 @@ class StreamPlanner:
                 self._tell_finished([planned.split for planned in offset.splits if planned.ends])
                 self._told = offset.n
             self._book.proven(offset)
+            if self._agreed is not None:
+                self._agreed.forget(offset)
         except Exception:  # noqa: BLE001 - the query must not die of what is done after it
             _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=True)
 
@@ -180,14 +188,16 @@ class StreamPlanner:
         if self._cold:
             self._restore(start)
         elif where == (self._planned.query, self._planned.n):
+            done = self._resolved(self._planned)
             self._done.settle()
-            self._advance(self._planned)
+            self._advance(done)
         elif where != (self._at.query, self._at.n):
             self._restore(start)
 
     def _restore(self, start: Mapping[str, Json]) -> None:
         offset = self._book.read(start)
         self._pinned.check(offset)
+        offset = self._resolved(offset)
         self._open, self._waiting = {}, {}
         self._done = self._book.read_done(start)
         self._done.settle()
@@ -231,6 +241,15 @@ class StreamPlanner:
         if positions and offset.n != BEFORE_FIRST:
             self._quietly(lambda: self._supply.committed(positions))
 
+    def _resolved(self, offset: Offset) -> Offset:
+        """Return a micro-batch that is proven done with the ends that were agreed on."""
+        return self._agreeing(offset).resolved(offset) if _agreed(offset) else offset
+
+    def _agreeing(self, offset: Offset) -> AgreedSplits:
+        if self._agreed is None:
+            raise unknown_end(self._source, _agreed(offset)[0].split)
+        return self._agreed
+
     def _tell_finished(self, splits: Sequence[Split]) -> None:
         if splits:
             self._supply.finished(splits)
@@ -271,9 +290,15 @@ class StreamPlanner:
             splits = [one for one in (*self._open.values(), *self._waiting.values()) if one.id in self._target]
             there = [planned_to(split, self._target[split.id], bounded=self._source.bounded) for split in splits]
         there = [planned for planned in there if self._reach.something(planned)]
+        if self._agreed is not None:
+            there = self._agreed.with_more(there, fresh=fresh, ending=self._target is not None)
         if fresh:
             self._target = {planned.split.id: planned.to for planned in there if planned.to is not None}
         return there
+
+    def _due(self) -> float:
+        """Return the monotonic time of the next look at the outside."""
+        return self._supply.due() if self._agreed is None else min(self._supply.due(), self._agreed.due())
 
     # ---- how much of it
 
@@ -286,14 +311,15 @@ class StreamPlanner:
             return False
         if self._calls.call("advance()", lambda: self._admission.rows(there)) >= least:
             return False
-        self._nothing_until = min(until, self._supply.due())
+        self._nothing_until = min(until, self._due())
         return True
 
     def _take(self, there: Sequence[Planned], *, limited: bool) -> list[Planned]:
         taken = list(there)
         if limited and self._limits and there:
             admit = self._admission.admit_in_order if self._supply.in_order else self._admission.admit
-            taken = self._calls.call("advance() or size()", lambda: admit(there))
+            taken, others = self._agreed.admit(there) if self._agreed is not None else ([], there)
+            taken += self._calls.call("advance() or size()", lambda: admit(others)) if others else []
             self._reach.check_within(taken, there)
         # What goes on is in every offset anyway; only what is remembered once it ended needs room.
         return taken[: self._book.room(taken)] if self._supply.in_order else taken
@@ -301,15 +327,18 @@ class StreamPlanner:
     # ---- the next offset
 
     def _plan(self, taken: Sequence[Planned]) -> dict[str, Json]:
+        query = self._at.query or uuid.uuid4().hex[:12]
         chosen = {planned.split.id: planned for planned in taken}
         splits = [chosen[one.id] if one.id in chosen else Planned(one, one.position) for one in self._open.values()]
         splits.extend(planned for planned in taken if planned.split.id not in self._open)
         for planned in splits:
             self._reach.check_forward(planned)
+        if self._agreed is not None:
+            self._agreed.begin(query, taken)
         self._planned = Offset(
             self._source.name,
             self._at.n + 1,
-            self._at.query or uuid.uuid4().hex[:12],
+            query,
             splits,
             self._supply.snapshot(self._at.n + 1),
             self._pinned.options,
@@ -348,6 +377,10 @@ def _where(offset: object) -> tuple[object, object]:
 
 def _nonempty(offset: Offset) -> list[Planned]:
     return [planned for planned in offset.splits if not planned.empty]
+
+
+def _agreed(offset: Offset) -> list[Planned]:
+    return [planned for planned in offset.splits if planned.to is Agreed.AGREED]
 
 
 def _cuttable(planned: Planned) -> bool:

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner's side of ends that are agreed on: which splits have more, and how far they were read (S14)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from forebay.errors import ConfigurationError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.claims import Chain, Claiming, Share, claims_of
+from forebay.framework.microbatch.offset import Agreed, Offset, Planned
+from forebay.framework.microbatch.probing import Probed, probe
+from forebay.framework.microbatch.state import state_store
+from forebay.framework.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.framework.split import Split
+from forebay.storage.state_store import StateStore
+
+_log = logging.getLogger(__name__)
+
+KEPT: Final = 200
+"""Micro-batches whose claims are kept: so far a query can be set back."""
+
+_SWEPT: Final = 20
+"""Micro-batches behind those whose claims are looked for, in case that deleting them failed."""
+
+_PATIENCE: Final = 10.0
+"""Seconds that a look at what is new waits for an answer, usually: an answer that comes later is none."""
+
+
+class AgreedSplits:
+    """Knows, of every split without a known end, whether there is more. Lives in the planner; called on its thread.
+
+    A split has more if its last read did not catch up with it, or if a look found a record. A caught-up one is looked
+    at again after `pollInterval`.
+
+    Args:
+        source: What is read.
+        options: `poll_interval`, `max_batch_duration`, limits.
+        store: Where claims are kept.
+        calls: Bounds the calls of connector and store.
+        runtime: Threads and time.
+    """
+
+    def __init__(self, source: Source, options: HostOptions, store: StateStore, calls: Calls, runtime: Runtime) -> None:
+        self._source = source
+        self._options = options
+        self._limits = Limits.of(options)
+        self._store = store
+        self._calls = calls
+        self._runtime = runtime
+        self._more: set[str] = set()
+        self._rests: dict[str, float] = {}  # until when
+        self._begun: str | None = None
+        self._resolved: Offset | None = None
+        self._swept = -1
+
+    @classmethod
+    def of(cls, source: Source, options: HostOptions, calls: Calls, runtime: Runtime) -> AgreedSplits | None:
+        """Return what the options allow; None without `stateLocation`."""
+        store = state_store(options)
+        return None if store is None else cls(source, options, store, calls, runtime)
+
+    # ---- what has more
+
+    def with_more(self, there: Sequence[Planned], *, fresh: bool, ending: bool) -> list[Planned]:
+        """Return what there is without the splits that have nothing to read. May block, to look.
+
+        Args:
+            there: Splits, with a known end or without.
+            fresh: An AvailableNow run begins: look now.
+            ending: Such a run is on: what it has caught up with once is done.
+
+        Raises:
+            ForebayError: The source failed.
+        """
+        mine = {planned.split.id: planned.split for planned in there if planned.to is Agreed.AGREED}
+        if mine and self._options.min_rows_per_trigger is not None:
+            raise ConfigurationError(
+                "minRowsPerTrigger cannot be kept: how much there is to read is not known before it is read",
+                source=self._source.name,
+                split=next(iter(mine)),
+                option="minRowsPerTrigger",
+                advice="leave it out; or, in the connector, say it in latest(split)",
+            )
+        if not ending:
+            now = self._runtime.clock.monotonic()
+            due = [one for one in mine.values() if one.id not in self._more]
+            due = [one for one in due if fresh or self._rests.get(one.id, now) <= now]
+            if due:
+                self._look(due, fresh=fresh)
+            self._rests = {split_id: until for split_id, until in self._rests.items() if split_id in mine}
+            self._more &= mine.keys()
+        return [planned for planned in there if planned.split.id not in mine or planned.split.id in self._more]
+
+    def due(self) -> float:
+        """Return the monotonic time of the next look; never, if nothing rests."""
+        return min(self._rests.values(), default=float("inf"))
+
+    def _look(self, splits: Sequence[Split], *, fresh: bool) -> None:
+        duration = self._options.max_batch_duration.total_seconds()
+        patience = duration if fresh else min(_PATIENCE, duration)
+
+        def look() -> Probed:
+            return probe(self._source, splits, self._options, self._runtime, patience=patience, hurry=not fresh)
+
+        found = self._calls.call("read() to see what is new", look)
+        now = self._runtime.clock.monotonic()
+        silent = {one.id for one in splits} - found.something - found.nothing
+        if fresh and silent:
+            _log.warning(
+                "%s: %d splits gave no answer within %g s and are left to the next run, first %r",
+                self._source.name,
+                len(silent),
+                patience,
+                min(silent),
+            )
+        self._more |= found.something
+        for split_id in found.something:
+            self._rests.pop(split_id, None)
+        rest = now + self._options.poll_interval.total_seconds()
+        # One that was not waited for, because another one had something, is looked at again in the next call.
+        self._rests |= dict.fromkeys(found.nothing, rest)
+        self._rests |= dict.fromkeys(silent, now if found.something else rest)
+
+    # ---- how much of it
+
+    def admit(self, there: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
+        """Return what a limited micro-batch takes of the splits without a known end, and the other ones it may take.
+
+        The limits are for the one kind or for the other, for that of the split that has waited longest: how much is
+        left by those without a known end is not known before they are read.
+
+        Args:
+            there: The splits with something to read; who waited longest comes first.
+        """
+        if not there or there[0].to is not Agreed.AGREED:
+            return [], [planned for planned in there if planned.to is not Agreed.AGREED]
+        mine = [planned for planned in there if planned.to is Agreed.AGREED]
+        limits = (self._limits.rows, self._limits.byte_budget, self._limits.files)
+        return mine[: min((limit for limit in limits if limit is not None), default=len(mine))], []
+
+    def claiming(self, offset: Offset) -> Claiming | None:
+        """Return what the tasks of a micro-batch need; None where all ends are known.
+
+        Raises:
+            ConfigurationError: The claims of this query are not where the options say.
+        """
+        ids = [planned.split.id for planned in offset.splits if planned.to is Agreed.AGREED]
+        if not ids:
+            return None
+        self._check_begun(offset.query)
+        rows = _evenly(self._limits.rows, len(ids))
+        byte_budget = _evenly(self._limits.byte_budget, len(ids))
+        given = (Share(*both) for both in zip(rows, byte_budget, strict=True))
+        return Claiming(offset.query, offset.n, dict(zip(ids, given, strict=True)))
+
+    # ---- how far it was read
+
+    def begin(self, query: str, taken: Sequence[Planned]) -> None:
+        """Note that the claims of this query are kept here, before there are any. Called with each micro-batch.
+
+        Args:
+            query: Its id.
+            taken: What the micro-batch reads.
+        """
+        if self._begun != query and any(planned.to is Agreed.AGREED for planned in taken):
+            note = self._source.name.encode()
+            self._calls.call("writing", lambda: self._store.put_if_absent(_begun(query), note))
+            self._begun = query
+
+    def resolved(self, offset: Offset) -> Offset:
+        """Return a micro-batch that is proven done with the ends it has: its chains are sealed, once.
+
+        Raises:
+            ConfigurationError: The claims of this query are not where the options say, or are damaged.
+            RetriableError: The store did not answer.
+        """
+        done = self._resolved
+        if done is not None and (done.query, done.n) == (offset.query, offset.n):
+            return done
+        self._check_begun(offset.query)
+        splits = [self._sealed(each, offset) if each.to is Agreed.AGREED else each for each in offset.splits]
+        self._resolved = dataclasses.replace(offset, splits=splits)
+        return self._resolved
+
+    def forget(self, offset: Offset) -> None:
+        """Delete claims of long ago. Best effort."""
+        last = offset.n - KEPT
+        first = max(0, self._swept + 1, last - _SWEPT)
+        for n in range(first, last + 1):
+            self._calls.call("deleting claims", partial(self._delete, claims_of(offset.query, n)))
+            self._swept = n
+
+    def _delete(self, prefix: str) -> None:
+        self._store.delete(self._store.names(prefix))
+
+    def _sealed(self, planned: Planned, offset: Offset) -> Planned:
+        split = planned.split
+        claim = Chain(self._store, self._calls, offset.query, offset.n, split).seal()
+        self._more.discard(split.id)
+        self._rests.pop(split.id, None)
+        if claim.caught_up or claim.end == split.position:  # or nobody read it: there is no hurry
+            rest = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
+            self._rests[split.id] = rest
+        else:
+            self._more.add(split.id)
+        return Planned(split, claim.end)
+
+    def _check_begun(self, query: str) -> None:
+        if self._begun == query:
+            return
+        if self._calls.call("reading", lambda: self._store.get(_begun(query))) is None:
+            raise ConfigurationError(
+                f"there is nothing of this query below {self._store.location}: how far it has read is kept elsewhere",
+                source=self._source.name,
+                option="stateLocation",
+                advice="give stateLocation as before, or move what was there; with another one rows would come twice",
+            )
+        self._begun = query
+
+
+def _begun(query: str) -> str:
+    return f"{query}/claims/begun"
+
+
+def _evenly(total: int | None, count: int) -> list[int | None]:
+    """Divide a limit over splits, at least 1 each; what is left over goes to the first ones, who waited longest."""
+    if total is None:
+        return [None] * count
+    each, left = divmod(total, count)
+    return [max(1, each + (index < left)) for index in range(count)]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers that are polled side by side, and left when enough was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+
+from forebay.framework.connector_errors import explained
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.task_context import Delivered, Output, TaskContext, close_reader
+from forebay.framework.reader import InputStatus
+from forebay.framework.reading.source_reader import create_reader
+from forebay.framework.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+
+
+class OpenRead:
+    """A reader of some splits that goes on for as long as it is polled. One thread calls every method.
+
+    A split that is caught up is said to be so, and not given up: whoever polls decides.
+
+    Args:
+        source: What is read.
+        splits: From where to where; an end is kept to exactly.
+        options: Bounds and time-outs.
+        runtime: Threads and time.
+        index: The number of the task.
+        count: How many tasks there are.
+
+    Raises:
+        ForebayError: The source cannot make its reader.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        splits: Sequence[Split],
+        options: HostOptions,
+        runtime: Runtime,
+        *,
+        index: int = 0,
+        count: int = 1,
+    ) -> None:
+        self._source = source.name
+        self._splits = {split.id: split for split in splits}
+        self._only = splits[0].id if len(splits) == 1 else None
+        self._context = TaskContext(source, options, runtime, index=index, count=count)
+        self._output = Output(source.name)
+        self._reached: dict[str, Position | None] = {split.id: split.position for split in splits}
+        self._more = True
+        self.caught_up: set[str] = set()
+        """Splits that had nothing more for now, at some time."""
+        self.finished: set[str] = set()
+        """Splits that are read to their end."""
+        try:
+            with explained(self._source, "create_reader()", self._only):
+                self._reader = create_reader(source, self._context, options)
+        except BaseException:
+            self._context.release(failed=True)
+            raise
+        try:
+            with explained(self._source, "reading", self._only):
+                self._reader.add_splits(splits)
+                self._reader.notify_no_more_splits()
+                self._reader.start()
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def poll(self) -> Delivered | None:
+        """Return the next record batch, if there is one; never blocks.
+
+        Raises:
+            ForebayError: The source failed or broke a rule.
+        """
+        output = self._output
+        with explained(self._source, "reading", self._only):
+            status = self._reader.poll_next(output)
+        delivered, output.delivered = output.delivered, None
+        if delivered is not None:
+            self._reached[delivered.split_id] = delivered.position
+        self.caught_up.update(output.caught_up)
+        self.finished.update(output.released)
+        output.caught_up.clear()
+        output.released.clear()
+        if status is InputStatus.END_OF_INPUT:
+            self.finished.update(self._splits)
+        self._more = status is InputStatus.MORE_AVAILABLE
+        return delivered
+
+    def pause(self, split_id: str) -> None:
+        """Read no further in one of the splits."""
+        with explained(self._source, "pause_or_resume_splits()", split_id):
+            self._reader.pause_or_resume_splits([split_id], [])
+
+    def position(self, split_id: str) -> Position | None:
+        """Return where the reader stands, which may be further than the last record: some rows may lead to none."""
+        split = self._splits[split_id]
+        if split_id in self.finished:
+            return self._reached[split_id] if split.end is None else split.end
+        with explained(self._source, "snapshot_state()", split_id):
+            held = self._reader.snapshot_state(0)
+        return next((one.position for one in held if one.id == split_id), self._reached[split_id])
+
+    def available(self) -> Future[None]:
+        """Return a future that is done when to poll again is worth it."""
+        if self._more:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return self._reader.is_available()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Free everything, within the option `closeTimeout`.
+
+        Args:
+            error: Why, if something failed: what fails now becomes its note.
+
+        Raises:
+            ForebayError: A reader did not end, and there was no error before.
+        """
+        close_reader(self._reader, self._context, self._source, error)
+
+
+class Bell:
+    """Waits until one of several futures is done. Used by one thread.
+
+    Args:
+        runtime: For the signal.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._signal = runtime.signal()
+        self._watched: list[Future[None]] = []
+
+    def wait(self, futures: Iterable[Future[None]], timeout: float) -> None:
+        """Return once a future is done, or after so many seconds; perhaps for nothing."""
+        watched = list(futures)
+        for future in watched:
+            if not any(future is known for known in self._watched):
+                future.add_done_callback(lambda _: self._signal.set())
+        self._watched = watched
+        if not any(future.done() for future in watched):
+            self._signal.wait(timeout)
+        self._signal.clear()
