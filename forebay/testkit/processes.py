@@ -37,6 +37,21 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
+def parent_jvm() -> int | None:
+    """Return the nearest Java process above this one; None if there is none. Linux only."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name = (_PROC / str(pid) / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        if name == "java":
+            return pid
+        state = _stat(pid)
+        pid = 0 if state is None else state[2]
+    return None
+
+
 def end_session(leader: int, *, patience: float = 10.0) -> None:
     """Kill everything in the session that a process leads (made by `Popen(start_new_session=True)`), and wait for it.
 
@@ -54,12 +69,12 @@ def end_session(leader: int, *, patience: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state and the session of a process; None if there is none, or no /proc."""
+def _stat(pid: int) -> tuple[str, int, int] | None:
+    """Return the state, the session and the parent of a process; None if there is none, or no /proc."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name, in parentheses, may hold anything, also spaces and parentheses.
     fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[3])
+    return fields[0], int(fields[3]), int(fields[1])

@@ -14,7 +14,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.testkit.kills import POINTS, Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
-from forebay.testkit.processes import alive, end_session, session_of
+from forebay.testkit.processes import alive, end_session, parent_jvm, session_of
 
 VISITOR = """
 import sys
@@ -226,3 +226,10 @@ def test_a_source_becomes_killable_by_one_more_base(kills):
 
 def test_every_point_is_explained():
     assert all(len(text) > 20 for text in POINTS.values())
+
+
+def test_a_process_without_a_jvm_above_it_has_none_to_kill(kills):
+    assert parent_jvm() is None
+    kills.arm(Kill("read-middle", "executor"))
+    with pytest.raises(ConfigurationError, match="which process 'executor' is"):
+        kills.meet("read-middle")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.processes import alive
+from forebay.testkit.processes import alive, parent_jvm
 
 POINTS: Final = {
     "plan-begins": "the stream runner is asked for the next offset; the micro-batch before it is proven done",
@@ -39,7 +39,7 @@ POINTS: Final = {
 }
 """What has happened and what has not, at each point."""
 
-Victim = Literal["self", "jvm", "driver"]
+Victim = Literal["self", "executor", "jvm", "driver"]
 
 _PATIENCE = 10.0
 
@@ -50,7 +50,8 @@ class Kill:
 
     Args:
         point: Where; one of `POINTS`.
-        victim: Who: the process that comes to the point, the JVM of the driver, or the driver's Python process.
+        victim: Who: the process that comes to the point, the JVM that it works for (a worker's executor), the JVM of
+            the driver, or the driver's Python process.
         at: At which visit of the point, over all processes and restarts, from 1. For the points that are watched
             from outside: the number of the micro-batch.
     """
@@ -136,11 +137,11 @@ class KillList:
         """Kill, and return only when the victim is dead.
 
         Raises:
-            ConfigurationError: Nobody has said who the victim is.
+            ConfigurationError: Nobody has said who the victim is, or there is none.
             FatalError: It does not die.
         """
-        processes = {**self.processes(), "self": os.getpid()}
-        pid = processes.get(kill.victim)
+        own = {"self": os.getpid, "executor": parent_jvm}.get(kill.victim)
+        pid = self.processes().get(kill.victim) if own is None else own()
         if pid is None:
             raise ConfigurationError(
                 f"nobody said which process {kill.victim!r} is", advice="call these_are(…) before the query starts"

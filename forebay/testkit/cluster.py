@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Spark cluster on one machine, of the jars that pyspark brings: what a local master never does, happens here.
+
+Speculation needs executors on two hosts, so each Worker has a loopback address of its own (Linux answers on all of
+127.0.0.0/8). An executor can be killed without the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from forebay.errors import ConfigurationError, FatalError
+from forebay.testkit.processes import end_session
+
+_MASTER: Final = "org.apache.spark.deploy.master.Master"
+_WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.master.rest.enabled=false"
+_POLL = 0.02
+
+
+class SparkCluster:
+    """A standalone Master and some Workers, while it is entered: `with SparkCluster() as cluster: … cluster.url …`.
+
+    A process can have one SparkContext, so a test beside others uses the cluster from a program of its own.
+
+    Args:
+        hosts: One Worker on each; loopback addresses.
+        cores: Of each Worker.
+        memory: Of each Worker, in Spark's notation; the driver's `spark.executor.memory` has to fit in.
+        environment: Variables of all processes, beside those of this one, such as PYSPARK_PYTHON.
+        patience: Seconds until all are there.
+
+    Attributes:
+        url: For `SparkSession.builder.master`.
+        started_in: Seconds that the start took.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str] = ("127.0.0.2", "127.0.0.3"),
+        *,
+        cores: int = 1,
+        memory: str = "600m",
+        environment: Mapping[str, str] | None = None,
+        patience: float = 90.0,
+    ) -> None:
+        self.url = ""
+        self.started_in = 0.0
+        self._hosts = tuple(hosts)
+        self._cores = cores
+        self._memory = memory
+        self._environment = dict(environment or {})
+        self._patience = patience
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        """Start Master and Workers, and wait until all know one another.
+
+        Raises:
+            ConfigurationError: pyspark is not installed.
+            FatalError: They did not start in time; with the end of their log.
+        """
+        began = time.monotonic()
+        self._directory = tempfile.TemporaryDirectory(prefix="forebay-cluster-", ignore_cleanup_errors=True)
+        try:
+            log = self._start("127.0.0.1", _MASTER)
+            self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)", began)
+            self._wait_for(log, r"(I have been elected leader)", began)
+            for host in self._hosts:
+                work = str(Path(self._directory.name) / f"work-{host}")
+                sizes = ["--cores", str(self._cores), "--memory", self._memory, "--work-dir", work]
+                log = self._start(host, _WORKER, *sizes, self.url)
+            for host in self._hosts:
+                self._wait_for(self._log(host), r"(Successfully registered with master)", began)
+        except BaseException:
+            self._stop()
+            raise
+        self.started_in = time.monotonic() - began
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill all of it, executors and their Python workers too, and wait until they are gone."""
+        self._stop()
+
+    def _start(self, host: str, role: str, *arguments: str) -> Path:
+        home = _spark_home()
+        log = self._log(host)
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
+            **self._environment,
+        }
+        command = [str(home / "bin" / "spark-class"), role]
+        command += ["--host", host, "--port", "0", "--webui-port", "0", *arguments]
+        with log.open("wb") as output:
+            self._processes.append(
+                subprocess.Popen(  # noqa: S603 - pyspark's own script
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+        return log
+
+    def _log(self, host: str) -> Path:
+        assert self._directory is not None  # noqa: S101 - made when it is entered
+        return Path(self._directory.name) / f"{host}.log"
+
+    def _wait_for(self, log: Path, pattern: str, began: float) -> str:
+        while True:
+            text = log.read_text(errors="replace")
+            if found := re.search(pattern, text):
+                return found[1]
+            ended = [process.returncode for process in self._processes if process.poll() is not None]
+            if ended or time.monotonic() - began > self._patience:
+                what = f"a process ended with {ended[0]}" if ended else f"not there after {self._patience:g} s"
+                raise FatalError(f"the Spark cluster did not start: {what}:\n{text[-3000:]}", advice="read its log")
+            time.sleep(_POLL)
+
+    def _stop(self) -> None:
+        for process in reversed(self._processes):
+            end_session(process.pid)
+            process.wait()
+        self._processes.clear()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+
+def _spark_home() -> Path:
+    try:
+        import pyspark
+    except ImportError as error:
+        raise ConfigurationError(
+            "a Spark cluster needs pyspark", advice='install it: pip install "forebay[spark]"'
+        ) from error
+    return Path(str(pyspark.__file__)).parent
