@@ -32,6 +32,10 @@ _PROFILE: Final = "profile"
 _AMAZON = re.compile(r"https?://[^/]+\.amazonaws\.com(\.cn)?/?")
 _tried_out: set[tuple[str, str]] = set()
 
+_PAGE: Final = 1000
+_NO_MANY: Final = frozenset(
+    {"NotImplemented", "MethodNotAllowed", "MissingContentMD5", "InvalidRequest", "MalformedXML", "InvalidDigest"}
+)
 _CREDENTIALS: Final = frozenset(
     {
         "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired",
@@ -97,10 +101,25 @@ class S3StateStore:
         return sorted(name for name in found if name != prefix)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects one by one: many stores that are like S3 know no other way."""
-        for name in names:
-            with self._explained("delete"):
-                self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+        """Delete objects, many at a time; one by one where the store does not understand that."""
+        keys = [self._prefix + name for name in names]
+        with self._explained("delete"):
+            for start in range(0, len(keys), _PAGE):
+                self._delete(keys[start : start + _PAGE])
+
+    def _delete(self, keys: list[str]) -> None:
+        try:
+            answer = self._client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+        except self._client.exceptions.ClientError as error:
+            if _code(error)[0] not in _NO_MANY:
+                raise
+            for key in keys:
+                self._client.delete_object(Bucket=self._bucket, Key=key)
+            return
+        for refused in answer.get("Errors", ()):
+            raise self._client.exceptions.ClientError({"Error": refused}, "DeleteObjects")
 
     def _put(self, name: str, data: bytes) -> bool:
         with self._explained("write"):

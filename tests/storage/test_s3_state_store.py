@@ -221,6 +221,22 @@ def test_a_conflict_is_tried_again_until_somebody_has_won(server, location, monk
     assert store.put_if_absent("a", b"") is True
 
 
+def test_what_cannot_be_deleted_at_once_is_deleted_one_by_one(server, location, monkeypatch):
+    store = opened(server, location)
+    for name in "abc":
+        store.put_if_absent(f"d/{name}", b"")
+
+    def refuse(**_kwargs):
+        raise answer("NotImplemented", 501)
+
+    monkeypatch.setattr(store._client, "delete_objects", refuse)
+    store.delete(["d/a", "d/b"])
+    assert store.names("d/") == ["d/c"]
+    monkeypatch.setattr(store._client, "delete_objects", lambda **_: {"Errors": [{"Key": "x", "Code": "AccessDenied"}]})
+    with pytest.raises(ConfigurationError, match="no permission to delete"):
+        store.delete(["d/c"])
+
+
 def test_a_store_that_overwrites_is_refused(server, location, monkeypatch):
     monkeypatch.setattr(s3_state_store, "_tried_out", set())
     store = opened(server, location)

@@ -93,7 +93,7 @@ class InlineBook(Book):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._warned: set[int] = set()
+        self._warned = False
         self._guess = _GUESS
 
     def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
@@ -147,8 +147,8 @@ class InlineBook(Book):
                 advice="give stateLocation, a directory for what the stream remembers, and restart: nothing is lost, "
                 "and nothing is read twice",
             )
-        if size > most // 2 and most not in self._warned:
-            self._warned.add(most)
+        if size > most // 2 and not self._warned:
+            self._warned = True
             _log.warning(
                 "%s: %s: that takes %d characters in each offset, half of what fits; give stateLocation in time",
                 self._source.name,
