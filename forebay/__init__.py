@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from forebay.framework.local import run as run
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
     from forebay.looking.describe import describe as describe
+    from forebay.looking.offsets import offsets as offsets
     from forebay.looking.peek import Peek as Peek
     from forebay.looking.peek import peek as peek
     from forebay.looking.progress import progress as progress
@@ -58,6 +59,7 @@ _LATER = {
     "SourceReaderBase": "forebay.framework.reading.source_reader",
     "WatermarkStrategy": "forebay.watermarks.strategy",
     "describe": "forebay.looking.describe",
+    "offsets": "forebay.looking.offsets",
     "peek": "forebay.looking.peek",
     "progress": "forebay.looking.progress",
     "read": "forebay.spark.register",
@@ -103,6 +105,7 @@ __all__ = [
     "__version__",
     "cached",
     "describe",
+    "offsets",
     "option",
     "peek",
     "progress",

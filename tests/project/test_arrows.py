@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "framework": {"watermarks", "storage"},
     "sources": {"framework", "formats", "storage"},
     "spark": {"framework"},
-    "looking": {"framework"},
+    "looking": {"framework", "storage"},
     "testkit": {"spark", "framework", "storage"},
 }
 FREE = {"", "cli"}
