@@ -59,7 +59,7 @@ class StateStore(Protocol):
         """
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names that begin with a prefix which ends in `/`, sorted.
+        """Return the names directly below a prefix which ends in `/`, sorted; not those below another `/`.
 
         Raises:
             ConfigurationError: No permission.
@@ -160,11 +160,19 @@ class LocalStateStore:
         return sorted(prefix + name for name in found)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Unlink files."""
+        """Unlink files, and the directories that they leave empty.
+
+        Who writes into a directory at the moment it goes finds it missing, which is retriable.
+        """
+        directories: set[Path] = set()
         for name in names:
             path = self._root / name
             with self._explained(path, "delete"), suppress(FileNotFoundError):
                 path.unlink()
+            directories.update(parent for parent in path.parents if self._root in parent.parents)
+        for directory in sorted(directories, key=lambda path: -len(path.parts)):
+            with suppress(OSError):  # not empty, or gone already: either is as it should be
+                directory.rmdir()
 
     @contextmanager
     def _explained(self, path: Path, doing: str) -> Iterator[None]:

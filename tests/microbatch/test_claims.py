@@ -48,7 +48,7 @@ class Memory:
         return self._called(lambda: self.facts.setdefault(name, data) is data)
 
     def names(self, prefix):
-        return self._called(lambda: sorted(name for name in self.facts if name.startswith(prefix)))
+        return self._called(lambda: sorted(name for name in self.facts if name.rpartition("/")[0] + "/" == prefix))
 
     def delete(self, names):
         return self._called(lambda: [self.facts.pop(name, None) for name in names])

@@ -23,6 +23,20 @@ def test_a_directory_by_path_or_url_is_the_same_one(tmp_path, form):
     assert store.get("q/1") is None
 
 
+def test_what_is_deleted_leaves_no_directories(tmp_path):
+    store = open_state_store(str(tmp_path / "state"))
+    names = ["q/claims/1/a", "q/claims/1/b", "q/claims/10/a", "q/x"]
+    for name in names:
+        store.put_if_absent(name, b"x")
+    assert store.names("q/") == ["q/x"]
+    store.delete(store.names("q/claims/1/"))
+    assert not (tmp_path / "state" / "q" / "claims" / "1").exists()
+    assert store.get("q/claims/10/a") == b"x"
+    store.delete(names)
+    store.delete(names)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
 def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_state_store("state")

@@ -135,8 +135,8 @@ class AgreedRead:
     # ---- where nobody was before
 
     def _begin(self) -> Sequence[Delivered]:
-        newest = self._chain.newest()
-        if newest is not None and newest[0] >= self._k:
+        newest = self._chain.newest(self._k - 1)
+        if newest is not None:
             return self._obey(*newest)
         if self._enough():
             return self._propose(Claim(self._position, last=True))

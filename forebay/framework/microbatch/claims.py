@@ -5,7 +5,7 @@ Every attempt of a task, of any action, agrees on the end of a chunk before a ro
 in one micro-batch are a chain; the last one says so. Below `stateLocation`:
 
 ```
-<query>/claims/<n>/<split>.<digest>/<k>      {"end": position, "last": bool, "caughtUp": bool}
+<query>/claims/<n>/<split>.<digest>.<k>      {"end": position, "last": bool, "caughtUp": bool}
 <query>/claims/begun                         there is such a query here
 ```
 The digest is of the split's id and of the position where the micro-batch begins: a query that is set back, and then
@@ -87,18 +87,25 @@ class Chain:
         self._store = store
         self._calls = calls
         self._split = split
-        self._prefix = f"{claims_of(query, n)}{_component(split)}/"
+        self._stem = f"{claims_of(query, n)}{_component(split)}."
 
-    def newest(self) -> tuple[int, Claim] | None:
-        """Return the newest claim and its number; None if there is none."""
-        names = self._calls.call("listing claims", lambda: self._store.names(self._prefix))
-        numbers = [int(number) for name in names if (number := name.removeprefix(self._prefix)).isdecimal()]
-        if not numbers:
-            return None
-        k = max(numbers)
-        if k != len(numbers) - 1:
-            raise self._damaged(f"there are {len(numbers)} claims, and the newest is number {k}")
-        return k, self._get(k)
+    def newest(self, after: int = -1) -> tuple[int, Claim] | None:
+        """Return the newest claim and its number; None if there is none after a certain number.
+
+        There is no gap in a chain, so some looks find its end: doubling the steps while there is something, and then
+        halving them.
+        """
+        found, step, doubling = None, 1, True
+        while step:
+            claim = self._look(after + step)
+            if claim is not None:
+                after += step
+                found = (after, claim)
+                if claim.last:
+                    return found
+            doubling = doubling and claim is not None
+            step = step * 2 if doubling else step // 2
+        return found
 
     def propose(self, k: int, claim: Claim) -> Claim:
         """Put claim number k, unless another attempt was first; return the one that holds."""
@@ -119,14 +126,20 @@ class Chain:
                 return winner
 
     def _get(self, k: int) -> Claim:
-        data = self._calls.call("reading a claim", lambda: self._store.get(self._name(k)))
-        if data is None:
+        claim = self._look(k)
+        if claim is None:
             raise FatalError(
                 f"claim {k} is gone while the micro-batch is read: {self._name(k)} in {self._store.location}",
                 split=self._split.id,
                 option="stateLocation",
                 advice="delete nothing there while the query runs; restart the query",
             )
+        return claim
+
+    def _look(self, k: int) -> Claim | None:
+        data = self._calls.call("reading a claim", lambda: self._store.get(self._name(k)))
+        if data is None:
+            return None
         try:
             found = json.loads(data)
             end = found["end"]
@@ -136,11 +149,11 @@ class Chain:
             raise self._damaged(f"claim {k} cannot be read: {type(error).__name__}: {error}") from error
 
     def _name(self, k: int) -> str:
-        return f"{self._prefix}{k:06d}"
+        return f"{self._stem}{k:06d}"
 
     def _damaged(self, what: str) -> ConfigurationError:
         return ConfigurationError(
-            f"what the stream remembers is damaged: {what}, below {self._prefix} in {self._store.location}",
+            f"what the stream remembers is damaged: {what}, {self._stem}* in {self._store.location}",
             split=self._split.id,
             option="stateLocation",
             advice="put the files back as they were; without them nobody knows how far the split was read",

@@ -49,7 +49,7 @@ def probe(
     read = OpenRead(source, splits, bounds, runtime)
     bell = Bell(runtime)
     try:
-        while len(result.something) + len(result.nothing) < len(splits):
+        while True:
             delivered = read.poll()
             if delivered is not None and delivered.split_id not in result.something:
                 if hurry and not result.something:
@@ -58,7 +58,7 @@ def probe(
                 read.pause(delivered.split_id)  # its turn goes to another one
             result.nothing |= (read.caught_up | read.finished) - result.something
             left = until - clock.monotonic()
-            if left <= 0:
+            if left <= 0 or len(result.something) + len(result.nothing) == len(splits):
                 break
             bell.wait([read.available()], left)
     except BaseException as error:
