@@ -171,6 +171,26 @@ def test_a_program_is_run_again_after_a_kill_also_one_from_outside(kills, tmp_pa
     assert kills.armed() == []
 
 
+def test_a_kill_from_outside_never_counts_for_a_driver_that_is_dead_already(kills, tmp_path):
+    """The file appears, and another kill comes first: the next driver is the victim, as soon as it is there."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "7").touch()
+    program = f"""
+        import os, signal
+        from forebay.testkit.kills import KillList
+        kills = KillList({kills.directory!r})
+        kills.meet("plan-ends")
+        kills.these_are(jvm=os.getpid(), driver=os.getpid())
+        if kills.armed():
+            signal.pause()
+    """
+    kills.arm(Kill("plan-ends"), Kill("offset-logged", "jvm", at=7))
+    kills.these_are(jvm=2**22 + 1, driver=2**22 + 1)
+    command = [sys.executable, "-P", "-c", textwrap.dedent(program)]
+    assert run_until_done(command, kills, checkpoint=tmp_path) == 3
+    assert kills.armed() == []
+
+
 def test_a_program_that_fails_by_itself_is_an_error_with_its_output(kills, tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('no such table')"]
     with pytest.raises(FatalError, match=r"start 1 ended with 1, and no kill ended it:\nno such table"):

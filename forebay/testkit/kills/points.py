@@ -103,6 +103,10 @@ class KillList:
         temporary.write_text(json.dumps({"jvm": jvm, "driver": driver}))
         temporary.replace(self._root / "processes")
 
+    def forget_processes(self) -> None:
+        """Forget who the victims are. Called before a driver is started again: their numbers may be others' soon."""
+        (self._root / "processes").unlink(missing_ok=True)
+
     def processes(self) -> dict[str, int]:
         """Return the process ids that the last driver has told; none before the first."""
         try:

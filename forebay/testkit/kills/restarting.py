@@ -102,14 +102,16 @@ def _run(
     command: Sequence[str], kills: KillList, checkpoint: Path, timeout: float, leaders: list[int]
 ) -> tuple[int | None, str]:
     """Run once; return the exit code, None if it took too long, and the output."""
+    kills.forget_processes()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - the test's own program
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         leaders.append(process.pid)
+        watched = _watched(kills, checkpoint)
         deadline = time.monotonic() + timeout
         while (code := process.poll()) is None and time.monotonic() < deadline:
-            _watch(kills, checkpoint)
+            _watch(kills, watched)
             time.sleep(_POLL)
         _wait_for_jvm(kills, deadline)
         if code is None:
@@ -119,10 +121,21 @@ def _run(
         return code, output.read().decode(errors="replace")
 
 
-def _watch(kills: KillList, checkpoint: Path) -> None:
+def _watched(kills: KillList, checkpoint: Path) -> dict[Path, Path]:
+    """Return which armed kill, by its file, the appearing of which file carries out."""
+    found = {}
     for point, directory in _WATCHED.items():
         for path, kill in kills.armed_files(point):
-            if (checkpoint / directory / str(kill.at)).exists() and kills.take(path) is not None:
+            found[path] = checkpoint / directory / str(kill.at)
+    return found
+
+
+def _watch(kills: KillList, watched: dict[Path, Path]) -> None:
+    for path, appears in list(watched.items()):
+        # Not before the driver has told its JVM: the one before it is dead.
+        if appears.exists() and kills.processes():
+            del watched[path]
+            if (kill := kills.take(path)) is not None:
                 kills.carry_out(kill)
 
 
