@@ -6,6 +6,8 @@ VENV ?= .venv
 # The oldest Spark there is support for; `make newest` takes the newest.
 SPARK ?= 4.2.0
 PYTEST_ARGS ?=
+# Which programs of benchmarks/ to run.
+BENCH ?= files stream_latency stream_files
 BENCH_ARGS ?=
 
 PYSPARK := pyspark$(if $(filter newest,$(SPARK)),,==$(SPARK))
@@ -31,6 +33,7 @@ help: ## Print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=<path>        the Python to make $(VENV) with (else the newest of 3.11 and later that is found)"
+	@echo "  BENCH=<names>        which of $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py)) to run"
 	@echo "  PYTEST_ARGS=<args>   for example: make test PYTEST_ARGS='tests/formats -x'"
 
 demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files of three formats with Spark, then write a connector (needs Java)
@@ -53,8 +56,8 @@ format: $(STAMPS)/dev ## Write the code the way `make lint` wants it
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
-bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own readers; results go to build/bench (needs Java, minutes)
-	@PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/files.py $(BENCH_ARGS)
+bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own sources; results go to build/bench (needs Java, minutes)
+	@for name in $(BENCH); do PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/$$name.py $(BENCH_ARGS) || exit 1; done
 
 soak: java $(STAMPS)/dev $(STAMPS)/installed ## Run the long tests: gigabytes, many seeds, fresh environments (needs Java)
 	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600 $(PYTEST_ARGS)
