@@ -125,8 +125,22 @@ def capture(spark: SparkSession) -> Session:
     return Session(
         parallelism=None if context is None else int(context.defaultParallelism),
         time_zone=spark.conf.get("spark.sql.session.timeZone", None),
-        checkpoint_location=spark.conf.get("spark.sql.streaming.checkpointLocation", None),
+        checkpoint_location=_checkpoints(spark, context),
     )
+
+
+def _checkpoints(spark: SparkSession, context: object) -> str | None:
+    """Return the directory of the session's checkpoints, with the scheme that Spark takes for a path without one."""
+    named = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+    if named is None or re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:", named):
+        return named
+    java = getattr(context, "_jsc", None)
+    if java is None:
+        return None  # over Spark Connect nobody says in which file system the path is
+    system = str(java.hadoopConfiguration().get("fs.defaultFS") or "file:///")
+    if system.startswith("file:"):
+        return named
+    return f"{system.rstrip('/')}{named}" if named.startswith("/") else None
 
 
 def _made_here(spark: SparkSession, source: object, options: Mapping[str, object], call: str) -> Origin:

@@ -177,6 +177,15 @@ def test_what_planners_cannot_see_is_captured(spark):
     spark.conf.set("spark.sql.streaming.checkpointLocation", "/tmp/here")
     try:
         assert capture(spark).checkpoint_location == "/tmp/here"
+        assert capture(spark).defaults()["state_location"] == "/tmp/here/_forebay"
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+        before = hadoop.get("fs.defaultFS")
+        hadoop.set("fs.defaultFS", "hdfs://names:8020/")
+        try:  # a path without a scheme is there, not on this machine
+            assert capture(spark).checkpoint_location == "hdfs://names:8020/tmp/here"
+            assert "state_location" not in capture(spark).defaults()
+        finally:
+            hadoop.set("fs.defaultFS", before)
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
 

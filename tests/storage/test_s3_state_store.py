@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -17,6 +18,13 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.done import DoneSplits
+from forebay.framework.microbatch.offset import Offset, Planned, Whole
+from forebay.framework.microbatch.stored_book import StoredBook
+from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.source import Source
+from forebay.framework.split import Split
 from forebay.storage import s3_state_store
 from forebay.storage.state_store import open_state_store
 from forebay.storage.storage_options import StorageOptions
@@ -269,3 +277,38 @@ def test_credentials_do_not_belong_into_the_url():
 def test_an_unknown_option_is_refused_with_the_nearest_one():
     with pytest.raises(ConfigurationError, match="did you mean 'endpoint_url'"):
         open_state_store("s3://b/x", StorageOptions({"endpointurl": "http://x"}))
+
+
+class Lines(Source):
+    """Whose offsets are kept."""
+
+    name = "lines"
+
+    def schema(self):
+        raise NotImplementedError
+
+    def create_enumerator(self, context):
+        raise NotImplementedError
+
+    def create_split_reader(self, context):
+        raise NotImplementedError
+
+
+def test_a_stream_keeps_its_memory_there(server, location):
+    def book():
+        return StoredBook(Lines(), opened(server, location), Calls("lines", ThreadRuntime(), retries=0, timeout=60))
+
+    splits = [Split(f"part-{number:05}-{number * 2654435761 % 2**32:08x}") for number in range(3000)]
+    done, first, data = DoneSplits(Split), book(), {}
+    for n in range(4):
+        taken = [Planned(split, Whole.WHOLE) for split in splits[n * 700 : n * 700 + 700]]
+        data = json.loads(json.dumps(first.write(Offset("lines", n, "q", taken), done)))
+        done.settle()
+        done.add(planned.split for planned in taken)
+    again = book()
+    assert [planned.split for planned in again.read(data).splits] == splits[2100:2800]
+    assert set(again.read_done(data)) == {split.id for split in splits[:2100]}
+    assert len(json.dumps(data)) < 32 << 10 and data["state"]["at"] == location
+    opened(server, location).delete(["q/segments/" + data["state"]["segment"]])
+    with pytest.raises(ConfigurationError, match="is gone from"):
+        book().read_done(data)
