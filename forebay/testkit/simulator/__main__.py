@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
+from forebay.testkit.simulator.microbatch import describe_streams, simulate_stream
 from forebay.testkit.simulator.report import Report, described
 from forebay.testkit.simulator.simulation import Outcome, simulate
 
@@ -22,10 +23,14 @@ _SEEDS_AT_A_TIME = 50
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says; return 0 if nothing was wrong, 1 otherwise."""
     asked = _parser().parse_args(arguments)
+    if asked.streams and asked.seed is not None:
+        return _streams(range(asked.seed, asked.seed + 1), trace=asked.trace)
     if asked.seed is not None:
         return _one(asked.seed, trace=asked.trace)
     if asked.trace:
         _parser().error("--trace needs --seed: it shows one simulation step by step")
+    if asked.streams:
+        return _streams(range(asked.first, asked.first + asked.seeds))
     return _many(range(asked.first, asked.first + asked.seeds), max(1, asked.jobs))
 
 
@@ -38,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of them (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one per core)")
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
+    parser.add_argument("--streams", action="store_true", help="the planner of streams, under Spark's log and replays")
     parser.add_argument("--trace", action="store_true", help="with --seed: show every step")
     return parser
 
@@ -52,6 +58,25 @@ def _one(seed: int, *, trace: bool) -> int:
         f" processes: {'; '.join(ending.splitlines()[0] for ending in outcome.endings)}"
     )
     return 0
+
+
+def _streams(seeds: range, *, trace: bool = False) -> int:
+    """Simulate streams, in this process: a seed takes milliseconds."""
+    began = time.monotonic()
+    outcomes = []
+    failed = []
+    for seed in seeds:
+        outcomes.append(outcome := simulate_stream(seed, _say if trace else None))
+        if outcome.problem is not None:
+            failed.append(outcome)
+            if len(failed) == _MOST_FAILURES:
+                break
+    for name, count in describe_streams(outcomes).items():
+        _say(f"{name:<13} {count:>9,}")
+    _say(f"seconds       {time.monotonic() - began:>9.1f}")
+    for outcome in failed:
+        _say(f"\nseed {outcome.seed}: {outcome.problem}\n  replay: {outcome.replay}")
+    return 1 if failed else 0
 
 
 def _many(seeds: range, jobs: int) -> int:

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner of streams, killed and restarted: thousands of seeds are clean, and planted bugs are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from forebay.framework.microbatch import admission
+from forebay.framework.microbatch.admission import Admission
+from forebay.framework.microbatch.book import InlineBook
+from forebay.framework.microbatch.done import DoneSplits
+from forebay.framework.microbatch.offset import BEFORE_FIRST, Planned
+from forebay.framework.microbatch.reach import Reach
+from forebay.framework.microbatch.streaming import StreamPlanner
+from forebay.framework.microbatch.supply import DiscoverySupply
+from forebay.testkit.simulator import simulate_stream
+from forebay.testkit.simulator.__main__ import main
+
+PLANTED = {}
+
+
+def planted(within):
+    """Register a bug, with the number of seeds that must suffice: several times what they needed when written."""
+
+    def keep(plant):
+        PLANTED[plant.__name__] = (plant, within)
+        return plant
+
+    return keep
+
+
+@planted(200)
+def a_micro_batch_is_planned_from_its_start(patch):
+    """S2: what a replay of batch 0, or of a skipped one, is not given."""
+
+    def tasks(self, start, end):
+        began = {planned.split.id: planned.to for planned in self._book.read(start).splits}
+        offset = self._book.read(end)
+        moved = [Planned(one.split.at(began.get(one.split.id, one.split.position)), one.to) for one in offset.splits]
+        patch_book = dataclasses.replace(offset, splits=moved)
+        read, self._book.read = self._book.read, lambda data: patch_book
+        try:
+            return TASKS(self, start, end)
+        finally:
+            self._book.read = read
+
+    TASKS = StreamPlanner.tasks  # noqa: N806 - the one that is replaced
+    patch.setattr(StreamPlanner, "tasks", tasks)
+
+
+@planted(200)
+def ends_are_told_before_the_log_has_them(patch):
+    """S19: the author deletes what a crash makes Spark plan again."""
+    plan = StreamPlanner._plan
+
+    def early(self, taken):
+        found = plan(self, taken)
+        self._tell_finished([planned.split for planned in self._planned.splits if planned.ends])
+        return found
+
+    patch.setattr(StreamPlanner, "_plan", early)
+
+
+@planted(200)
+def a_replay_is_taken_for_proof(patch):
+    """S19: a run that began with a replay may be replayed once more."""
+    go_on = StreamPlanner._go_on_from
+
+    def forgetful(self, start):
+        self._replayed = None
+        go_on(self, start)
+
+    patch.setattr(StreamPlanner, "_go_on_from", forgetful)
+
+
+@planted(200)
+def splits_that_ended_are_forgotten_by_a_restart(patch):
+    patch.setattr(InlineBook, "read_done", lambda self, data: DoneSplits(self._source.split_class))
+
+
+@planted(200)
+def a_number_is_used_twice(patch):
+    plan = StreamPlanner._plan
+
+    def again(self, taken):
+        if self._at.n > BEFORE_FIRST + 1:
+            self._at = dataclasses.replace(self._at, n=self._at.n - 1)
+        return plan(self, taken)
+
+    patch.setattr(StreamPlanner, "_plan", again)
+
+
+@planted(200)
+def a_lagging_end_takes_a_split_back(patch):
+    patch.setattr(Reach, "something", lambda self, planned: not planned.empty)
+    patch.setattr(Reach, "check_forward", lambda self, planned: None)
+
+
+@planted(100)
+def a_restart_is_taken_for_the_first_run(patch):
+    """The bug that was there: an author without state was asked for its first discovery after every restart."""
+    restore = DiscoverySupply.restore
+    patch.setattr(DiscoverySupply, "restore", lambda self, state: None if state is None else restore(self, state))
+
+
+@planted(500)
+def whoever_was_served_last_is_served_first(patch):
+    admit = Admission.admit
+    patch.setattr(Admission, "admit", lambda self, there: admit(self, list(reversed(there))))
+
+
+@planted(500)
+def the_order_of_the_queue_is_lost(patch):
+    """The bug that was there in another form: whose turn it is went by the number, not by who waited."""
+    go_on = StreamPlanner._go_on_from
+
+    def sorted_again(self, start):
+        go_on(self, start)
+        self._open = dict(sorted(self._open.items()))
+
+    patch.setattr(StreamPlanner, "_go_on_from", sorted_again)
+
+
+@planted(100)
+def every_split_gets_at_least_one_row(patch):
+    """Trap 11: as Spark's own Kafka source does."""
+    plain = admission.shares
+    patch.setattr(admission, "shares", lambda weights, total: [max(1, one) for one in plain(weights, total)])
+
+
+@planted(200)
+def a_run_that_ends_has_no_fixed_target(patch):
+    """S17: it goes on for as long as somebody writes."""
+    there = StreamPlanner._there
+
+    def moving(self, *, fresh):
+        if not fresh:
+            self._target = None
+        return there(self, fresh=fresh)
+
+    patch.setattr(StreamPlanner, "_there", moving)
+
+
+@planted(200)
+def equal_numbers_are_read_again(patch):
+    """Trap 1: a start in other words is not an end of its own."""
+    tasks = StreamPlanner.tasks
+    patch.setattr(StreamPlanner, "tasks", lambda self, start, end: tasks(self, {**start, "n": None}, end))
+
+
+@planted(200)
+def a_split_is_lost_when_it_gets_nothing(patch):
+    """S1: a split that is not read in a micro-batch is in its offset all the same."""
+    write = InlineBook.write
+
+    def losing(self, offset, done):
+        splits = [planned for planned in offset.splits if not planned.empty or planned.split.position is None]
+        return write(self, dataclasses.replace(offset, splits=splits), done)
+
+    patch.setattr(InlineBook, "write", losing)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(monkeypatch, capsys, name):
+    plant, within = PLANTED[name]
+    with monkeypatch.context() as patch:
+        plant(patch)
+        assert main(["--streams", "--seeds", str(within)]) == 1
+        told = capsys.readouterr().out
+        # The printed command shows the same problem again.
+        command = shlex.split(re.findall(r"replay: (.*)", told)[0])
+        assert command[:3] == ["python", "-m", "forebay.testkit.simulator"]
+        assert main(command[3:]) == 1
+        assert "broken: " in capsys.readouterr().out
+        seed = int(command[command.index("--seed") + 1])
+    assert simulate_stream(seed).problem is None, "without the bug that seed is clean"
+
+
+@pytest.mark.timeout(600)
+def test_1000_seeds_of_streams_are_clean(record_property, capsys):
+    status = main(["--streams", "--seeds", "1000"])
+    told = capsys.readouterr().out
+    assert status == 0, told
+    counts = {
+        name: int(count.replace(",", "")) for name, count in re.findall(r"^([a-z-]+) +([\d,]+)$", told, re.MULTILINE)
+    }
+    # Much happened: else clean seeds would say little.
+    assert counts["killed"] > 1000
+    assert counts["replayed"] > 300
+    assert counts["micro-batches"] > 3000
+    record_property("report", "streams: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_100000_other_seeds_of_streams_are_clean(capsys):
+    assert main(["--streams", "--first", "1000000", "--seeds", "100000"]) == 0, capsys.readouterr().out
+
+
+def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
+    """But for the ids, which are random on purpose."""
+    program = (
+        "import re\nfrom forebay.testkit.simulator import simulate_stream\nfor seed in range(60):\n"
+        "    print(simulate_stream(seed, lambda line: print(re.sub('\"id\": \"[0-9a-f]+\"', '', line))))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert told[0].count("\n") > 500
+    assert told[0] == told[1]
