@@ -29,6 +29,9 @@ KEPT: Final = 200
 _MOST_PART: Final = 16 << 10
 """Characters of one part of an offset that stay in it."""
 
+_MANY: Final = 4000
+"""Splits that hardly fit into that, however short their entries are."""
+
 _MOST_DONE: Final = 4 << 10
 """The same for what is remembered: it is there in every micro-batch, and in a segment only what changed."""
 
@@ -254,9 +257,10 @@ def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
         if name not in data:
             continue
         value = data[name]
-        # Nothing shrinks to a fortieth; what is far too long need not be compressed to see that it is.
-        short = value if name == "enum" or length(value) > 40 * _MOST_PART else compact(value)
-        if length(short) > _MOST_PART:
+        # What is far too long need not be written twice to see that it is.
+        many = isinstance(value, list) and len(value) > _MANY
+        short = value if many or name == "enum" else compact(value)
+        if many or length(short) > _MOST_PART:
             parts[name] = data.pop(name)
         else:
             data[name] = short
