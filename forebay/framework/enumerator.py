@@ -29,7 +29,8 @@ class SplitEnumerator(ABC):
     def restore_state(self, state: Json) -> None:
         """Take back what `snapshot_state` gave. Called once, before `start`, only when there is a checkpoint (ENU-6).
 
-        Splits that readers held at the checkpoint come through `add_splits_back`, after `start` (FLIP-537).
+        Splits that readers held at the checkpoint come through `add_splits_back`, after `start` (FLIP-537). On Spark
+        the host keeps them: they are in the offset, and are not given back.
 
         Raises:
             ContractError: By default: the enumerator keeps state and does not say how to take it back.

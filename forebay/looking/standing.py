@@ -149,10 +149,11 @@ class _Backlog:
 
 
 def lines(standings: Standings) -> list[str]:
-    """Return the view for a terminal: a line for the query, for each source, and for each of its worst splits."""
+    """Return the view for a terminal: the query, each source with its bar, and each of its worst splits."""
     shown = [_title(standings)]
     for source in standings.sources:
-        shown.append(f"  {source.name}  {_bar(source)}{_words(source)}")
+        # Two lines, so that a narrow terminal cuts nothing off.
+        shown += [f"  {source.name}  {_bar(source)}".rstrip(), f"    {_words(source)}"]
         width = max((len(split.name) for split in source.splits), default=0)
         for split in source.splits:
             behind = "behind, how far is not known" if split.behind is None else f"{split.behind:,} behind"

@@ -77,7 +77,8 @@ def test_a_query_is_drawn_with_a_bar_for_each_source_and_a_line_for_each_of_the_
     standings.update("my_query", report(4, ours(4, 3000, read=1000, worst=[EU, LONG], splits=9), second=2))
     assert lines(standings) == [
         "my_query, micro-batch 4",
-        "  orders  █████████░░░░░░░░░░░░░░░ 40 %  3,000 rows behind, 1,000 rows/s, caught up in about 3 s",
+        "  orders  █████████░░░░░░░░░░░░░░░ 40 %",
+        "    3,000 rows behind, 1,000 rows/s, caught up in about 3 s",
         "    eu                                        2,100 behind, at 400 of 2,500",
         "    …xxxxxxxxxxxxxxxxxxxxxxxxxxxxx/part-0001  behind, how far is not known, not begun",
         "    and 7 more behind",
@@ -119,7 +120,7 @@ def test_where_rows_are_not_known_something_else_is_counted(unit):
 def test_other_sources_are_named_and_have_no_bar():
     standings = Standings()
     standings.update(None, report(0, None, "not json", '{"logOffset": 3}'))
-    assert lines(standings)[1:] == ["  PythonMicroBatchStream  1,000 rows/s"] * 3
+    assert lines(standings)[1:] == ["  PythonMicroBatchStream", "    1,000 rows/s"] * 3
 
 
 def test_a_query_is_followed_to_its_end_a_line_for_each_new_report():
