@@ -35,6 +35,7 @@ class ListOptions:
         partition_types: Types the user's schema wants, by column name. Names of other columns do no harm.
         case_sensitive: Whether partition columns that differ only in case are different.
         ignore_missing_files: Leave out what goes away while it is listed, instead of failing.
+        empty_globs: A glob that matches nothing is no error: something may come.
         storage: Arguments for the stores of URLs.
     """
 
@@ -48,6 +49,7 @@ class ListOptions:
     partition_types: Mapping[str, pa.DataType] | None = None
     case_sensitive: bool = False
     ignore_missing_files: bool = False
+    empty_globs: bool = False
     storage: StorageOptions = NO_OPTIONS
 
 
@@ -89,15 +91,22 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
         RetriableError: A store did not answer, or something went away while it was listed.
     """
     accepts = _filter(options)
-    leaves = find_leaves(paths, options=options.storage, ignore_missing=options.ignore_missing_files)
+    taken: list[tuple[FileStatus, str]]
+    left_out: list[str]
+    leaves = find_leaves(
+        paths,
+        options=options.storage,
+        ignore_missing=options.ignore_missing_files,
+        empty_globs=options.empty_globs,
+    )
     data = [file for file in leaves.files if is_data_name(file.name)]
-    folders = {file.path: parent(file.path) for file in data}
+    folders = [parent(file.path) for file in data]
     if options.recursive_file_lookup:
         found = Partitioning(pa.schema([]), {}, {})
-        taken, left_out = data, []
+        taken, left_out = list(zip(data, folders, strict=True)), []
     else:
         found = partitions(
-            folders.values(),
+            dict.fromkeys(folders),
             _base_paths(leaves, options),
             type_inference=options.type_inference,
             timezone=options.timezone,
@@ -105,14 +114,19 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
             case_sensitive=options.case_sensitive,
         )
         inside = _inside(leaves, found)
-        taken = [file for file in data if inside(file.path, folders[file.path])]
-        left_out = [file.path for file in data if not inside(file.path, folders[file.path])]
-    files = tuple(file for file in taken if accepts(file))
+        taken, left_out = [], []
+        for file, folder in zip(data, folders, strict=True):
+            if inside(file.path, folder):
+                taken.append((file, folder))
+            else:
+                left_out.append(file.path)
+    if accepts is not None:
+        taken = [(file, folder) for file, folder in taken if accepts(file)]
     return FileIndex(
-        files,
+        tuple(file for file, _ in taken),
         found.schema,
-        tuple(found.texts.get(folders[file.path], ()) for file in files),
-        tuple(found.values.get(folders[file.path], ()) for file in files),
+        tuple(found.texts.get(folder, ()) for _, folder in taken),
+        tuple(found.values.get(folder, ()) for _, folder in taken),
         tuple(left_out),
         leaves.sinks,
     )
@@ -127,10 +141,13 @@ def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
     return lambda path, folder: folder in directories or path in root_files
 
 
-def _filter(options: ListOptions) -> Callable[[FileStatus], bool]:
+def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
+    """Return what the options let through; None if that is everything: there may be very many files."""
     pattern = None if options.path_glob_filter is None else globs.compile_name(options.path_glob_filter)
     before = _threshold("modifiedBefore", options.modified_before, options.timezone)
     after = _threshold("modifiedAfter", options.modified_after, options.timezone)
+    if pattern is None and before is None and after is None:
+        return None
 
     def accepts(file: FileStatus) -> bool:
         modified = file.modified_ms * _MICROS_PER_MILLI

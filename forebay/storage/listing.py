@@ -50,7 +50,13 @@ def is_data_name(name: str) -> bool:
     return not (name.startswith(".") or (name.startswith("_") and "=" not in name))
 
 
-def find_leaves(paths: Sequence[str], *, options: StorageOptions = NO_OPTIONS, ignore_missing: bool = False) -> Leaves:
+def find_leaves(
+    paths: Sequence[str],
+    *,
+    options: StorageOptions = NO_OPTIONS,
+    ignore_missing: bool = False,
+    empty_globs: bool = False,
+) -> Leaves:
     """Find every file below the paths, through all nested directories.
 
     Called once for each listing, on the planning thread. Each path is looked up now; nothing is remembered.
@@ -60,6 +66,7 @@ def find_leaves(paths: Sequence[str], *, options: StorageOptions = NO_OPTIONS, i
         options: Arguments for the stores of the URLs.
         ignore_missing: Leave out what goes away while it is listed, instead of failing. A path that matches nothing
             is an error all the same.
+        empty_globs: A glob that matches nothing is none: something may come.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is not known.
@@ -74,7 +81,7 @@ def find_leaves(paths: Sequence[str], *, options: StorageOptions = NO_OPTIONS, i
     sinks: list[str] = []
     for path in paths:
         store = store_for(path, options, ignore_missing=ignore_missing)
-        for root in _roots(store, path):
+        for root in _roots(store, path, empty_globs=empty_globs):
             if sink_log.DIRECTORY in root.path.split("/"):
                 continue
             if isinstance(root, FileStatus):
@@ -89,7 +96,7 @@ def find_leaves(paths: Sequence[str], *, options: StorageOptions = NO_OPTIONS, i
     return Leaves(tuple(directories), tuple(root_files), ordered, tuple(dict.fromkeys(sinks)))
 
 
-def _roots(store: Store, path: str) -> list[FileStatus | Directory]:
+def _roots(store: Store, path: str, *, empty_globs: bool) -> list[FileStatus | Directory]:
     place = place_of(path)
     if not globs.is_glob("/".join(place.parts)):
         exact = store.stat(_path(place, place.parts))
@@ -102,6 +109,8 @@ def _roots(store: Store, path: str) -> list[FileStatus | Directory]:
             found.setdefault(match.path, match)
     if not found:
         literal = store.stat(_path(place, place.parts))
+        if empty_globs and literal is None:
+            return []
         raise _not_there(path, place, "" if literal is None else globs.escape(path))
     return [found[name] for name in sorted(found)]
 

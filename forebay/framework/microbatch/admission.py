@@ -109,6 +109,8 @@ class Admission:
             if planned.empty:
                 break
             taken.append(planned)
+            if planned is not each:
+                break  # the rest of it comes before what follows, also if that were small enough
             if (rows is not None and rows <= 0) or (byte_budget is not None and byte_budget <= 0):
                 break
         return taken

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from forebay.errors import DataError
 from forebay.framework.split import Json, Split
@@ -15,6 +15,8 @@ from forebay.storage.stored_file import changed
 _log = logging.getLogger(__name__)
 
 _DAY = 86_400 * 10**9
+_BITS = 64
+_MASK = (1 << _BITS) - 1
 _SWEEPS = 32
 """How often the framework is asked to forget, while the horizon goes on by one age: it looks at all it remembers."""
 
@@ -41,7 +43,7 @@ class SeenFiles:
         self._names: set[str] = set()
         self._versions = 0
         self._newest = 0
-        self._swept = 0
+        self._oldest: int | None = None
         self._warned = False
         self.horizon = 0
         """Nanoseconds since 1970: what was changed before is passed over, for ever."""
@@ -56,7 +58,6 @@ class SeenFiles:
             newest, horizon = state.get("newest"), state.get("horizon")
             self._newest = max(self._newest, newest if isinstance(newest, int) else 0)
             self.horizon = max(self.horizon, horizon if isinstance(horizon, int) else 0)
-            self._swept = self.horizon
 
     def learn(self, known: Mapping[str, Split], now: float) -> None:
         """Take note of the files that were begun or read since the last call, and move the horizon on.
@@ -67,13 +68,17 @@ class SeenFiles:
         """
         for split_id in [each for each in self._marks if each not in known]:
             del self._marks[split_id]
+            self._oldest = None
         latest = int(now * 1e9) + _DAY
         for split_id in known:
             if split_id not in self._marks:
                 split = known[split_id]
                 if isinstance(split, FileSplit):
                     self._marks[split_id] = _mark(split.status)
+                    self._oldest = None if self._oldest is None else min(self._oldest, split.modified_at)
                     self._count(split, latest)
+        if self._oldest is None:
+            self._oldest = min((mark >> _BITS for mark in self._marks.values()), default=None)
         self._versions = sum(1 for split_id in self._marks if is_version_id(split_id))
         self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
         if self._max_age is not None:
@@ -97,21 +102,18 @@ class SeenFiles:
         return self._changed(file, known[file.path])
 
     def sweep(self) -> bool:
-        """Whether it is time to forget the files that lie before the horizon."""
+        """Whether enough of what is remembered lies before the horizon that it is worth forgetting."""
         step = (self._max_age or 0) // _SWEEPS
-        if self._max_age is None or self.horizon <= self._swept + step:
-            return False
-        self._swept = self.horizon
-        return True
+        return self._oldest is not None and self._oldest < self.horizon - step
 
-    def once_each(self, files: Iterable[FileStatus]) -> Iterable[FileStatus]:
+    def once_each(self, splits: list[FileSplit]) -> list[FileSplit]:
         """Leave out all but the first of the files that count as the same one."""
         if not self._names_only:
-            return files
-        first: dict[str, FileStatus] = {}
-        for file in files:
-            first.setdefault(last_name(file.path), file)
-        return first.values()
+            return splits
+        first: dict[str, FileSplit] = {}
+        for split in splits:
+            first.setdefault(last_name(split.path), split)
+        return list(first.values())
 
     def _count(self, split: FileSplit, latest: int) -> None:
         if split.modified_at <= latest:
@@ -157,5 +159,5 @@ def split_of(file: FileStatus, split_id: str, partitions: tuple[tuple[str, str],
 
 
 def _mark(file: FileStatus) -> int:
-    """Return a small number for a version of a file, good for as long as this process lives."""
-    return hash((file.size, file.modified_at if file.etag is None else file.etag))
+    """Return a small value for a version of a file, good for as long as this process lives; the time comes first."""
+    return file.modified_at << _BITS | hash((file.size, file.etag)) & _MASK

@@ -213,8 +213,11 @@ class FileSource(Source):
         """Return the schema before columns were chosen; settled by a host before anything is read."""
         return self._schema if self._schema is not None else inferred_schema(self)
 
-    def list(self) -> FileIndex:
+    def list(self, *, waiting: bool = False) -> FileIndex:
         """Look at the stores and return the files there are.
+
+        Args:
+            waiting: A glob that matches nothing is no error: files may come.
 
         Raises:
             ConfigurationError: A path matches nothing, or an option is wrong.
@@ -233,11 +236,12 @@ class FileSource(Source):
                 type_inference=self.partition_type_inference,
                 partition_types=types,
                 ignore_missing_files=self.ignore_missing_files,
+                empty_globs=waiting,
                 storage=self.storage_options(),
             ),
         )
-        if (name := told_by_files(index.files)) is not None:
-            self._found.setdefault("format", name)
+        if self.file_format is None and not self._found and (name := told_by_files(index.files)) is not None:
+            self._found["format"] = name
         return index
 
     def told_by(self, path: str) -> None:

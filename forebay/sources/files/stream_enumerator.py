@@ -54,6 +54,7 @@ class FileStreamEnumerator(FileEnumerator):
         )
         self._cleaner = Cleaner(source)
         self._row_groups: dict[str, RowGroups] = {}
+        self._waiting: dict[str, FileSplit] = {}
 
     def restore_state(self, state: Json) -> None:
         """Go on from the horizon of the last run."""
@@ -71,21 +72,8 @@ class FileStreamEnumerator(FileEnumerator):
         self._cleaner.check(index)
         self._warn_left_out(index)
         self._seen.learn(known, self._clock.now())
-        names = index.partition_schema.names
-        texts = {}
-        found: dict[str, str] = {}
-        new: list[FileStatus] = []
-        for file, directory in zip(index.files, index.partition_texts, strict=True):
-            split_id = self._seen.id_of_new(file, known)
-            if split_id is not None:
-                new.append(file)
-                found[file.path], texts[file.path] = split_id, directory
-        new.sort(key=_age, reverse=self._source.latest_first)
-        self._check_format(new)
-        splits = [
-            split_of(file, found[file.path], tuple(zip(names, texts[file.path], strict=True)))
-            for file in self._seen.once_each(new)
-        ]
+        splits = self._new(index, known)
+        self._check_format(splits)
         horizon = partial(_too_old, horizon=self._seen.horizon) if self._seen.sweep() else None
         return Discovered(splits, horizon, self._seen.snapshot())
 
@@ -134,16 +122,31 @@ class FileStreamEnumerator(FileEnumerator):
         for split in splits:
             self._row_groups.pop(split.id, None)
 
+    def _new(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
+        """Return the files that were not begun, in order. Those that waited already are not made anew."""
+        names = index.partition_schema.names
+        before, self._waiting = self._waiting, {}
+        for file, texts in zip(index.files, index.partition_texts, strict=True):
+            split_id = self._seen.id_of_new(file, known)
+            if split_id is None:
+                continue
+            split = before.get(split_id)
+            if split is None or not _still(split, file) or len(split.partitions) != len(names):
+                split = split_of(file, split_id, tuple(zip(names, texts, strict=True)))
+            self._waiting[split_id] = split
+        splits = sorted(self._waiting.values(), key=_age, reverse=self._source.latest_first)
+        return self._seen.once_each(splits)
+
     def _list(self, *, first: bool) -> FileIndex:
         try:
-            return self._source.list()
+            return self._source.list(waiting=True)
         except ConfigurationError as error:
             # What was there when the query began is away: a mount, or a directory that is being replaced.
             if first or error.option != "path":
                 raise
             raise RetriableError(error.message, advice=error.advice) from error
 
-    def _check_format(self, new: Sequence[FileStatus]) -> None:
+    def _check_format(self, new: Sequence[FileSplit]) -> None:
         """Refuse files of another format than that which the first ones told."""
         if not new:
             return
@@ -194,8 +197,12 @@ class FileStreamEnumerator(FileEnumerator):
         return [replace(split, position=one, end=two, weight=weight) for one, two in itertools.pairwise(cuts)]
 
 
-def _age(file: FileStatus) -> tuple[int, str]:
-    return file.modified_at, file.path
+def _age(split: FileSplit) -> tuple[int, str]:
+    return split.modified_at, split.id
+
+
+def _still(split: FileSplit, file: FileStatus) -> bool:
+    return (split.size, split.modified_at, split.etag) == (file.size, file.modified_at, file.etag)
 
 
 def _too_old(split: Split, *, horizon: int) -> bool:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory of very many files, streamed: what a look at it costs, and how Spark's own file stream does.
+
+Prints two tables. The first has no Spark in it: one planner over `--planned` files in one directory. The second reads
+`--drained` files with the same cap by both, in turn, and then leaves both idle. Run it:
+``python benchmarks/stream_files.py``, or with less to do ``… --planned 20000 --drained 2000``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import forebay
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.opening import open_stream
+from forebay.looking.tables import text_table
+from forebay.options import Duration
+from forebay.sources.files import FileSource
+
+TEXT = pa.schema([("value", pa.string())])
+
+
+def make(directory: Path, first: int, count: int) -> None:
+    """Write small files; none is like another."""
+    directory.mkdir(exist_ok=True)
+    for number in range(first, first + count):
+        (directory / f"part-{number:07}.txt").write_text(f"{number}\n")
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Run it; return the seconds it took and what it gave."""
+    began = time.perf_counter()
+    found = work()
+    return time.perf_counter() - began, found
+
+
+def resident() -> float:
+    """Return the megabytes this process has ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def plan(where: Path, files: int, cap: int) -> list[list[str]]:
+    """Plan a stream over one directory, and return what each step took."""
+    directory = where / "planned"
+    make(directory, 0, files)
+    source = FileSource(path=str(directory), file_format="text").with_schema(TEXT)
+    options = HostOptions(max_files_per_trigger=cap, state_location=str(where / "state"), discovery_interval=Duration(0))
+    before = resident()
+    listed, _ = timed(source.list)
+    table = [["list once, no stream", f"{listed:.2f} s", f"{resident() - before:.0f} MB"]]
+    planner = open_stream(source, options, parallelism=2)
+    offset = planner.initial()
+    taken, offset = timed(lambda: planner.latest(offset))
+    table.append([f"first micro-batch of {cap:,}: list and plan", f"{taken:.2f} s", f"{resident() - before:.0f} MB"])
+    steps = []
+    for _ in range(5):
+        taken, end = timed(lambda offset=offset: planner.latest(offset))  # type: ignore[misc]  # bound at once
+        planner.tasks(offset, end)
+        planner.commit(end)
+        steps.append(taken)
+        offset = end
+    table.append(["each further one, with a listing", f"{median(steps):.2f} s", f"{resident() - before:.0f} MB"])
+    taken, offset = timed(lambda: planner.latest(offset, limited=False))
+    table.append(["all the rest in one", f"{taken:.2f} s", f"{resident() - before:.0f} MB"])
+    size = len(str(offset))
+    planner.latest(offset)
+    idle = [timed(lambda: planner.latest(offset))[0] for _ in range(3)]
+    table.append(["idle, with a listing", f"{median(idle):.2f} s", f"{resident() - before:.0f} MB"])
+    make(directory, files, 1)
+    taken, offset = timed(lambda: planner.latest(offset))
+    table.append(["one new file among them", f"{taken:.2f} s", f"offset {size:,} characters"])
+    planner.close()
+    again = open_stream(source, options, parallelism=2)
+    taken, _ = timed(lambda: again.latest(offset))
+    table.append(["a restart, to the first answer", f"{taken:.2f} s", f"{resident() - before:.0f} MB"])
+    again.close()
+    return table
+
+
+def frame(spark: SparkSession, ours: bool, directory: Path, cap: int, state: Path) -> DataFrame:
+    """Return the stream, ours or Spark's own."""
+    reader = spark.readStream.schema("value string").option("maxFilesPerTrigger", cap)
+    if ours:
+        reader = reader.format("forebay_files").option("fileFormat", "text").option("stateLocation", str(state))
+        return reader.load(str(directory))
+    return reader.format("text").load(str(directory))
+
+
+def drain(spark: SparkSession, ours: bool, directory: Path, cap: int, where: Path) -> tuple[float, float]:
+    """Read all there is, into nothing; then let it idle. Return the seconds, and those of an idle trigger."""
+    checkpoint = where / f"checkpoint-{time.monotonic_ns()}"
+    stream = frame(spark, ours, directory, cap, checkpoint / "ours")
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    taken, _ = timed(lambda: writer.trigger(availableNow=True).start().awaitTermination())
+    query = writer.start()
+    time.sleep(12)  # an idle query reports every ten seconds
+    idle = [
+        dict(one["durationMs"]).get("triggerExecution", 0) for one in query.recentProgress if not one["numInputRows"]
+    ]
+    query.stop()
+    return taken, median(idle) if idle else float("nan")
+
+
+def compare(where: Path, files: int, cap: int, repeats: int) -> list[list[str]]:
+    """Let both take turns, after a warm-up each."""
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    forebay.register(spark)
+    make(where / "warm", 0, 50)
+    make(where / "drained", 0, files)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    idles: dict[bool, list[float]] = {True: [], False: []}
+    for ours in (True, False):
+        drain(spark, ours, where / "warm", 10, where)
+    for turn in range(repeats):
+        for ours in (True, False):
+            taken, idle = drain(spark, ours, where / "drained", cap, where)
+            seconds[ours].append(taken)
+            idles[ours].append(idle)
+            print(f"  turn {turn}, {'ours' if ours else 'Spark'}: {taken:.1f} s, idle {idle:.0f} ms", file=sys.stderr)
+    spark.stop()
+    return [
+        [f"drain {files:,} files, {cap:,} at a time", *(f"{median(seconds[ours]):.1f} s" for ours in (True, False))],
+        ["an idle trigger", *(f"{median(idles[ours]):.0f} ms" for ours in (True, False))],
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--planned", type=int, default=200_000, help="files of the first table; 0 leaves it out")
+    parser.add_argument("--drained", type=int, default=20_000, help="files of the second; 0 leaves it out")
+    parser.add_argument("--cap", type=int, default=1000, help="most files of a micro-batch")
+    parser.add_argument("--repeats", type=int, default=2)
+    args = parser.parse_args()
+    where = Path(tempfile.mkdtemp(prefix="forebay-files-"))
+    try:
+        if args.planned:
+            print(text_table(["one directory, no Spark", "time", "memory"], plan(where, args.planned, args.cap)))
+        if args.drained:
+            print(text_table(["", "ours", "Spark"], compare(where, args.drained, args.cap, args.repeats)))
+    finally:
+        shutil.rmtree(where)
+
+
+if __name__ == "__main__":
+    main()
