@@ -56,7 +56,9 @@ def plan(where: Path, files: int, cap: int) -> list[list[str]]:
     directory = where / "planned"
     make(directory, 0, files)
     source = FileSource(path=str(directory), file_format="text").with_schema(TEXT)
-    options = HostOptions(max_files_per_trigger=cap, state_location=str(where / "state"), discovery_interval=Duration(0))
+    options = HostOptions(
+        max_files_per_trigger=cap, state_location=str(where / "state"), discovery_interval=Duration(0)
+    )
     before = resident()
     listed, _ = timed(source.list)
     table = [["list once, no stream", f"{listed:.2f} s", f"{resident() - before:.0f} MB"]]
