@@ -19,7 +19,6 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.chunks import AgreedRead
 from forebay.framework.microbatch.claims import Chain
 from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.probing import Probed
 from forebay.framework.microbatch.task_context import Delivered
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
@@ -119,6 +118,27 @@ class FakeRead:
         self.world.open -= 1
 
 
+class FakeProbe:
+    """Knows at once."""
+
+    def __init__(self, world, splits):
+        world.probes += 1
+        self.silent = {one.id for one in splits if one.id in world.mute}
+        known = [one for one in splits if one.id not in self.silent]
+        self.something = {one.id for one in known if world.sizes[one.id] > (one.position or 0)}
+        self.nothing = {one.id for one in known} - self.something
+
+    def look(self, patience=0.0, grace=0.0):
+        pass
+
+    def answers(self):
+        told, self.something, self.nothing = (self.something, self.nothing), set(), set()
+        return told
+
+    def close(self):
+        pass
+
+
 class World:
     """The source, the store, the time, and how pieces are cut.
 
@@ -139,9 +159,10 @@ class World:
         self.source = type("Mine", (Growing,), {"world": self, "name": "growing"})()
         self.calls = Calls("growing", self.runtime, retries=0, timeout=60.0)
         self.probes = 0
+        self.mute = set()
         monkeypatch.setattr(agreed, "state_store", lambda _: self.store)
         monkeypatch.setattr(opening, "state_store", lambda _: self.store)
-        monkeypatch.setattr(agreed, "probe", self.probe)
+        monkeypatch.setattr(agreed, "Probe", lambda _, splits, *__: FakeProbe(self, splits))
         self.log = []
         self.restart()
 
@@ -150,13 +171,6 @@ class World:
         if not count:
             self.clock.advance(1.0)
         return count
-
-    def probe(self, source, splits, options, runtime, **how):
-        self.probes += 1
-        found = Probed()
-        for one in splits:
-            (found.something if self.sizes[one.id] > (one.position or 0) else found.nothing).add(one.id)
-        return found
 
     def restart(self):
         self.planner = open_stream(self.source, self.options, parallelism=2, runtime=self.runtime)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,7 @@ from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.claims import Chain, Claiming, Share, claims_of
 from forebay.framework.microbatch.offset import Agreed, Offset, Planned
-from forebay.framework.microbatch.probing import Probed, probe
+from forebay.framework.microbatch.probing import Probe
 from forebay.framework.microbatch.state import state_store
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
@@ -31,7 +31,13 @@ _SWEPT: Final = 20
 """Micro-batches behind those whose claims are looked for, in case that deleting them failed."""
 
 _PATIENCE: Final = 10.0
-"""Seconds that a look at what is new waits for an answer, usually: an answer that comes later is none."""
+"""Seconds that planning waits for an answer to what is new, while there is nothing else to do."""
+
+_GRACE: Final = 0.5
+"""Seconds that it waits where there is something to read: that must not wait for a slow split."""
+
+_LISTEN: Final = 0.05
+"""Seconds between two looks at whether an answer has come, then."""
 
 
 class AgreedSplits:
@@ -57,6 +63,7 @@ class AgreedSplits:
         self._runtime = runtime
         self._more: set[str] = set()
         self._rests: dict[str, float] = {}  # until when
+        self._probes: list[Probe] = []  # those still without some answers
         self._begun: str | None = None
         self._resolved: Offset | None = None
         self._swept = -1
@@ -90,44 +97,57 @@ class AgreedSplits:
                 advice="leave it out; or, in the connector, say it in latest(split)",
             )
         if not ending:
-            now = self._runtime.clock.monotonic()
-            due = [one for one in mine.values() if one.id not in self._more]
-            due = [one for one in due if fresh or self._rests.get(one.id, now) <= now]
-            if due:
-                self._look(due, fresh=fresh)
+            self._look(mine, fresh=fresh, busy=len(mine) < len(there))
             self._rests = {split_id: until for split_id, until in self._rests.items() if split_id in mine}
             self._more &= mine.keys()
         return [planned for planned in there if planned.split.id not in mine or planned.split.id in self._more]
 
     def due(self) -> float:
         """Return the monotonic time of the next look; never, if nothing rests."""
+        if self._probes:
+            return self._runtime.clock.monotonic() + _LISTEN
         return min(self._rests.values(), default=float("inf"))
 
-    def _look(self, splits: Sequence[Split], *, fresh: bool) -> None:
-        duration = self._options.max_batch_duration.total_seconds()
-        patience = duration if fresh else min(_PATIENCE, duration)
+    def close(self) -> None:
+        """Stop looking."""
+        probes, self._probes = self._probes, []
+        for one in probes:
+            one.close()
 
-        def look() -> Probed:
-            return probe(self._source, splits, self._options, self._runtime, patience=patience, hurry=not fresh)
-
-        found = self._calls.call("read() to see what is new", look)
+    def _look(self, splits: Mapping[str, Split], *, fresh: bool, busy: bool) -> None:
+        """Ask the splits that are due, and take in the answers that have come."""
+        for one in list(self._probes):
+            self._probes.remove(one)  # one that fails closes itself
+            one.look()
+            self._take_in(one)
         now = self._runtime.clock.monotonic()
-        silent = {one.id for one in splits} - found.something - found.nothing
-        if fresh and silent:
+        asked = {split_id for one in self._probes for split_id in one.silent}
+        due = [one for split_id, one in splits.items() if split_id not in self._more and split_id not in asked]
+        due = [one for one in due if fresh or self._rests.get(one.id, now) <= now]
+        if not due:
+            return
+        duration = self._options.max_batch_duration.total_seconds()
+        patience = duration if fresh else (_GRACE if busy or self._more else _PATIENCE)
+        probe = Probe(self._source, due, self._options, self._runtime)
+        probe.look(patience, patience if fresh else _GRACE)
+        self._take_in(probe)
+        if fresh and probe.silent:
             _log.warning(
                 "%s: %d splits gave no answer within %g s and are left to the next run, first %r",
                 self._source.name,
-                len(silent),
+                len(probe.silent),
                 patience,
-                min(silent),
+                min(probe.silent),
             )
-        self._more |= found.something
-        for split_id in found.something:
+
+    def _take_in(self, probe: Probe) -> None:
+        something, nothing = probe.answers()
+        for split_id in something:
             self._rests.pop(split_id, None)
-        rest = now + self._options.poll_interval.total_seconds()
-        # One that was not waited for, because another one had something, is looked at again in the next call.
-        self._rests |= dict.fromkeys(found.nothing, rest)
-        self._rests |= dict.fromkeys(silent, now if found.something else rest)
+        self._more |= something
+        self._rests |= dict.fromkeys(nothing, self._next_look())
+        if probe.silent:
+            self._probes.append(probe)
 
     # ---- how much of it
 
@@ -207,11 +227,13 @@ class AgreedSplits:
         self._more.discard(split.id)
         self._rests.pop(split.id, None)
         if claim.caught_up or claim.end == split.position:  # or nobody read it: there is no hurry
-            rest = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
-            self._rests[split.id] = rest
+            self._rests[split.id] = self._next_look()
         else:
             self._more.add(split.id)
         return Planned(split, claim.end)
+
+    def _next_look(self) -> float:
+        return self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
 
     def _check_begun(self, query: str) -> None:
         if self._begun == query:

@@ -30,7 +30,7 @@ from forebay.framework.microbatch.offset import (
     Whole,
     dump_offset,
 )
-from forebay.framework.microbatch.packing import OPEN_COST, count_partitions, cut, pack
+from forebay.framework.microbatch.packing import OPEN_COST, chosen, count_partitions, cut, pack
 from forebay.framework.microbatch.pinned import Pinned
 from forebay.framework.microbatch.reach import Known, Reach, planned_to, unknown_end
 from forebay.framework.microbatch.reports import Report
@@ -153,7 +153,9 @@ class StreamPlanner:
             self._replayed = offset.n
         slices = [planned.slice() for planned in offset.splits if not planned.empty]
         whole = [split for split, planned in zip(slices, _nonempty(offset), strict=True) if _cuttable(planned)]
-        packed = self._calls.call("size() or slices()", lambda: self._packed(slices, {split.id for split in whole}))
+        packed = self._calls.call(
+            "tasks(), size() or slices()", lambda: self._packed(slices, {split.id for split in whole})
+        )
         claiming = self._agreeing(offset).claiming(offset) if _agreed(offset) else None
         return [
             ReadTask(self._source, part, self._options, index, len(packed), claiming=claiming)
@@ -179,6 +181,8 @@ class StreamPlanner:
 
     def close(self) -> None:
         """Free what the source holds."""
+        if self._agreed is not None:
+            self._agreed.close()
         self._supply.close()
 
     # ---- from the start
@@ -352,6 +356,8 @@ class StreamPlanner:
         enumerator, options = self._supply.enumerator, self._options
         if enumerator is None:
             return pack(slices, [None] * len(slices), options.num_partitions or self._parallelism)
+        if (own := chosen(enumerator.tasks(slices), slices)) is not None:
+            return own
         sizes = [enumerator.size(one) for one in slices]
         partitions = options.num_partitions or count_partitions(sizes, self._parallelism)
         least = 1 if options.num_partitions else OPEN_COST
