@@ -83,6 +83,14 @@ class DiscoveryEnumerator(ABC):
         """
         return [split]
 
+    def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
+        """Return what each task reads, where options of the source say it; None = the host cuts and packs, by bytes.
+
+        Called by a planner with all that is to be read, each part with its end. Cut with `split.slice`: the tasks'
+        records together must be those of the slices, each once. May block.
+        """
+        return None
+
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return how far a budget reaches from the split's position, at most to its end; None = cannot tell.
 

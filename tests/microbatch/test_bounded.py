@@ -252,3 +252,33 @@ def test_no_thread_is_left_behind():
     for thread in left:
         thread.join(5)
     assert not any(thread.is_alive() for thread in left)
+
+
+class Choosing(Enumerator):
+    """Says its tasks itself."""
+
+    def __init__(self, splits, tasks):
+        super().__init__(splits)
+        self.own = tasks
+
+    def tasks(self, slices):
+        return self.own(slices)
+
+
+def test_a_source_may_say_its_tasks_itself():
+    splits = [Split("a", 0, 10), Split("b", 0, 4)]
+    found = plan(Choosing(splits, lambda slices: [[slices[0].slice(0, 5)], [slices[0].slice(5, 10), slices[1]]]))
+    assert found == [(Split("a", 0, 5),), (Split("a", 5, 10), Split("b", 0, 4))]
+    assert len(plan(Choosing(splits, lambda slices: None), num_partitions=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        (lambda slices: [[slices[0]]], "left out the split 'b'"),
+        (lambda slices: [slices, [Split("c")]], "added the split 'c'"),
+    ],
+)
+def test_tasks_that_are_not_what_is_to_be_read_are_refused(tasks, says):
+    with pytest.raises(ContractError, match=says):
+        plan(Choosing([Split("a", 0, 10), Split("b", 0, 4)], tasks))

@@ -12,7 +12,7 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.packing import OPEN_COST, count_partitions, cut, pack
+from forebay.framework.microbatch.packing import OPEN_COST, chosen, count_partitions, cut, pack
 from forebay.framework.microbatch.planning import PlanningContext, repeated_id
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
@@ -68,7 +68,12 @@ def _plan_discovery(
         splits = _discovered(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
         ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
         splits = _unread(source, _ended(source, splits, ends))
-        return calls.call("size() or slices()", lambda: _packed(enumerator, splits, options, cores))
+        own = chosen(calls.call("tasks()", lambda: enumerator.tasks(splits)), splits)
+        return (
+            calls.call("size() or slices()", lambda: _packed(enumerator, splits, options, cores))
+            if own is None
+            else own
+        )
 
 
 def _packed(

@@ -64,6 +64,28 @@ def cut(
     return result
 
 
+def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> list[tuple[Split, ...]] | None:
+    """Return the tasks that a source's own options make of `slices`; None if they say nothing.
+
+    Raises:
+        ContractError: A split is in a task that is not to be read, or none is left of one.
+    """
+    if tasks is None:
+        return None
+    wanted, given = {one.id for one in slices}, {one.id for task in tasks for one in task}
+    # What is empty may be left out.
+    missing = {one.id for one in slices if one.end is None or one.end != one.position} - given
+    wrong = next(iter(sorted(given - wanted) or sorted(missing)), None)
+    if wrong is not None:
+        raise ContractError(
+            f"tasks() {'left out' if wrong in wanted else 'added'} the split {wrong!r}",
+            split=wrong,
+            rule="DIS-2",
+            advice="return the slices it is given, cut with split.slice(position, end): together they are all of them",
+        )
+    return [tuple(task) for task in tasks if task]
+
+
 def pack(slices: Sequence[Split], sizes: Sequence[int | None], partitions: int) -> list[tuple[Split, ...]]:
     """Spread slices over at most `partitions` tasks, evenly by estimated bytes. Deterministic.
 
