@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Format `forebay_kafka`: topics of Apache Kafka, with the options of Spark's own source, in batch and in streams."""
+
+from __future__ import annotations
+
+from forebay.sources.kafka.source import KafkaSource
+from forebay.sources.kafka.split import KafkaSplit
+
+__all__ = ["KafkaSource", "KafkaSplit"]

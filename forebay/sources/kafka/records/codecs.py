@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompression of record batches, all of it in C."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+
+import cramjam
+
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = 16  # the magic, a version and the oldest version that can read it
+_LENGTH = struct.Struct(">i")
+
+NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+
+def _snappy(data: memoryview) -> memoryview:
+    """Decompress raw snappy (librdkafka), or blocks of it framed as the Java library does."""
+    if bytes(data[: len(_XERIAL)]) != _XERIAL:
+        return memoryview(cramjam.snappy.decompress_raw(data))
+    blocks, at = [], _XERIAL_HEADER
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if length < 0 or at + length > len(data):
+            raise ValueError(f"a snappy block of {length} bytes, where {len(data) - at} are left")
+        blocks.append(cramjam.snappy.decompress_raw(data[at : at + length]))
+        at += length
+    return memoryview(blocks[0] if len(blocks) == 1 else b"".join(map(bytes, blocks)))
+
+
+_CODECS: Mapping[int, Callable[[memoryview], memoryview]] = {
+    1: lambda data: memoryview(cramjam.gzip.decompress(data)),
+    2: _snappy,
+    3: lambda data: memoryview(cramjam.lz4.decompress(data)),
+    4: lambda data: memoryview(cramjam.zstd.decompress(data)),
+}
+
+
+def decompress(codec: int, data: memoryview) -> memoryview:
+    """Return the records of a batch, decompressed.
+
+    Raises:
+        ValueError: An unknown codec, or damaged data; the text says which.
+    """
+    if codec == 0:
+        return data
+    known = _CODECS.get(codec)
+    if known is None:
+        raise ValueError(f"there is no compression with number {codec}; known are {', '.join(NAMES.values())}")
+    try:
+        return known(data)
+    except (cramjam.DecompressionError, ValueError, struct.error) as error:
+        raise ValueError(f"{NAMES[codec]} cannot decompress it: {error}") from error

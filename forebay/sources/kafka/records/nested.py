@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The column `headers`: a list of pairs for each record, all lists at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.sources.kafka.records import arrays
+from forebay.sources.kafka.records.decoding import COLUMNS
+from forebay.sources.kafka.records.numbers import Bytes, Ints, numbers
+from forebay.sources.kafka.records.parsing import MalformedError
+
+_MOST_STEPS = 1000
+"""A record with more headers than this is left to the plain decoder, with the whole group."""
+
+
+def headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return the column; null where a record has no headers.
+
+    Args:
+        source: The bytes.
+        at: Where the number of headers stands.
+        stops: Where the record ends.
+        without: Which records have none.
+
+    Raises:
+        MalformedError: Damaged headers, or too many in one record.
+    """
+    rows = len(at)
+    having = np.flatnonzero(~without)
+    counts = np.zeros(rows, np.int64)
+    counts[having], places = numbers(source, at[having])
+    stops = stops[having]
+    if (counts < 0).any() or (counts[having] > stops - places).any() or counts.max(initial=0) > _MOST_STEPS:
+        raise MalformedError("a number of headers that cannot be")
+    lists = np.zeros(rows + 1, np.int32)
+    np.cumsum(counts, out=lists[1:])
+    parts = _walk(source, places, stops, counts[having], lists[:-1][having].astype(np.int64))
+    values = _pairs(source, parts)
+    validity = arrays.bitmap(counts > 0)
+    return pa.Array.from_buffers(COLUMNS["headers"], rows, [validity, pa.py_buffer(lists.data)], children=[values])
+
+
+def _walk(source: Bytes, at: Ints, stops: Ints, counts: Ints, first: Ints) -> Ints:
+    """Go through the headers, the n-th of all records in one step; return places and lengths of keys and values."""
+    parts = np.zeros((4, int(counts.sum())), np.int64)
+    left = np.arange(len(at))
+    for step in range(int(counts.max(initial=0))):
+        left = left[counts[left] > step]
+        where, limit = first[left] + step, stops[left]
+        length, here = numbers(source, at[left])
+        _check(length, here, limit, 0)
+        parts[0, where], parts[1, where] = here, length
+        length, here = numbers(source, here + length)
+        _check(length, here, limit, -1)
+        parts[2, where], parts[3, where] = here, length
+        at[left] = here + np.maximum(length, 0)
+    if (at != stops).any():
+        raise MalformedError("bytes are left after a record's headers")
+    return parts
+
+
+def _check(length: Ints, here: Ints, limit: Ints, least: int) -> None:
+    if (length < least).any() or (length > limit - here).any():
+        raise MalformedError("a header reaches beyond its record")
+
+
+def _pairs(source: Bytes, parts: Ints) -> pa.Array:
+    none = np.zeros(parts.shape[1], np.bool_)
+    keys = arrays.binary(source, parts[0], parts[1], none)
+    try:
+        names = keys.cast(pa.string())
+    except pa.ArrowInvalid:  # Java reads such bytes with a replacement character, too
+        names = pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
+    nulls = parts[3] < 0
+    values = arrays.binary(source, parts[2], np.where(nulls, 0, parts[3]), nulls)
+    return pa.StructArray.from_arrays([names, values], names=["key", "value"])

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decoder that takes record after record: the judge of the columnar one, and its way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from forebay.sources.kafka.records import legacy, parsing
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, Decoded
+from forebay.sources.kafka.records.parsing import Record
+from forebay.sources.kafka.records.raw import Body, RawFetch
+from forebay.sources.kafka.records.selecting import Selection
+
+_FARTHEST = (1 << 63) // 1000 - 1
+
+
+class PlainDecoder:
+    """Decodes record by record.
+
+    Args:
+        schema: The wanted columns, from `record_schema`.
+        check_crcs: Compare checksums.
+        group_bytes: Decompressed bytes that make a record batch, at least.
+    """
+
+    def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
+        self._schema = schema
+        self._check = check_crcs
+        self._most = group_bytes
+
+    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a fetch, part by part; see `RecordDecoder`."""
+        selection = Selection(fetch, check_crcs=self._check)
+        rows: list[Record] = []
+        size, told = 0, fetch.start
+        for body in selection.bodies():
+            rows += self.rows(body, fetch)
+            size += body.end - body.begin
+            if size >= self._most:
+                told = selection.next_offset
+                yield Decoded(self.table(rows, fetch) if rows else None, told)
+                rows, size = [], 0
+        if rows or selection.next_offset != told:
+            yield Decoded(self.table(rows, fetch) if rows else None, selection.next_offset)
+
+    def rows(self, body: Body, fetch: RawFetch) -> list[Record]:
+        """Return the wanted records of one batch.
+
+        Raises:
+            DataError: Damaged records.
+        """
+        with_headers = "headers" in self._schema.names
+        found: Iterable[Record]
+        if body.header.magic == 2:
+            found = parsing.records(body, fetch.place, with_headers=with_headers)
+        else:
+            found = legacy.records(body, fetch.place, check_crcs=self._check)
+        return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
+
+    def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
+        """Make columns of records.
+
+        Raises:
+            DataError: A time stamp beyond what microseconds can say.
+        """
+        for row in rows if "timestamp" in self._schema.names else ():
+            if abs(row.timestamp) > _FARTHEST:
+                raise fetch.place.damage(f"the time stamp {row.timestamp} ms is out of range", row.offset)
+        columns: dict[str, list[object]] = {
+            "key": [row.key for row in rows],
+            "value": [row.value for row in rows],
+            "topic": [fetch.topic] * len(rows),
+            "partition": [fetch.partition] * len(rows),
+            "offset": [row.offset for row in rows],
+            "timestamp": [row.timestamp * 1000 for row in rows],
+            "timestampType": [row.timestamp_type for row in rows],
+            "headers": [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows],
+        }
+        arrays = [pa.array(columns[field.name], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which record batches of a fetch are read: checksums, the wanted range of offsets, transactions."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+
+import crc32c
+
+from forebay.sources.kafka.records.codecs import decompress
+from forebay.sources.kafka.records.parsing import records
+from forebay.sources.kafka.records.raw import Body, RawFetch
+from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, headers
+
+_MARK = struct.Struct(">hh")  # version and type of the key of a control record
+_ABORT = 0
+
+
+class Selection:
+    """Goes through one fetch, in order, and keeps account of how far it has come.
+
+    Args:
+        fetch: The fetch.
+        check_crcs: Compare checksums.
+    """
+
+    def __init__(self, fetch: RawFetch, *, check_crcs: bool = True) -> None:
+        self._fetch = fetch
+        self._check = check_crcs
+        self._waiting = deque(sorted((first, producer) for producer, first in fetch.aborted))
+        self._aborted: set[int] = set()
+        self.next_offset = fetch.start
+        """The offset after everything that has been yielded or left out; never beyond the end of the range."""
+
+    def bodies(self) -> Iterator[Body]:
+        """Yield the batches that may hold wanted records; `next_offset` is moved before each.
+
+        Raises:
+            DataError: A damaged batch: its topic, partition and offset are in the text.
+        """
+        fetch = self._fetch
+        for header in headers(fetch.data, fetch.place):
+            if fetch.end is not None and header.base >= fetch.end and header.magic == 2:
+                self._pass(fetch.end)
+                return
+            wanted = (header.magic < 2 or self._wanted(header)) and header.last >= fetch.start
+            body = self._body(header) if wanted else None
+            self._pass(header.last + 1)
+            if body is not None:
+                yield body
+            if fetch.end is not None and self.next_offset >= fetch.end:
+                return
+
+    def _pass(self, offset: int) -> None:
+        if self._fetch.end is not None:
+            offset = min(offset, self._fetch.end)
+        self.next_offset = max(self.next_offset, offset)
+
+    def _wanted(self, header: Header) -> bool:
+        """Whether the batch holds data to read; keeps the list of open aborted transactions."""
+        if self._fetch.read_committed and header.producer >= 0:
+            while self._waiting and self._waiting[0][0] <= header.last:
+                self._aborted.add(self._waiting.popleft()[1])
+            if header.control:
+                if header.producer in self._aborted and self._ends_aborted(header):
+                    self._aborted.discard(header.producer)
+            elif header.transactional and header.producer in self._aborted:
+                return False
+        return header.records > 0 and not header.control
+
+    def _ends_aborted(self, header: Header) -> bool:
+        mark = next(records(self._body(header), self._fetch.place), None)
+        if mark is None or mark.key is None or len(mark.key) < _MARK.size:
+            raise self._fetch.place.damage("the mark at the end of a transaction cannot be read", header.base)
+        return bool(_MARK.unpack_from(mark.key)[1] == _ABORT)
+
+    def _body(self, header: Header) -> Body:
+        data, place = self._fetch.data, self._fetch.place
+        if header.magic < 2:
+            return Body(header, data[header.begin : header.end], 0, header.end - header.begin)
+        if self._check and crc32c.crc32c(data[header.begin + CRC_BEGIN : header.end]) != header.crc:
+            raise place.damage("the checksum of the record batch is wrong", header.base)
+        if header.codec == 0:
+            return Body(header, data, header.body, header.end)
+        try:
+            plain = decompress(header.codec, data[header.body : header.end])
+        except ValueError as error:
+            raise place.damage(str(error), header.base) from error
+        return Body(header, plain, 0, len(plain))

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that runs another one, and ends it when whoever started it dies: standard input is its life line.
+
+Started by path with ``python -I guard.py COMMAND…`` in a session of its own; imports the standard library only, and
+nothing of forebay, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+
+def main() -> int:
+    """Run the command of the arguments; return its exit code. It is killed when standard input ends."""
+    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)  # noqa: S603 - our own command
+
+    def watch() -> None:
+        while os.read(0, 1024):  # not by sys.stdin, whose lock would be held when this process ends
+            pass
+        child.kill()
+
+    # The first signal is passed on, so that the child ends in its own way.
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    threading.Thread(target=watch, daemon=True).start()
+    return child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

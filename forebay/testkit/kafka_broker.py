@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Apache Kafka for tests: one node, on loopback, from the jars that Ivy fetches. Needs Java, no Docker."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from forebay.errors import FatalError
+from forebay.testkit.kafka_jars import VERSION, jars, java
+from forebay.testkit.processes import end_session
+
+HOST = "127.0.0.1"
+_GUARD = Path(__file__).with_name("guard.py")
+_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+_START_PATIENCE = 60.0
+_STOP_PATIENCE = 15.0
+_LOOK = 0.05
+_TRIES = 3
+
+# One node and small: one partition for each of the topics of its own, nothing replicated, cleaning at once.
+_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.coordinator.rebalance.protocols": "classic,consumer",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.dedupe.buffer.size": "8388608",
+    "log.initial.task.delay.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "file.delete.delay.ms": "100",
+    # After a crash the broker registers anew only once its old session has ended.
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+    "num.io.threads": "2",
+    "num.network.threads": "2",
+    "background.threads": "2",
+}
+
+
+class KafkaBroker:
+    """Runs Apache Kafka (KRaft, one node) while a `with` block lasts; every test process may have its own.
+
+    The first one ever downloads 43 MB of jars into the user's cache (`FOREBAY_CACHE` names another place). The broker
+    dies with this process, however that ends, and its data go with it.
+
+    Args:
+        properties: More of Kafka's own settings, or other values for those set here.
+        heap: Megabytes of Java heap.
+        patience: Seconds to wait until it answers.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, str] | None = None, *, heap: int = 384, patience: float = _START_PATIENCE
+    ) -> None:
+        self._properties = dict(properties or {})
+        self._heap = heap
+        self._patience = patience
+        self._home: Path | None = None
+        self._ports: tuple[int, int] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for `bootstrap.servers`; the same after `stop` and `start`.
+
+        Raises:
+            FatalError: The broker was never started.
+        """
+        if self._ports is None:
+            raise FatalError("the broker has no address before it starts", advice="use it in a `with` block")
+        return f"{HOST}:{self._ports[0]}"
+
+    @property
+    def log(self) -> str:
+        """What the broker has logged so far: warnings and errors."""
+        if self._home is None:
+            return ""
+        with suppress(FileNotFoundError):
+            return (self._home / "broker.log").read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    def start(self) -> None:
+        """Start it, or start it again after `stop` on the same data and ports; return when it answers.
+
+        Raises:
+            ConfigurationError: No Java, or no PySpark to fetch Kafka with.
+            RetriableError: The download failed.
+            FatalError: It did not start; the end of its log is in the text.
+        """
+        if self._process is not None:
+            raise FatalError("the broker runs already")
+        library = jars()
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="forebay-kafka-"))
+            atexit.register(self.close)
+        again = self._ports is not None
+        for left in reversed(range(_TRIES)):
+            self._ports = self._ports or _free_ports()
+            try:
+                self._launch(library)
+                self._wait()
+            except BaseException as error:
+                self._end()
+                # Another process took a port between looking and listening.
+                if isinstance(error, FatalError) and "BindException" in self.log and left and not again:
+                    self._ports = None
+                    continue
+                self.close()
+                raise
+            return
+
+    def stop(self) -> None:
+        """Shut it down in order, as for a restart: data and ports stay. Does nothing if it is down."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_PATIENCE)
+        self._end()
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as a crash would: data and ports stay. Does nothing if it is down."""
+        self._end()
+
+    def close(self) -> None:
+        """End it and remove its data. Safe to call again."""
+        self._end()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = self._ports = None
+        atexit.unregister(self.close)
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic and wait until every partition has a leader.
+
+        Args:
+            name: Its name.
+            partitions: How many.
+            config: Kafka's topic settings, for example ``{"cleanup.policy": "compact"}``.
+        """
+        wanted = {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}}
+        with self.admin() as admin:
+            admin.create_topics(wanted, wait_for_metadata=True)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        with self.admin() as admin:
+            admin.delete_topics([name])
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise the number of a topic's partitions to `total`."""
+        with self.admin() as admin:
+            admin.create_partitions({name: total})
+            admin.wait_for_topics([name])
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """Lend kafka-python's `KafkaAdminClient`; no types of its own."""
+        from kafka import KafkaAdminClient
+
+        client = KafkaAdminClient(bootstrap_servers=self.address)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _launch(self, library: Path) -> None:
+        assert self._home is not None  # noqa: S101 - set by start
+        (self._home / "server.properties").write_text(self._text(), encoding="utf-8")
+        options = [java(), f"-Xmx{self._heap}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+        options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{library}/*"]
+        settings = str(self._home / "server.properties")
+        with (self._home / "broker.log").open("ab") as out:
+            if not (self._home / "data").exists():
+                tool = [*options, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings]
+                subprocess.run(tool, stdout=out, stderr=out, check=False, timeout=self._patience)  # noqa: S603 - our own command
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-I", str(_GUARD), *options, "kafka.Kafka", settings],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                cwd=self._home,
+            )
+
+    def _text(self) -> str:
+        assert self._ports is not None  # noqa: S101 - set by start
+        broker, controller = self._ports
+        settings = {
+            **_PROPERTIES,
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+            "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{broker}",
+            "log.dirs": f"{self._home}/data",
+            **self._properties,
+        }
+        return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+    def _wait(self) -> None:
+        """Wait until the broker takes connections and knows itself."""
+        from kafka.errors import KafkaError
+
+        deadline = time.monotonic() + self._patience
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                raise FatalError(f"Apache Kafka {VERSION} did not start; the end of its log:\n{self._tail()}")
+            if _listens(self._ports[0] if self._ports else 0):
+                with suppress(KafkaError), self.admin():
+                    return
+            time.sleep(_LOOK)
+        raise FatalError(
+            f"Apache Kafka {VERSION} did not answer on {self.address} within {self._patience:.0f} s; "
+            f"the end of its log:\n{self._tail()}"
+        )
+
+    def _tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.splitlines()[-lines:])
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        end_session(process.pid)
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait()
+
+
+def _free_ports() -> tuple[int, int]:
+    """Return two ports nobody listens on; both are held at once, so that they differ."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind((HOST, 0))
+        other.bind((HOST, 0))
+        return int(one.getsockname()[1]), int(other.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
