@@ -154,3 +154,28 @@ def test_the_payload_is_made_once_per_look(monkeypatch):
 def test_the_end_of_a_bounded_split_is_its_position_then(bounded):
     report = follow(stream({"a": 3}, bounded=bounded), times=2)
     assert report["splits"] == {"open": 0 if bounded else 1, "done": 1 if bounded else 0, "behind": 0}
+
+
+def test_what_waits_is_measured_once():
+    asked = []
+
+    def size(split):
+        asked.append((split.id, split.end))
+        return 10
+
+    ends = {f"s{n}": 5 for n in range(50)}
+    planner = stream(ends, bounded=True, ways={"size": size}, max_files_per_trigger=1)
+    offset = dict(planner.latest(planner.initial()))
+    planner.report()
+    before = len(asked)
+    dict(planner.latest(json.loads(json.dumps(offset))))
+    assert planner.report()["splits"]["behind"] == 48
+    assert len(asked) - before <= 3
+
+
+def test_of_very_many_splits_only_the_number_is_told(monkeypatch):
+    monkeypatch.setattr("forebay.framework.microbatch.reports._MEASURED", 10)
+    report = follow(stream({f"s{n:02}": 5 for n in range(50)}, max_rows_per_trigger=3))
+    assert report["splits"]["behind"] == 50 and report["behind"] == {}
+    assert len(report["worst"]) == 10
+    assert report["last"] == {"n": 0, "splits": 3, "rows": 3, "bytes": 30}

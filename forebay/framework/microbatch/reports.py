@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from forebay.framework.microbatch.offset import Agreed, Planned, To, Whole
 from forebay.framework.microbatch.supply import Supply
@@ -21,6 +21,9 @@ from forebay.framework.split import Json
 
 WORST: Final = 20
 """Splits that are told in detail."""
+
+_MEASURED: Final = 5_000
+"""Splits of which it is told how much is left, the first ones: a report must not take longer than a micro-batch."""
 
 _LONGEST: Final = 120
 """Characters of an id or of a position."""
@@ -45,6 +48,7 @@ class Report:
         self._counts: dict[str, Json] = {}
         self._n = -1
         self._last: tuple[int, Sequence[Planned]] | None = None  # the micro-batch planned last
+        self._sizes: dict[str, tuple[Planned, _Amount]] = {}  # of what waits
         self._payload: dict[str, Json] | None = {}
 
     def update(self, n: int, there: Sequence[Planned], taken: Sequence[Planned], *, splits: int, done: int) -> None:
@@ -71,57 +75,58 @@ class Report:
         return self._payload
 
     def _build(self) -> dict[str, Json]:
-        rest = [(planned, self._rest(planned)) for planned in self._there]
-        behind = [left for _, left in rest if left is not None]
-        worst = heapq.nlargest(WORST, rest, key=lambda each: self._urgency(each[1]))
+        known, self._sizes = self._sizes, {}
+        rest = [self._measured(there, known) for there in self._there[:_MEASURED]]
+        behind = [one.left for one in rest if one.left is not None]
+        others = [there for there in self._there[_MEASURED:] if not self._is_finished(there)]
+        worst = heapq.nlargest(WORST, rest, key=lambda one: one.urgency)
         report: dict[str, Json] = {
             "source": self._source,
             "n": self._n,
             "idle": not self._taken,
-            "splits": {**self._counts, "behind": len(behind)},
-            "behind": self._amount(behind),
+            "splits": {**self._counts, "behind": len(behind) + len(others)},
+            "behind": {} if others else _total(behind),
             "discovery": {"seconds": round(self._supply.took, 3), "retried": self._supply.retried},
-            "worst": [self._detail(planned, left) for planned, left in worst],
+            "worst": [self._detail(one) for one in worst],
         }
         if self._last is None:
             return report
         n, taken = self._last
-        return {**report, "last": {"n": n, "splits": len(taken), **self._amount(taken)}}
+        return {**report, "last": {"n": n, "splits": len(taken), **_total([self._amount(part) for part in taken])}}
 
-    def _rest(self, there: Planned) -> Planned | None:
-        """Return what the micro-batch leaves of a split; None = nothing."""
+    def _measured(self, there: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
+        """Return what the micro-batch leaves of a split; one that waits is measured once, not in every report."""
         taken = self._taken.get(there.split.id)
-        if taken is None:
-            return there
-        if taken.to is None or isinstance(taken.to, (Whole, Agreed)) or taken.to == there.to:
-            return None
-        return Planned(there.split.at(taken.to), there.to)
-
-    def _amount(self, parts: Sequence[Planned]) -> dict[str, Json]:
-        """Return the rows and the bytes of parts, each if it is known of all of them."""
-        total: dict[str, Json] = {}
-        for name, measure in (("rows", distance), ("bytes", self._size)):
-            amounts = [measure(part) for part in parts]
-            if None not in amounts:
-                total[name] = sum(amount or 0 for amount in amounts)
-        return total
-
-    def _urgency(self, left: Planned | None) -> tuple[int, int]:
-        """Return what to sort by: how far a split is behind; nothing left is the least, an unknown end the next."""
-        if left is None:
-            return -1, 0
-        return distance(left) or 0, self._size(left) or 0
-
-    def _detail(self, there: Planned, left: Planned | None) -> dict[str, Json]:
-        taken = self._taken.get(there.split.id)
-        after = there.to if left is None else left.split.position
-        detail: dict[str, Json] = {"split": _short(there.split.id), "position": _told(after), "end": _told(there.to)}
-        if (behind := 0 if left is None else distance(left)) is not None:
-            detail["behind"] = behind
-        if left is not None and (size := self._size(left)) is not None:
-            detail["bytes"] = size
         if taken is not None:
-            detail["last"] = self._amount([taken])
+            if self._is_finished(there):
+                return _Rest(there, there.to, None)
+            assert not isinstance(taken.to, (Whole, Agreed))  # noqa: S101 - such a one is finished
+            left = Planned(there.split.at(taken.to), there.to)
+            return _Rest(there, taken.to, self._amount(left))
+        before, amount = known.get(there.split.id, (None, _UNKNOWN))
+        if before is None or before.split.position != there.split.position or before.to != there.to:
+            amount = self._amount(there)
+        self._sizes[there.split.id] = there, amount
+        return _Rest(there, there.split.position, amount)
+
+    def _is_finished(self, there: Planned) -> bool:
+        """Whether the micro-batch reads as far as the split goes now."""
+        taken = self._taken.get(there.split.id)
+        return taken is not None and (taken.to is None or isinstance(taken.to, (Whole, Agreed)) or taken.to == there.to)
+
+    def _amount(self, part: Planned) -> _Amount:
+        return _Amount(distance(part), self._size(part))
+
+    def _detail(self, one: _Rest) -> dict[str, Json]:
+        split_id = one.there.split.id
+        detail: dict[str, Json] = {"split": _short(split_id), "position": _told(one.at), "end": _told(one.there.to)}
+        left = _Amount(0, None) if one.left is None else one.left
+        if left.rows is not None:
+            detail["behind"] = left.rows
+        if left.size is not None:
+            detail["bytes"] = left.size
+        if (taken := self._taken.get(split_id)) is not None:
+            detail["last"] = _total([self._amount(taken)])
         return detail
 
     def _size(self, part: Planned) -> int | None:
@@ -132,6 +137,37 @@ class Report:
             return enumerator.size(part.slice())
         except Exception:  # noqa: BLE001 - planning calls it too, and there it is an error; a report must not be one
             return None
+
+
+class _Amount(NamedTuple):
+    """How much a part of a split is; None = not known."""
+
+    rows: int | None
+    size: int | None
+
+
+_UNKNOWN: Final = _Amount(None, None)
+
+
+class _Rest(NamedTuple):
+    """A split with something to read: as far as it goes, where the micro-batch leaves it, and what is left then."""
+
+    there: Planned
+    at: To | None
+    left: _Amount | None
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """What to sort by: how far the split is behind; nothing left is the least, what is not known the next."""
+        return (-1, 0) if self.left is None else (self.left.rows or 0, self.left.size or 0)
+
+
+def _total(amounts: Sequence[_Amount]) -> dict[str, Json]:
+    """Return the rows and the bytes of parts, each if it is known of all of them."""
+    rows = [amount.rows for amount in amounts if amount.rows is not None]
+    sizes = [amount.size for amount in amounts if amount.size is not None]
+    total: dict[str, Json] = {"rows": sum(rows)} if len(rows) == len(amounts) else {}
+    return {**total, "bytes": sum(sizes)} if len(sizes) == len(amounts) else total
 
 
 def distance(part: Planned) -> int | None:
