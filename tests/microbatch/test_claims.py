@@ -9,15 +9,17 @@ from concurrent.futures import Future
 from typing import ClassVar
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.clock import ManualClock
+from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch import agreed, opening
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.chunks import AgreedRead
-from forebay.framework.microbatch.claims import Chain
+from forebay.framework.microbatch.claims import Chain, Claim
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.task_context import Delivered
 from forebay.framework.simple import SimpleSource
@@ -185,15 +187,15 @@ class World:
         """Return the reads of a new attempt to read a micro-batch."""
         return [self.read(one, task.claiming) for task in self.planner.tasks(self.start, end) for one in task.slices]
 
-    def read(self, split, claiming, **options):
+    def read(self, split, claiming, kind=AgreedRead, open_read=None):
         chain = Chain(self.store, self.calls, claiming.query, claiming.n, split)
-        read = AgreedRead(
+        read = kind(
             self.source,
             split,
             chain=chain,
             share=claiming.shares[split.id],
-            options=HostOptions(**options) if options else self.options,
-            open_read=lambda part, bounds: FakeRead(self, part, bounds),
+            options=self.options,
+            open_read=open_read or (lambda part, bounds: FakeRead(self, part, bounds)),
             clock=self.clock,
         )
         read.start(self.options.max_batch_duration.total_seconds())
@@ -327,7 +329,8 @@ def test_whatever_is_killed_every_row_comes_once_and_in_order(monkeypatch, data)
                 if whole:
                     world.clock.advance(2.0)
                     planned(world, data)
-                    check_positions(world, least, exactly=True)
+                    read = {split.id for split, _ in attempts}
+                    check_positions(world, {name: at for name, at in least.items() if name in read}, exactly=True)
             world.sizes["a"] += data.draw(st.integers(0, 3), label="grows")
             world.clock.advance(2.0)
             if data.draw(st.booleans(), label="restart"):
@@ -342,6 +345,8 @@ def test_whatever_is_killed_every_row_comes_once_and_in_order(monkeypatch, data)
 def check_positions(world, least, *, exactly):
     """Where the planner stands: right behind what came out, or further only where a reader left early."""
     for one in world.planner._open.values():
+        if one.id not in least:
+            continue
         at = one.position or 0
         assert at == least[one.id] if exactly else at >= least[one.id]
 
@@ -378,3 +383,301 @@ def read_somehow(world, end, data):
         finally:
             world.store.kill_in = None
         return how == "whole", [(one.split, one.rows) for one in attempts]
+
+
+# ---- rules
+
+
+def follow(world, claimed, reader):
+    """Read split a behind an attempt that claimed so far, with a reader of the test's; return the error."""
+    end = world.plan()
+    (task,) = world.planner.tasks(world.start, end)
+    Chain(world.store, world.calls, task.claiming.query, 0, task.slices[0]).propose(0, Claim(claimed))
+    second = world.read(task.slices[0], task.claiming, open_read=reader)
+    with pytest.raises(ContractError) as caught:
+        second.run()
+    assert caught.value.rule == "S14" and caught.value.split == "a"
+    return caught.value, second.rows
+
+
+def test_what_cannot_be_read_again_is_an_error_and_no_wrong_row_leaves(monkeypatch):
+    world = steady(monkeypatch, {"a": 10})
+
+    def gone(part, bounds):  # a queue: what was read once is not there again
+        world.sizes["a"] = 4
+        return FakeRead(world, part, bounds)
+
+    error, rows = follow(world, 6, gone)
+    assert "found nothing more at 4" in str(error) and "up to 6" in str(error)
+    assert rows == [0, 1, 2, 3]
+
+
+def test_a_reader_that_does_not_stop_at_the_end_is_an_error_before_a_row_too_many(monkeypatch):
+    world = steady(monkeypatch, {"a": 10})
+    error, rows = follow(world, 4, lambda part, bounds: FakeRead(world, part.slice(part.position, None), bounds))
+    assert "came to 6, beyond it" in str(error)
+    assert rows == [0, 1, 2]
+    assert "stop exactly at split.end" in str(error.advice)
+
+
+def test_a_page_border_at_the_claimed_end_is_enough_for_a_reader_that_ignores_it(monkeypatch):
+    world = steady(monkeypatch, {"a": 10})
+    end = world.plan()
+    (task,) = world.planner.tasks(world.start, end)
+    chain = Chain(world.store, world.calls, task.claiming.query, 0, task.slices[0])
+    chain.propose(0, Claim(6))
+    ignores = world.read(
+        task.slices[0],
+        task.claiming,
+        open_read=lambda part, bounds: FakeRead(world, part.slice(part.position, None), bounds),
+    )
+    assert ignores.run() == list(range(10))
+    assert chain.seal() == Claim(10, last=True, caught_up=True)
+
+
+def test_positions_that_do_not_go_forward_are_refused_at_the_first_chunk(monkeypatch):
+    class Tokens(FakeRead):
+        def poll(self):
+            found = super().poll()
+            return found and Delivered(found.split_id, found.batch, f"token{100 - found.position}")
+
+    world = steady(monkeypatch, {"a": 10})
+    (task,) = world.planner.tasks(world.start, world.plan())
+    read = world.read(task.slices[0], task.claiming, open_read=lambda *both: Tokens(world, *both))
+    with pytest.raises(ContractError, match="which is not after it") as caught:
+        read.run()
+    assert caught.value.rule == "S14" and "(count of rows, token)" in str(caught.value.advice)
+
+
+class Naive(AgreedRead):
+    """What must not be done: rows leave as they come, and the end is claimed afterwards (trap 3)."""
+
+    def _hold(self, delivered):
+        super()._hold(delivered)
+        self.left = [*getattr(self, "left", []), delivered]
+
+    def step(self):
+        super().step()
+        left, self.left = getattr(self, "left", []), []
+        return left
+
+
+def test_claiming_after_reading_diverges(monkeypatch):
+    for kind, diverges in ((AgreedRead, False), (Naive, True)):
+        pieces = itertools.chain([3, 3, 3, 0], itertools.cycle([0, 3]))
+        world = World(monkeypatch, lambda pieces=pieces: next(pieces), {"a": 20})
+        (task,) = world.planner.tasks(world.start, world.plan())
+        attempts = [world.read(task.slices[0], task.claiming, kind=kind) for _ in range(2)]
+        for one in (0, 0, 0, 1, 1, 1):  # two pieces in hand; the other one cuts behind its first
+            attempts[one].step()
+        rows = [one.run() for one in attempts]
+        assert (rows[0] != rows[1]) is diverges
+        assert (rows[0] != list(range(20))) is diverges
+
+
+# ---- bounds
+
+
+def test_rows_and_bytes_are_shared_over_the_splits(monkeypatch):
+    world = steady(monkeypatch, {"a": 20, "b": 20, "c": 20}, max_rows_per_trigger=7)
+    assert {key: len(rows) for key, rows in micro_batch(world).items()} == {"a": 3, "b": 2, "c": 2}
+    found = all_rows(world)
+    assert {key: len(rows) for key, rows in found.items()} == {"a": 17, "b": 18, "c": 18}
+    few = steady(monkeypatch, {"a": 5, "b": 5, "c": 5}, max_rows_per_trigger=2)
+    assert [set(micro_batch(few)) for _ in range(3)] == [{"a", "b"}, {"c", "a"}, {"b", "c"}]
+    small = steady(monkeypatch, {"a": 10}, max_bytes_per_trigger=30)
+    assert micro_batch(small) == {"a": [0, 1, 2]}
+
+
+def test_a_source_of_large_pages_cannot_keep_a_limit_of_rows(monkeypatch):
+    class Pages(FakeRead):
+        """Four rows at least, as a connector yields them, and packed up to what is allowed."""
+
+        def poll(self):
+            self.most = max(self.most // 4, 1) * 4
+            self.world._piece = lambda: self.most
+            return super().poll()
+
+    world = steady(monkeypatch, {"a": 40}, max_rows_per_trigger=6)
+    (task,) = world.planner.tasks(world.start, world.plan())
+    read = world.read(task.slices[0], task.claiming, open_read=lambda *both: Pages(world, *both))
+    assert read.run() == [0, 1, 2, 3], "whole pages, as many as there is room for"
+    world = steady(monkeypatch, {"a": 40}, max_rows_per_trigger=3)
+    (task,) = world.planner.tasks(world.start, world.plan())
+    read = world.read(task.slices[0], task.claiming, open_read=lambda *both: Pages(world, *both))
+    with pytest.raises(ConfigurationError, match="gives 4 rows at once, and this split may take 3") as caught:
+        read.run()
+    assert caught.value.option == "maxRowsPerTrigger"
+
+
+def test_an_endless_split_makes_no_endless_micro_batch(monkeypatch):
+    world = steady(monkeypatch, {"a": 10**9}, max_batch_duration="10s")
+    rows = micro_batch(world)["a"]
+    assert 20 < len(rows) < 40
+    assert micro_batch(world)["a"][0] == len(rows)
+
+
+def test_a_micro_batch_waits_for_its_first_rows_longer_than_it_lasts(monkeypatch):
+    waits = iter([0] * 30)
+    world = World(monkeypatch, lambda: next(waits, 3), {"a": 6}, max_batch_duration="10s")
+    assert micro_batch(world) == {"a": [0, 1, 2]}
+    mute = World(monkeypatch, lambda: 0, {"a": 6}, max_batch_duration="10s", planning_timeout="30s")
+    assert micro_batch(mute) == {"a": []}
+
+
+def test_rows_per_trigger_at_least_cannot_be_kept(monkeypatch):
+    world = steady(monkeypatch, {"a": 10}, min_rows_per_trigger=5)
+    with pytest.raises(ConfigurationError) as caught:
+        world.plan()
+    assert caught.value.option == "minRowsPerTrigger"
+
+
+# ---- the planner
+
+
+def test_available_now_ends_at_the_first_time_it_is_caught_up(monkeypatch):
+    world = steady(monkeypatch, {"a": 5, "b": 0})
+    world.planner.prepare_available_now()
+    assert micro_batch(world) == {"a": list(range(5))}
+    world.sizes = {"a": 50, "b": 50, "new": 5}
+    world.clock.advance(60)
+    assert world.plan() is None, "both were caught up once, and a new split is left to the next run"
+    world.restart()
+    world.planner.prepare_available_now()
+    assert set(micro_batch(world)) == {"a", "b", "new"}
+
+
+def test_available_now_goes_on_while_it_is_not_caught_up_and_ends_where_nobody_reads(monkeypatch):
+    world = steady(monkeypatch, {"a": 10}, max_rows_per_trigger=3)
+    world.planner.prepare_available_now()
+    assert [len(micro_batch(world)["a"]) for _ in range(4)] == [3, 3, 3, 1]
+    assert world.plan() is None
+    idle = steady(monkeypatch, {"a": 10})
+    idle.planner.prepare_available_now()
+    idle.done(idle.plan())
+    assert idle.plan() is None
+    idle.clock.advance(60)
+    idle.restart()
+    assert micro_batch(idle) == {"a": list(range(10))}
+
+
+def test_where_nobody_reads_micro_batches_do_not_follow_at_once(monkeypatch):
+    world = steady(monkeypatch, {"a": 10})
+    world.done(world.plan())
+    assert [world.plan() for _ in range(20)] == [None] * 20
+    world.clock.advance(1.5)
+    assert micro_batch(world) == {"a": list(range(10))}
+
+
+def test_a_silent_split_holds_nobody_up_and_is_heard_later(monkeypatch):
+    world = steady(monkeypatch, {"a": 5, "b": 5})
+    world.mute = {"b"}
+    assert micro_batch(world) == {"a": list(range(5))}
+    for _ in range(5):
+        world.sizes["a"] += 1
+        world.clock.advance(2.0)
+        assert set(micro_batch(world)) == {"a"}
+    (probe,) = world.planner._agreed._probes
+    probe.silent, probe.something = set(), {"b"}
+    world.clock.advance(0.1)
+    assert micro_batch(world) == {"b": list(range(5))}
+    world.clock.advance(0.1)
+    assert world.plan() is None, "an answer counts once"
+
+
+def test_limits_go_to_those_with_known_ends_and_to_the_others_by_turns(monkeypatch):
+    world = steady(monkeypatch, {"a": 10, "known": 10}, max_files_per_trigger=5)
+    known = {"known": 10}
+    monkeypatch.setattr(type(world.source), "latest", lambda _, split: known.get(split.id))
+    kinds = []
+    for _ in range(2):
+        end = world.plan()
+        kinds.append({entry[0]: entry[1] for entry in end["splits"]})
+        for one in world.planner.tasks(world.start, end):
+            for split in one.slices:
+                if split.end is None:
+                    world.read(split, one.claiming).run()
+        world.done(end)
+    assert kinds == [{"a": False, "known": None}, {"known": 10, "a": 10}]
+
+
+def test_a_query_that_is_set_back_has_claims_of_its_own(monkeypatch):
+    world = steady(monkeypatch, {"a": 4, "b": 0})
+    assert micro_batch(world) == {"a": [0, 1, 2, 3]}
+    world.sizes = {"a": 4, "b": 2}
+    world.clock.advance(2)
+    assert micro_batch(world) == {"b": [0, 1]}
+    world.sizes = {"a": 6, "b": 2}
+    world.clock.advance(2)
+    assert micro_batch(world) == {"a": [4, 5]}
+    world.log = world.log[:1]
+    world.restart()
+    assert micro_batch(world) == {"a": [4, 5], "b": [0, 1]}, "not the portions of before, but every row once"
+    assert all_rows(world) == {}
+
+
+def test_without_a_place_for_claims_it_is_refused_at_once_and_in_a_replay(monkeypatch):
+    world = steady(monkeypatch, {"a": 4})
+    end = world.plan()
+    monkeypatch.setattr(agreed, "state_store", lambda _: None)
+    world.options = HostOptions()
+    world.restart()
+    for call in (lambda: world.planner.latest(world.start), lambda: world.planner.tasks(world.start, end)):
+        with pytest.raises(ConfigurationError, match="not known") as caught:
+            call()
+        assert caught.value.option == "stateLocation" and caught.value.split == "a"
+
+
+def test_claims_that_are_not_there_are_missed_before_rows_come_twice(monkeypatch):
+    world = steady(monkeypatch, {"a": 4})
+    micro_batch(world)
+    world.store.facts = {}
+    world.restart()
+    with pytest.raises(ConfigurationError, match="nothing of this query below memory"):
+        world.planner.latest(world.start)
+    with pytest.raises(ConfigurationError, match="nothing of this query below memory"):
+        world.planner.tasks(world.planner.initial(), world.start)
+
+
+def test_a_damaged_claim_is_an_error(monkeypatch):
+    world = steady(monkeypatch, {"a": 4})
+    micro_batch(world)
+    world.store.facts = {name: b"{}" if "/0/" in name else data for name, data in world.store.facts.items()}
+    with pytest.raises(ConfigurationError, match="claim 0 cannot be read") as caught:
+        world.plan()
+    assert caught.value.option == "stateLocation" and caught.value.split == "a"
+
+
+def test_old_claims_are_deleted_and_those_of_the_last_200_kept(monkeypatch):
+    world = steady(monkeypatch, {"a": 0})
+    for _ in range(203):
+        world.sizes["a"] += 1
+        world.clock.advance(2)
+        assert micro_batch(world)
+        world.planner.commit(world.start)
+    kept = {int(name.split("/")[2]) for name in world.store.facts if name.count("/") == 3}
+    assert kept == set(range(3, 203))
+
+
+@given(st.integers(0, 70), st.integers(0, 70))
+def test_the_newest_claim_is_found_in_a_chain_of_any_length(length, after):
+    store = Memory()
+    chain = Chain(store, Calls("x", InlineRuntime(), retries=0, timeout=1.0), "q", 0, Split("a/../b"))
+    for k in range(length):
+        chain.propose(k, Claim(k))
+    found = chain.newest(after - 1)
+    assert found == ((length - 1, Claim(length - 1)) if length > after else None)
+    assert chain.seal() == Claim(length - 1 if length else None, last=True) == chain.seal()
+    assert len(store.facts) == length + 1
+
+
+def test_names_of_claims_tell_splits_apart_that_look_alike():
+    store = Memory()
+    calls = Calls("x", InlineRuntime(), retries=0, timeout=1.0)
+    ids = ["a", "A", "a/b", "a.b", "..", "x" * 300, "x" * 301, "ü"]
+    for split in [Split(name, position) for name in ids for position in (None, 1, "1", (1,))]:
+        assert Chain(store, calls, "q", 0, split).propose(0, Claim(7)) == Claim(7)
+    names = {name.rpartition("/")[2].lower() for name in store.facts}
+    assert len(names) == 4 * len(ids)
+    assert all(len(name.encode()) < 200 and not name.startswith(".") for name in names)
+    assert {name.rpartition("/")[0] for name in store.facts} == {"q/claims/0"}

@@ -64,6 +64,7 @@ class AgreedSplits:
         self._more: set[str] = set()
         self._rests: dict[str, float] = {}  # until when
         self._probes: list[Probe] = []  # those still without some answers
+        self._planned_at = float("-inf")
         self._begun: str | None = None
         self._resolved: Offset | None = None
         self._swept = -1
@@ -145,7 +146,8 @@ class AgreedSplits:
         for split_id in something:
             self._rests.pop(split_id, None)
         self._more |= something
-        self._rests |= dict.fromkeys(nothing, self._next_look())
+        rest = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
+        self._rests |= dict.fromkeys(nothing, rest)
         if probe.silent:
             self._probes.append(probe)
 
@@ -190,7 +192,10 @@ class AgreedSplits:
             query: Its id.
             taken: What the micro-batch reads.
         """
-        if self._begun != query and any(planned.to is Agreed.AGREED for planned in taken):
+        if not any(planned.to is Agreed.AGREED for planned in taken):
+            return
+        self._planned_at = self._runtime.clock.monotonic()
+        if self._begun != query:
             note = self._source.name.encode()
             self._calls.call("writing", lambda: self._store.put_if_absent(_begun(query), note))
             self._begun = query
@@ -227,13 +232,11 @@ class AgreedSplits:
         self._more.discard(split.id)
         self._rests.pop(split.id, None)
         if claim.caught_up or claim.end == split.position:  # or nobody read it: there is no hurry
-            self._rests[split.id] = self._next_look()
+            # Counted from when it was planned: between two rare triggers it has rested; after a restart it need not.
+            self._rests[split.id] = self._planned_at + self._options.poll_interval.total_seconds()
         else:
             self._more.add(split.id)
         return Planned(split, claim.end)
-
-    def _next_look(self) -> float:
-        return self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
 
     def _check_begun(self, query: str) -> None:
         if self._begun == query:

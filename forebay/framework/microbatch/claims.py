@@ -167,4 +167,5 @@ def claims_of(query: str, n: int) -> str:
 
 def _component(split: Split) -> str:
     digest = hashlib.sha256(json.dumps([split.id, split.position]).encode()).hexdigest()[:16]
-    return f"{quote(split.id, safe='')[:_SHOWN]}.{digest}"
+    shown = quote(split.id, safe="")[:_SHOWN]
+    return f"{'%2E' + shown[1:] if shown.startswith('.') else shown}.{digest}"  # a dot in front hides a file
