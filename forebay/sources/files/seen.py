@@ -42,22 +42,22 @@ class SeenFiles:
         self._marks: dict[str, int] = {}
         self._names: set[str] = set()
         self._versions = 0
-        self._newest = 0
+        self._newest: int | None = None
         self._oldest: int | None = None
         self._warned = False
-        self.horizon = 0
-        """Nanoseconds since 1970: what was changed before is passed over, for ever."""
+        self.horizon: int | None = None
+        """Nanoseconds since 1970: what was changed before is passed over, for ever; None = nothing is."""
 
     def snapshot(self) -> Json:
         """Return what must not go back over a restart, and cannot be told from the files that are remembered."""
-        return {"newest": self._newest, "horizon": self.horizon}
+        return None if self._newest is None else {"newest": self._newest, "horizon": self.horizon}
 
     def restore(self, state: Json) -> None:
         """Take back what `snapshot` gave."""
         if isinstance(state, Mapping):
             newest, horizon = state.get("newest"), state.get("horizon")
-            self._newest = max(self._newest, newest if isinstance(newest, int) else 0)
-            self.horizon = max(self.horizon, horizon if isinstance(horizon, int) else 0)
+            self._newest = _later(self._newest, newest if isinstance(newest, int) else None)
+            self.horizon = _later(self.horizon, horizon if isinstance(horizon, int) else None)
 
     def learn(self, known: Mapping[str, Split], now: float) -> None:
         """Take note of the files that were begun or read since the last call, and move the horizon on.
@@ -81,8 +81,8 @@ class SeenFiles:
             self._oldest = min((mark >> _BITS for mark in self._marks.values()), default=None)
         self._versions = sum(1 for split_id in self._marks if is_version_id(split_id))
         self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
-        if self._max_age is not None:
-            self.horizon = max(self.horizon, self._newest - self._max_age)
+        if self._max_age is not None and self._newest is not None:
+            self.horizon = _later(self.horizon, self._newest - self._max_age)
 
     def id_of_new(self, file: FileStatus, known: Mapping[str, Split]) -> str | None:
         """Return the id of the split that reads a listed file; None if it was read, or is not to be read.
@@ -90,7 +90,7 @@ class SeenFiles:
         Raises:
             DataError: It has changed since it was read, and that is an error.
         """
-        if file.modified_at < self.horizon or not file.size:
+        if not file.size or (self.horizon is not None and file.modified_at < self.horizon):
             return None
         if self._names_only and last_name(file.path) in self._names and file.path not in self._marks:
             return None
@@ -103,8 +103,9 @@ class SeenFiles:
 
     def sweep(self) -> bool:
         """Whether enough of what is remembered lies before the horizon that it is worth forgetting."""
-        step = (self._max_age or 0) // _SWEEPS
-        return self._oldest is not None and self._oldest < self.horizon - step
+        if self._oldest is None or self.horizon is None:
+            return False
+        return self._oldest < self.horizon - (self._max_age or 0) // _SWEEPS
 
     def once_each(self, splits: list[FileSplit]) -> list[FileSplit]:
         """Leave out all but the first of the files that count as the same one."""
@@ -117,7 +118,7 @@ class SeenFiles:
 
     def _count(self, split: FileSplit, latest: int) -> None:
         if split.modified_at <= latest:
-            self._newest = max(self._newest, split.modified_at)
+            self._newest = _later(self._newest, split.modified_at)
         elif not self._warned:
             self._warned = True
             _log.warning(
@@ -156,6 +157,10 @@ def split_of(file: FileStatus, split_id: str, partitions: tuple[tuple[str, str],
         partitions=partitions,
         mark=None if split_id == file.path else version_mark(file),
     )
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _mark(file: FileStatus) -> int:

@@ -74,8 +74,10 @@ class FileStreamEnumerator(FileEnumerator):
         self._seen.learn(known, self._clock.now())
         splits = self._new(index, known)
         self._check_format(splits)
-        horizon = partial(_too_old, horizon=self._seen.horizon) if self._seen.sweep() else None
-        return Discovered(splits, horizon, self._seen.snapshot())
+        horizon = self._seen.horizon if self._seen.sweep() else None
+        return Discovered(
+            splits, None if horizon is None else partial(_too_old, horizon=horizon), self._seen.snapshot()
+        )
 
     def size(self, split: Split) -> int | None:
         """Return the bytes from the position on, to the end; of a file of rows all, unless its footer was read."""

@@ -149,6 +149,15 @@ def test_files_are_passed_over_by_the_newest_one_taken_and_not_by_the_clock(put:
     assert query.drain() == [["new.txt"]]
 
 
+def test_files_dated_before_1970_are_read_and_come_first(put: Put, stream: Begin) -> None:
+    put("a.txt")
+    put("b.txt", at=-NOON - 5)
+    query = stream(max_files_per_trigger=1)
+    assert query.drain() == [["b.txt"], ["a.txt"]]
+    query.restart()
+    assert query.drain() == []
+
+
 def test_what_is_too_old_is_forgotten_and_stays_away_over_restarts(put: Put, stream: Begin) -> None:
     query = stream(max_file_age="10s")
     for number in range(50):
