@@ -312,6 +312,27 @@ def test_an_available_now_run_takes_all_there_is_within_its_limits():
     assert [len({split for split, _ in rows}) for rows in batches] == [2, 2, 1]
 
 
+def test_an_available_now_run_tells_what_is_done_and_leaves_what_comes_meanwhile_to_the_next():
+    class Follows(Raw):
+        def handle_splits_finished(self, subtask, splits):
+            super().handle_splits_finished(subtask, splits)
+            if splits[0].id == "a":
+                self.context.assign_splits({0: [Split("e")]})
+
+        def handle_split_request(self, subtask, host):
+            if self.left:
+                super().handle_split_request(subtask, host)
+
+    query = Query(lambda context: Follows(context, "abcd"), max_files_per_trigger=1)
+    query.planner.prepare_available_now()
+    assert [rows[0][0] for rows in query.run(turns=2)] == ["a", "b", "c", "d"]
+    assert [line for line in query.enumerator.log if "fin" in line] == [f"finished 0 {one}" for one in "abcd"]
+    assert len(query.offsets[-1].get("done", ())) <= 1
+    query.start_anew()
+    query.planner.prepare_available_now()
+    assert query.plan() and query.ids(4) == ["e"]
+
+
 def test_later_looks_run_what_has_come_and_wait_for_nothing():
     worked, release = threading.Event(), threading.Event()
 

@@ -189,6 +189,8 @@ class AssignedSupply(Supply):
         renew: Makes another context, for a stream that goes back to an earlier offset.
     """
 
+    always_looks = True
+
     def __init__(
         self,
         source: Source,
@@ -232,13 +234,15 @@ class AssignedSupply(Supply):
     def look(self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int) -> Look:
         """Tell the enumerator what is done, and take what it assigns."""
         self._used = True
+        proven = self._proven != self._notified
         self._known, self._unfinished = known, unfinished
         bounded = self._source.bounded
         # Open splits without end are read in every micro-batch: they must not keep others out for ever.
         waiting = sum(1 for split in unfinished.values() if bounded or split.end is not None)
         new = self._context.collect(self._enumerator, self._tell, unfinished, room=max(0, room - waiting), fresh=fresh)
         self._told.difference_update(split.id for split in new)
-        return Look(new, horizon=lambda split: split.id in self._told)
+        # Its own state holds what was not assigned yet, so nothing that it was told of has to be remembered here.
+        return Look(new, horizon=(lambda split: split.id in self._told) if proven else None)
 
     def snapshot(self, n: int) -> Json:
         """Return the enumerator's state: everything it assigned is planned, or beside it in the offset."""

@@ -267,10 +267,11 @@ class StreamPlanner:
     # ---- what is there
 
     def _look(self, *, fresh: bool) -> None:
-        if self._target is not None:
+        ending = self._target is not None
+        if ending and not self._supply.always_looks:
             return
         known = Known(self._open, self._done)
-        room = self._limits.files or self._book.room() or (1 << 30)
+        room = 0 if ending else self._limits.files or self._book.room() or (1 << 30)
         look = self._supply.look(known, self._open, fresh=fresh, room=room)
         for split_id in look.gone:
             self._open.pop(split_id, None)
@@ -280,7 +281,7 @@ class StreamPlanner:
             self._waiting = {split.id: split for split in look.new}
         else:
             self._open.update((split.id, split) for split in look.new)
-        if look.horizon is not None and self._done and look.new:
+        if look.horizon is not None and self._done and (look.new or self._supply.always_looks):
             self._done.forget(look.horizon)
 
     def _there(self, *, fresh: bool) -> list[Planned]:

@@ -74,6 +74,10 @@ class Supply(ABC):
     in_order: bool = False
     """Whether splits that were not begun are listed anew by every look."""
 
+    always_looks: bool = False
+    """Whether it is asked also while an AvailableNow run reads what it began with: to hear what is done, without room.
+    What it brings then waits for the next run."""
+
     retried: int = 0
     """How many looks failed and were tried again."""
 
