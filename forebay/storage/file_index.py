@@ -35,7 +35,8 @@ class ListOptions:
         partition_types: Types the user's schema wants, by column name. Names of other columns do no harm.
         case_sensitive: Whether partition columns that differ only in case are different.
         ignore_missing_files: Leave out what goes away while it is listed, instead of failing.
-        empty_globs: A glob that matches nothing is no error: something may come.
+        repeated: The listing is made again and again: a glob that matches nothing is no error, nor is what goes away
+            meanwhile.
         storage: Arguments for the stores of URLs.
     """
 
@@ -49,7 +50,7 @@ class ListOptions:
     partition_types: Mapping[str, pa.DataType] | None = None
     case_sensitive: bool = False
     ignore_missing_files: bool = False
-    empty_globs: bool = False
+    repeated: bool = False
     storage: StorageOptions = NO_OPTIONS
 
 
@@ -97,7 +98,7 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
         paths,
         options=options.storage,
         ignore_missing=options.ignore_missing_files,
-        empty_globs=options.empty_globs,
+        repeated=options.repeated,
     )
     data = [file for file in leaves.files if is_data_name(file.name)]
     folders = [parent(file.path) for file in data]

@@ -55,7 +55,7 @@ def find_leaves(
     *,
     options: StorageOptions = NO_OPTIONS,
     ignore_missing: bool = False,
-    empty_globs: bool = False,
+    repeated: bool = False,
 ) -> Leaves:
     """Find every file below the paths, through all nested directories.
 
@@ -66,7 +66,8 @@ def find_leaves(
         options: Arguments for the stores of the URLs.
         ignore_missing: Leave out what goes away while it is listed, instead of failing. A path that matches nothing
             is an error all the same.
-        empty_globs: A glob that matches nothing is none: something may come.
+        repeated: The listing is made again and again: a glob that matches nothing is no error, nor is what goes away
+            meanwhile; under another name the next listing finds it.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is not known.
@@ -80,8 +81,8 @@ def find_leaves(
     files: dict[str, FileStatus] = {}
     sinks: list[str] = []
     for path in paths:
-        store = store_for(path, options, ignore_missing=ignore_missing)
-        for root in _roots(store, path, empty_globs=empty_globs):
+        store = store_for(path, options, ignore_missing=ignore_missing, ignore_vanished=repeated)
+        for root in _roots(store, path, repeated=repeated):
             if sink_log.DIRECTORY in root.path.split("/"):
                 continue
             if isinstance(root, FileStatus):
@@ -89,14 +90,14 @@ def find_leaves(
                 found: Iterable[FileStatus] = () if is_hidden(root.name) else (root,)
             else:
                 directories[root.path] = None
-                found = _below(store, root.path, ignore_missing, sinks)
+                found = _below(store, root.path, sinks, ignore_missing=ignore_missing, repeated=repeated)
             for file in found:
                 files.setdefault(file.path, file)
     ordered = tuple(files[path] for path in sorted(files))
     return Leaves(tuple(directories), tuple(root_files), ordered, tuple(dict.fromkeys(sinks)))
 
 
-def _roots(store: Store, path: str, *, empty_globs: bool) -> list[FileStatus | Directory]:
+def _roots(store: Store, path: str, *, repeated: bool) -> list[FileStatus | Directory]:
     place = place_of(path)
     if not globs.is_glob("/".join(place.parts)):
         exact = store.stat(_path(place, place.parts))
@@ -109,7 +110,7 @@ def _roots(store: Store, path: str, *, empty_globs: bool) -> list[FileStatus | D
             found.setdefault(match.path, match)
     if not found:
         literal = store.stat(_path(place, place.parts))
-        if empty_globs and literal is None:
+        if repeated and literal is None:
             return []
         raise _not_there(path, place, "" if literal is None else globs.escape(path))
     return [found[name] for name in sorted(found)]
@@ -138,7 +139,7 @@ def _matches(store: Store, place: Place, parts: tuple[str, ...]) -> list[FileSta
     return result
 
 
-def _below(store: Store, root: str, ignore_missing: bool, all_sinks: list[str]) -> list[FileStatus]:
+def _below(store: Store, root: str, all_sinks: list[str], *, ignore_missing: bool, repeated: bool) -> list[FileStatus]:
     files: list[FileStatus] = []
     sinks: list[str] = []
     store.prefetch(root)
@@ -147,7 +148,9 @@ def _below(store: Store, root: str, ignore_missing: bool, all_sinks: list[str]) 
         directory = waiting.pop()
         listed = store.children(directory, lambda name: name == sink_log.DIRECTORY or not is_hidden(name))
         if listed is None:
-            if ignore_missing or directory == root:  # Spark, too, takes a path that has just gone for an empty one
+            if (
+                ignore_missing or repeated or directory == root
+            ):  # Spark, too, takes a path that has just gone for an empty one
                 continue
             raise RetriableError(
                 f"the directory {directory!r} went away while it was being listed",

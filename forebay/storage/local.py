@@ -25,10 +25,12 @@ class LocalStore:
 
     Args:
         ignore_missing: Leave out entries that vanish while they are listed, and broken links, instead of failing.
+        ignore_vanished: Leave out entries that vanish only.
     """
 
-    def __init__(self, *, ignore_missing: bool = False) -> None:
+    def __init__(self, *, ignore_missing: bool = False, ignore_vanished: bool = False) -> None:
         self._ignore_missing = ignore_missing
+        self._ignore_vanished = ignore_vanished
 
     def stat(self, path: str) -> FileStatus | Directory | None:
         """What the path is now; see `Store.stat`."""
@@ -106,7 +108,7 @@ class LocalStore:
         except OSError as error:
             if error.errno not in _NOT_THERE:
                 raise translated(error, entry.path) from error
-            if not self._ignore_missing:
+            if not (self._ignore_missing or (self._ignore_vanished and not entry.is_symlink())):
                 raise _missing(entry) from error
             return
         if stat.S_ISREG(found.st_mode):

@@ -149,6 +149,15 @@ def join(directory: str, name: str) -> str:
     return f"{head}{name}{chain}" if head.endswith("/") else f"{head}/{name}{chain}"
 
 
+def plain_path(path: str) -> str:
+    """A user's path, without globs, as a listing would spell it: absolute, without `file:` and doubled slashes."""
+    place = place_of(path)
+    plain = place.root + place.chain
+    for part in place.parts:
+        plain = join(plain, part)
+    return plain
+
+
 def parent(path: str) -> str:
     """The directory a path lies in; the top is its own parent."""
     if path.startswith("/"):  # of hundreds of thousands, nearly all
@@ -170,13 +179,20 @@ def _chained(path: str) -> tuple[str, str]:
     return first, "".join("::" + link for link in rest)
 
 
-def store_for(path: str, options: StorageOptions = NO_OPTIONS, *, ignore_missing: bool = False) -> Store:
+def store_for(
+    path: str,
+    options: StorageOptions = NO_OPTIONS,
+    *,
+    ignore_missing: bool = False,
+    ignore_vanished: bool = False,
+) -> Store:
     """The store a path lives in; called by listings and by `StoredFile`, on any thread.
 
     Args:
         path: A plain path or a URL.
         options: Arguments for the store, given to fsspec. The local file system takes none.
         ignore_missing: Leave out entries that vanish while they are listed, and broken links, instead of failing.
+        ignore_vanished: Leave out entries that vanish only.
 
     Raises:
         ConfigurationError: No such scheme, its package is not installed, or it does not take the options.
@@ -184,7 +200,7 @@ def store_for(path: str, options: StorageOptions = NO_OPTIONS, *, ignore_missing
     if not is_url(path):
         from forebay.storage.local import LocalStore
 
-        return LocalStore(ignore_missing=ignore_missing)
+        return LocalStore(ignore_missing=ignore_missing, ignore_vanished=ignore_vanished)
     from forebay.storage.remote import RemoteStore
 
     return RemoteStore(path, options)

@@ -12,7 +12,7 @@ from forebay.sources.files.split import FileSplit
 from forebay.storage import globs
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
-from forebay.storage.store import is_url, join, place_of, store_for
+from forebay.storage.store import is_url, join, place_of, plain_path, store_for
 
 if TYPE_CHECKING:
     from forebay.sources.files.source import FileSource
@@ -76,7 +76,7 @@ class Cleaner:
             )
 
     def _present(self, splits: Sequence[FileSplit]) -> list[FileSplit]:
-        there = {file.path for file in self._source.list(waiting=True).files}
+        there = {file.path for file in self._source.list(repeated=True).files}
         return [split for split in splits if split.path in there]
 
     def _clean(self, status: FileStatus) -> None:
@@ -96,7 +96,7 @@ class Cleaner:
 
 def archived_path(archive: str, path: str) -> str:
     """Return where a file goes: its whole path, below the archive."""
-    target = _plain(archive)
+    target = plain_path(archive)
     for part in place_of(path).parts:
         target = join(target, part)
     return target
@@ -155,14 +155,6 @@ def _parts(root: str, parts: Iterable[str]) -> list[str]:
     """Return the names of a path from its very root; a relative local one begins at the working directory."""
     above = [] if is_url(root) else [globs.escape(part) for part in root.split("/") if part]
     return [*above, *parts]
-
-
-def _plain(directory: str) -> str:
-    place = place_of(directory)
-    path = place.root + place.chain
-    for part in place.parts:
-        path = join(path, part)
-    return path
 
 
 def _scheme(url: str) -> str:

@@ -213,11 +213,11 @@ class FileSource(Source):
         """Return the schema before columns were chosen; settled by a host before anything is read."""
         return self._schema if self._schema is not None else inferred_schema(self)
 
-    def list(self, *, waiting: bool = False) -> FileIndex:
+    def list(self, *, repeated: bool = False) -> FileIndex:
         """Look at the stores and return the files there are.
 
         Args:
-            waiting: A glob that matches nothing is no error: files may come.
+            repeated: A glob that matches nothing is no error, nor is what goes away meanwhile: files come and go.
 
         Raises:
             ConfigurationError: A path matches nothing, or an option is wrong.
@@ -236,7 +236,7 @@ class FileSource(Source):
                 type_inference=self.partition_type_inference,
                 partition_types=types,
                 ignore_missing_files=self.ignore_missing_files,
-                empty_globs=waiting,
+                repeated=repeated,
                 storage=self.storage_options(),
             ),
         )

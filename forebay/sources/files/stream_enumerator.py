@@ -20,8 +20,10 @@ from forebay.sources.files.row_groups import RowGroups
 from forebay.sources.files.seen import SeenFiles, split_of
 from forebay.sources.files.source import FileSource
 from forebay.sources.files.split import FileSplit
+from forebay.storage import globs
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
+from forebay.storage.store import plain_path, store_for
 
 _FOOTERS = 16
 """Files whose row groups are remembered: those at which a micro-batch stopped."""
@@ -141,12 +143,18 @@ class FileStreamEnumerator(FileEnumerator):
 
     def _list(self, *, first: bool) -> FileIndex:
         try:
-            return self._source.list(waiting=True)
+            return self._source.list(repeated=True)
         except ConfigurationError as error:
             # What was there when the query began is away: a mount, or a directory that is being replaced.
-            if first or error.option != "path":
+            if first or not self._away():
                 raise
             raise RetriableError(error.message, advice=error.advice) from error
+
+    def _away(self) -> bool:
+        """Whether one of the user's paths leads nowhere now."""
+        options = self._source.storage_options()
+        plain = (path for path in self._source.all_paths() if not globs.is_glob(path))
+        return any(store_for(path, options).stat(plain_path(path)) is None for path in plain)
 
     def _check_format(self, new: Sequence[FileSplit]) -> None:
         """Refuse files of another format than that which the first ones told."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import logging
@@ -318,6 +319,35 @@ def test_a_glob_that_matches_nothing_yet_is_waited_for(put: Put, stream: Begin, 
     assert query.drain() == []
     put("day-1/a.txt")
     assert query.drain() == [["day-1/a.txt"]]
+
+
+def test_what_is_renamed_while_it_is_listed_is_found_by_the_next_look(
+    put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("a.txt")
+    half = put("b.txt.half", "b\n")
+    scan = os.scandir
+
+    def renaming(path: str) -> Any:
+        entries = list(scan(path))
+        if half.exists():
+            half.rename(half.with_suffix(""))
+        return contextlib.nullcontext(entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_scan", renaming)
+        query = stream()
+        assert query.trigger() == [("a.txt",)]
+    assert query.drain() == [["b"]]
+
+
+def test_a_broken_link_does_not_go_unnoticed(put: Put, stream: Begin, inbox: Path) -> None:
+    put("a.txt")
+    query = stream()
+    query.drain()
+    (inbox / "link.txt").symlink_to(inbox / "nowhere.txt")
+    with pytest.raises(ConfigurationError, match="broken link"):
+        query.drain()
 
 
 def test_a_listing_that_fails_half_way_loses_nothing(put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
