@@ -94,6 +94,15 @@ def test_s5_tasks_are_the_same_for_every_scan_and_have_no_side_effects(query, tw
     assert two.calls[asked:] == []
 
 
+def test_s8_many_splits_make_few_tasks(query, outside):
+    """S8: a task of Python costs 30 ms, however little it reads."""
+    names = [f"s{number}" for number in range(100)]
+    run = query(outside(open_splits(*names), dict.fromkeys(names, 5)))
+    start, _ = run.start, run.turn()
+    tasks = run.planner.tasks(start, run.start)
+    assert [len(task.slices) for task in tasks] == [50, 50]
+
+
 def test_trap_6_an_available_now_run_that_begins_with_a_replay(query, two):
     """Trap 6: prepare, then a replay, then the first look: on a planner that knows nothing."""
     run = query(two, max_rows_per_trigger=10)

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/contract.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| ([A-Z]+-\d+) \| .* \| `([^`:]+)::(\w+)` \|$", re.MULTILINE)
+HOST_ROW = re.compile(r"^\| (S\d+) \| .* \| ((?:`[^`:]+::\w+`(?:, )?)+) \|$", re.MULTILINE)
 STRUCK = re.compile(r"^\| ([A-Z]+-\d+) \| struck \| .+ \|$", re.MULTILINE)
 
 # The framework's own rules, sections 1.1 to 1.8 of the contract we started from.
@@ -38,6 +39,10 @@ FRAMEWORK_RULES = [
 
 ROWS = ROW.findall(DOCUMENT)
 
+# The streaming host's, each with all tests that hold it.
+HOST_ROWS = HOST_ROW.findall(DOCUMENT)
+HOST_TESTS = [(rule, *test) for rule, tests in HOST_ROWS for test in re.findall(r"`([^`:]+)::(\w+)`", tests)]
+
 
 def test_every_rule_of_the_framework_is_kept_or_struck() -> None:
     told = {rule for rule, _, _ in ROWS} | set(STRUCK.findall(DOCUMENT))
@@ -57,3 +62,17 @@ def test_the_test_exists_and_names_the_rule(rule: str, file: str, name: str) -> 
     assert found, f"{file} has no {name}"
     # A test of many rules names them in its parameters.
     assert rule in (ast.get_docstring(found[0]) or "").partition("\n")[0] or f'"{rule}"' in text
+
+
+def test_every_rule_of_the_streaming_host_is_kept() -> None:
+    assert [rule for rule, _ in HOST_ROWS] == [f"S{number}" for number in range(1, 20)]
+
+
+@pytest.mark.parametrize(("rule", "file", "name"), HOST_TESTS)
+def test_the_test_of_a_host_rule_exists(rule: str, file: str, name: str) -> None:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    assert found, f"{file} has no {name}"
+    # One that is named for a rule says which it is, and no other.
+    named = re.findall(r"_(s\d+)_", name)
+    assert not named or rule in (ast.get_docstring(found[0]) or ""), f"{name} does not speak of {rule}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 import uuid
@@ -11,12 +12,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from forebay.errors import ConfigurationError, DataLossError, FatalError, ForebayError, unwrap
+from forebay.framework.host_options import HostOptions
 from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.options import Secret, option
+from forebay.spark.batch import Readable
 from forebay.spark.register import read, read_stream, register
+from forebay.spark.stream import StreamReader
 
 ROWS = pa.schema({"split": pa.string(), "n": pa.int64()})
 
@@ -310,6 +315,18 @@ def test_s18_a_stream_reads_in_the_time_zone_of_its_query(spark, checkpoint):
         assert delivered(run(frame, checkpoint)) == [("America/Lima",)]
     finally:
         spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+
+
+def test_s3_nothing_of_the_planner_reaches_tasks(home):
+    """S3: Spark pickles the reader for tasks, which get all they need in their InputPartition."""
+    source, target = Journal(home=home), pa.schema({"split": pa.string(), "n": pa.int64()})
+    planner = StreamReader(Readable(source, HostOptions(), ("split", "n"), 2), target, inferred=False)
+    start = planner.initialOffset()
+    parts = planner.partitions(start, planner.latestOffset(start, ReadAllAvailable()))
+    reader = pickle.loads(pickle.dumps(planner))
+    assert vars(reader) == {}
+    batches = [batch for part in parts for batch in reader.read(part)]
+    assert sorted(zip(*pa.Table.from_batches(batches).to_pydict().values(), strict=True)) == every(a=5, b=3)
 
 
 # ---- errors and refusals
