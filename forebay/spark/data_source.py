@@ -94,7 +94,9 @@ class ForebayDataSource(DataSource):
         """
         with leaving(self._source.name, "schema()"):
             readable, target = self._readable(schema)
-        return StreamReader(readable, target, inferred=self._promised is not None)
+            # A source that takes another schema found its own outside; one that does not has it from its release.
+            inferred = self._promised is not None and readable.source.with_schema(target) is not None
+        return StreamReader(readable, target, inferred=inferred)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse `df.write`: a source is read.
