@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.split import Split
 from forebay.options import Duration
 
@@ -326,3 +329,19 @@ def test_close_closes_the_author(query, two):
     run.turn()
     run.planner.close()
     assert two.count("close") == 1
+
+
+def test_close_waits_for_the_author_only_for_the_time_out_of_closing(query, two):
+    """Spark has sent SIGTERM by then: a planner that waits ten minutes more is only in the way."""
+    run = query(two, close_timeout=Duration(0.05))
+    run.turn()
+    over = threading.Event()
+    supply = run.planner._supply
+    supply.enumerator.close = over.wait
+    supply._calls._runtime = ThreadRuntime()
+    try:
+        with pytest.raises(FatalError, match=r"close\(\) gave no answer within 0\.05 s") as caught:
+            run.planner.close()
+    finally:
+        over.set()
+    assert "closeTimeout" in caught.value.advice

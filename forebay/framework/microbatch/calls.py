@@ -30,19 +30,25 @@ class Calls:
         self._retries = retries
         self._timeout = timeout
 
-    def call(self, doing: str, work: Callable[[], T]) -> T:
+    def call(self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None) -> T:
         """Return what `work` returns. Called on the planning thread.
+
+        Args:
+            doing: The call, as the author of the connector knows it.
+            work: Runs on a thread of its own.
+            within: Another time-out than that of planning: the name of its option, and seconds.
 
         Raises:
             ForebayError: What the connector raised, or a `FatalError` that wraps it.
             FatalError: There was no answer in time.
         """
-        deadline = self._runtime.clock.monotonic() + self._timeout
+        option, timeout = within or ("planningTimeout", self._timeout)
+        deadline = self._runtime.clock.monotonic() + timeout
         failures = 0
         while True:
             try:
                 with explained(self._source, doing):
-                    return self._once(doing, work, deadline)
+                    return self._once(doing, work, deadline, late=(option, timeout))
             except RetriableError:
                 failures += 1
                 pause = backoff(failures, self._runtime.random)
@@ -50,7 +56,7 @@ class Calls:
                     raise
                 self._runtime.signal().wait(pause)
 
-    def _once(self, doing: str, work: Callable[[], T], deadline: float) -> T:
+    def _once(self, doing: str, work: Callable[[], T], deadline: float, *, late: tuple[str, float]) -> T:
         answered = self._runtime.signal()
         answers: list[tuple[T | None, BaseException | None]] = []
 
@@ -61,9 +67,9 @@ class Calls:
         self._runtime.submit(f"forebay-{self._source}-planning", work, done)
         if not answered.wait(max(0.0, deadline - self._runtime.clock.monotonic())):
             raise FatalError(
-                f"{doing} gave no answer within {self._timeout:g} s",
+                f"{doing} gave no answer within {late[1]:g} s",
                 source=self._source,
-                advice="give the connector's network calls a time-out, or raise the option planningTimeout",
+                advice=f"give the connector's network calls a time-out, or raise the option {late[0]}",
             )
         result, error = answers[0]
         if error is not None:

@@ -181,6 +181,7 @@ class DiscoverySupply(Supply):
         self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor)
         self._ends = Ends(source, enumerator, options, calls, runtime)
         self._once = bool(source.bounded) and not self.in_order
+        self._close_timeout = options.close_timeout.total_seconds()
         self._first = True
         self._state: Json = None
         self._failures = 0
@@ -215,7 +216,8 @@ class DiscoverySupply(Supply):
 
     def close(self) -> None:
         """Close the author's enumerator."""
-        self._calls.call("close()", self._enumerator.close)
+        within = ("closeTimeout", self._close_timeout)
+        self._calls.call("close()", self._enumerator.close, within=within)
 
     def restore(self, state: Json) -> None:
         """Take the author's state back."""
