@@ -45,6 +45,7 @@ class SeenFiles:
         self._newest: int | None = None
         self._oldest: int | None = None
         self._warned = False
+        self._begun: set[str] = set()
         self.horizon: int | None = None
         """Nanoseconds since 1970: what was changed before is passed over, for ever; None = nothing is."""
 
@@ -75,6 +76,8 @@ class SeenFiles:
                 split = known[split_id]
                 if isinstance(split, FileSplit):
                     self._marks[split_id] = _mark(split.status)
+                    if split.position is not None:
+                        self._begun.add(split_id)
                     self._oldest = None if self._oldest is None else min(self._oldest, split.modified_at)
                     self._count(split, latest)
         if self._oldest is None:
@@ -83,6 +86,13 @@ class SeenFiles:
         self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
         if self._max_age is not None and self._newest is not None:
             self.horizon = _later(self.horizon, self._newest - self._max_age)
+
+    def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
+        """Return the files that were read in part."""
+        found = [known.get(split_id) for split_id in self._begun]
+        there = [split for split in found if isinstance(split, FileSplit) and split.position is not None]
+        self._begun = {split.id for split in there}
+        return there
 
     def id_of_new(self, file: FileStatus, known: Mapping[str, Split]) -> str | None:
         """Return the id of the split that reads a listed file; None if it was read, or is not to be read.
@@ -136,13 +146,24 @@ class SeenFiles:
             return None
         if self._on_changed == "reread":
             return version_id(file)
-        raise DataError(
-            changed(split.status, file, "read"),
+        raise self.altered(
+            split.status, file, "reread to read such files once more, whole, or with ignore to leave them"
+        )
+
+    def altered(self, then: FileStatus, now: FileStatus, choice: str) -> DataError:
+        """Return the error for a file that has changed since it was read, or read in part.
+
+        Args:
+            then: The file as it was read.
+            now: The file as it is listed.
+            choice: What the user can set `onChangedFile` to.
+        """
+        return DataError(
+            changed(then, now, "read"),
             source=self._source,
-            split=file.path,
+            split=now.path,
             option="onChangedFile",
-            advice="write new files instead of changing old ones; restart with onChangedFile=reread to read such files "
-            "once more, whole, or with ignore to leave them",
+            advice=f"write new files instead of changing old ones; restart with onChangedFile={choice}",
         )
 
 

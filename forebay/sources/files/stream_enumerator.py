@@ -57,6 +57,7 @@ class FileStreamEnumerator(FileEnumerator):
         self._cleaner = Cleaner(source)
         self._row_groups: dict[str, RowGroups] = {}
         self._waiting: dict[str, FileSplit] = {}
+        self._given_up: frozenset[str] = frozenset()
 
     def restore_state(self, state: Json) -> None:
         """Go on from the horizon of the last run."""
@@ -78,7 +79,9 @@ class FileStreamEnumerator(FileEnumerator):
         self._check_format(splits)
         horizon = self._seen.horizon if self._seen.sweep() else None
         return Discovered(
-            splits, None if horizon is None else partial(_too_old, horizon=horizon), self._seen.snapshot()
+            [*self._going_on(index, known), *splits],
+            None if horizon is None else partial(_too_old, horizon=horizon),
+            self._seen.snapshot(),
         )
 
     def size(self, split: Split) -> int | None:
@@ -120,6 +123,10 @@ class FileStreamEnumerator(FileEnumerator):
         except DataError:
             return [split]
 
+    def vanished(self, splits: Sequence[Split]) -> bool:
+        """Drop the rest of files that changed when they were read in part, where the new version is read whole."""
+        return self._given_up.issuperset(split.id for split in splits)
+
     def finished(self, splits: Sequence[Split]) -> None:
         """Delete or archive what was read to its end, if the user wants it."""
         self._cleaner.clean([split for split in splits if isinstance(split, FileSplit)])
@@ -140,6 +147,23 @@ class FileStreamEnumerator(FileEnumerator):
             self._waiting[split_id] = split
         splits = sorted(self._waiting.values(), key=_age, reverse=self._source.latest_first)
         return self._seen.once_each(splits)
+
+    def _going_on(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
+        """Return the files that were read in part, but for those that changed and are read anew.
+
+        Raises:
+            DataError: One has changed, and is not to be read anew.
+        """
+        begun = self._seen.begun(known)
+        if not begun:
+            return []
+        listed = {file.path: file for file in index.files}
+        altered = [split for split in begun if split.path in listed and not split.status.same_file(listed[split.path])]
+        if altered and self._source.on_changed_file != "reread":
+            # Before a micro-batch is planned that nobody could read, and that would be replayed for ever.
+            raise self._seen.altered(altered[0].status, listed[altered[0].path], "reread")
+        self._given_up = frozenset(split.id for split in altered)
+        return [split for split in begun if split.id not in self._given_up]
 
     def _list(self, *, first: bool) -> FileIndex:
         try:

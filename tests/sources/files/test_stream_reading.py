@@ -239,6 +239,22 @@ def test_a_version_that_was_read_does_not_come_again_when_the_first_one_is_forgo
     assert query.drain() == []
 
 
+def test_a_file_that_changes_when_half_of_it_was_read_is_read_anew_or_an_error(put: Put, stream: Begin) -> None:
+    put("a.txt", numbers(0, 30))
+    put("b.txt", numbers(90, 5), at=1)
+    query = stream(max_bytes_per_trigger=100, on_changed_file="ignore")
+    assert len(query.trigger()) == 10
+    put("a.txt", numbers(50, 12), at=2)
+    with pytest.raises(DataError, match="has changed since it was read") as raised:
+        query.plan()
+    assert str(raised.value.advice).endswith("restart with onChangedFile=reread")
+    query.restart(on_changed_file="reread")
+    rest = [value for values in query.drain() for value in values]
+    assert sorted(rest) == numbers(50, 12).split() + numbers(90, 5).split()
+    query.restart(on_changed_file="error")
+    assert query.drain() == []
+
+
 def test_files_of_one_name_are_one_file_if_the_user_says_so(put: Put, stream: Begin) -> None:
     put("x/a.txt", "1\n")
     put("y/a.txt", "2\n", at=1)
