@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
+import threading
+import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import ClassVar
 
@@ -19,11 +23,15 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch import agreed, opening
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.chunks import AgreedRead
-from forebay.framework.microbatch.claims import Chain, Claim
+from forebay.framework.microbatch.claims import Chain, Claim, Claiming, Share
 from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.task import ReadTask, run_task
 from forebay.framework.microbatch.task_context import Delivered
+from forebay.framework.rows import Batch
+from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
-from forebay.framework.split import Split
+from forebay.framework.split import Json, Split
+from forebay.storage.state_store import open_state_store
 from forebay.testkit.simulator.inline import InlineRuntime
 
 N = pa.schema({"n": pa.int64()})
@@ -435,6 +443,19 @@ def test_a_page_border_at_the_claimed_end_is_enough_for_a_reader_that_ignores_it
     assert chain.seal() == Claim(10, last=True, caught_up=True)
 
 
+def test_an_attempt_that_nobody_waits_for_stops_where_the_planner_sealed(monkeypatch):
+    world = steady(monkeypatch, {"a": 10})
+    end = world.plan()
+    (late,) = world.attempt(end)
+    while not late.rows:
+        late.step()
+    late.step()
+    world.done(end)
+    assert world.plan() is not None
+    assert late.run() == [0, 1, 2], "what it held back never leaves"
+    assert all_rows(world) == {"a": [3, 4, 5, 6, 7, 8, 9]}
+
+
 def test_positions_that_do_not_go_forward_are_refused_at_the_first_chunk(monkeypatch):
     class Tokens(FakeRead):
         def poll(self):
@@ -681,3 +702,93 @@ def test_names_of_claims_tell_splits_apart_that_look_alike():
     assert len(names) == 4 * len(ids)
     assert all(len(name.encode()) < 200 and not name.startswith(".") for name in names)
     assert {name.rpartition("/")[0] for name in store.facts} == {"q/claims/0"}
+
+
+# ---- with threads
+
+
+class Feed(SimpleSource):
+    """A feed with cursors, as docs/writing-a-source.md has it."""
+
+    bounded = False
+    entries: ClassVar[list[dict[str, object]]] = []
+    blocked: ClassVar[threading.Event] = threading.Event()
+
+    def schema(self):
+        return N
+
+    def splits(self):
+        return ["feed", "blocked"]
+
+    def get(self, after):
+        at = next((index + 1 for index, entry in enumerate(self.entries) if entry["cursor"] == after), 0)
+        return self.entries[at : at + 5]
+
+    def read(self, split):
+        if split.id == "blocked":
+            self.blocked.wait()
+            return
+        count, cursor = split.position or (0, "")
+        while page := self.get(after=cursor):
+            if split.end is not None:
+                page = page[: split.end[0] - count]
+            count, cursor = count + len(page), page[-1]["cursor"]
+            yield Batch(page, (count, cursor))
+            if (count, cursor) == split.end:
+                return
+
+
+@pytest.fixture
+def feed(monkeypatch):
+    monkeypatch.setattr(Feed, "entries", [{"n": n, "cursor": f"c{n * 37 % 101}"} for n in range(7)])
+    monkeypatch.setattr(Feed, "blocked", threading.Event())
+    yield Feed
+    Feed.blocked.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("forebay-feed"):
+            thread.join(10)
+            assert not thread.is_alive(), thread.name
+
+
+def grow(feed, count):
+    feed.entries.extend({"n": n, "cursor": f"c{n * 37 % 101}"} for n in range(len(feed.entries), count))
+
+
+def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed, tmp_path):
+    options = HostOptions(state_location=str(tmp_path))
+    task = ReadTask(feed(), (Split("feed"),), options, claiming=Claiming("q", 0, {"feed": Share()}))
+    first = [n for one in run_task(task) for n in one.batch.column(0).to_pylist()]
+    grow(feed, 23)
+    again = [n for one in run_task(pickle.loads(pickle.dumps(task))) for n in one.batch.column(0).to_pylist()]
+    assert first == again == list(range(7))
+    chain = Chain(
+        open_state_store(str(tmp_path)), Calls("x", ThreadRuntime(), retries=0, timeout=9.0), "q", 0, Split("feed")
+    )
+    assert chain.seal() == Claim((7, "c20"), last=True, caught_up=True)
+
+
+def test_a_task_that_is_left_early_claims_no_further_and_ends_its_threads(feed, tmp_path):
+    grow(feed, 100)
+    options = HostOptions(state_location=str(tmp_path), max_bytes_per_trigger=80)
+    task = ReadTask(feed(), (Split("feed"),), options, claiming=Claiming("q", 0, {"feed": Share(byte_budget=80)}))
+    running = run_task(task)
+    assert next(running).batch.num_rows == 20
+    running.close()
+    assert [one.batch.num_rows for one in run_task(task)] == [20]
+
+
+def test_a_blocked_split_is_listened_to_while_the_others_are_read(feed, tmp_path):
+    planner = open_stream(feed(), HostOptions(state_location=str(tmp_path), poll_interval="10ms"), parallelism=1)
+    start: Mapping[str, Json] = planner.initial()
+    found = []
+    for size in (7, 12):
+        grow(feed, size)
+        while (end := planner.latest(start)) == start:
+            time.sleep(0.01)  # Spark asks again too
+        found += [sum(one.batch.num_rows for task in planner.tasks(start, end) for one in run_task(task))]
+        start = end
+    assert found == [7, 5]
+    asking = [thread.name for thread in threading.enumerate() if thread.name.startswith("forebay-feed-pump-blocked")]
+    assert len(asking) == 1, "it was asked once, and still is"
+    feed.blocked.set()
+    planner.close()
