@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -41,3 +43,55 @@ def topic(broker: KafkaBroker) -> Iterator[MakeTopic]:
     with broker.admin() as admin:
         if made:
             admin.delete_topics(made, raise_errors=False)
+
+
+class Kafka:
+    """The broker, its topics and records, for tests that do much with them."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.address = broker.address
+        self._broker = broker
+        self._numbers = itertools.count()
+
+    def name(self, prefix: str = "k") -> str:
+        """A name that no topic has had."""
+        return f"{prefix}-{next(self._numbers)}"
+
+    def topic(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
+        """Create a topic that keeps records however old they say they are, and return its name."""
+        name = name or self.name()
+        given = {key.replace("_", "."): value for key, value in config.items()}
+        self._broker.create_topic(name, partitions, {"retention.ms": "-1", **given})
+        return name
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and return once it is gone."""
+        with self._broker.admin() as admin:
+            admin.delete_topics([topic])
+            while any(one["error_code"] == 0 for one in admin.describe_topics([topic])):
+                pass
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions, and return once they are there."""
+        self._broker.add_partitions(topic, partitions)
+        with self._broker.admin() as admin:
+            while len(admin.describe_topics([topic])[0]["partitions"]) != partitions:
+                pass
+
+    def send(self, topic: str, values: Sequence[Any], partition: int = 0, **each: Any) -> None:
+        """Write values (of anything, as text) to a partition, in order, and return once they are there."""
+        with kafka.KafkaProducer(bootstrap_servers=self.address, acks="all") as producer:
+            sent = [producer.send(topic, str(value).encode(), partition=partition, **each) for value in values]
+            producer.flush()
+            for one in sent:
+                one.get(30)
+
+    def lose(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records before an offset, as retention does."""
+        with self._broker.admin() as admin:
+            admin.delete_records({kafka.TopicPartition(topic, partition): before})
+
+
+@pytest.fixture(scope="session", name="kafka")
+def _kafka(broker: KafkaBroker) -> Kafka:
+    return Kafka(broker)

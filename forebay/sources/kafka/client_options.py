@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kafka.*`: the options of Java's consumer, said to kafka-python.
+
+What cannot be said is refused by name: an option that is taken and does nothing would be found out too late.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from forebay.errors import ConfigurationError
+from forebay.options import Secret
+from forebay.sources.kafka import jaas
+from forebay.sources.kafka.tls import NAMES as TLS_NAMES
+from forebay.sources.kafka.tls import Tls
+
+Role = Literal["consumer", "admin"]
+
+CONNECT_TIMEOUT_MS: Final = 15_000
+"""How long a first connection is tried, unless `default.api.timeout.ms` says it; hosts try that again."""
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
+
+
+def _number(text: str) -> int:
+    return int(text)
+
+
+def _buffer(text: str) -> int | None:
+    return None if text == "-1" else int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it is neither true nor false")
+    return text.lower() == "true"
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        found = next((one for one in choices if one.lower() == text.lower()), None)
+        if found is None:
+            raise ValueError(f"it is none of {', '.join(choices)}")
+        return found
+
+    return parse
+
+
+_BOTH: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "bootstrap.servers": ("bootstrap_servers", lambda text: [one.strip() for one in text.split(",") if one.strip()]),
+    "client.id": ("client_id", str),
+    "client.dns.lookup": ("client_dns_lookup", _one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
+    "security.protocol": ("security_protocol", _one_of(*_PROTOCOLS)),
+    "sasl.mechanism": ("sasl_mechanism", _one_of(*_MECHANISMS)),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+    "request.timeout.ms": ("request_timeout_ms", _number),
+    "default.api.timeout.ms": ("bootstrap_timeout_ms", _number),
+    "retry.backoff.ms": ("retry_backoff_ms", _number),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", _number),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", _number),
+    "metadata.max.age.ms": ("metadata_max_age_ms", _number),
+    "connections.max.idle.ms": ("connections_max_idle_ms", _number),
+    "receive.buffer.bytes": ("receive_buffer_bytes", _buffer),
+    "send.buffer.bytes": ("send_buffer_bytes", _buffer),
+}
+_CONSUMER: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "client.rack": ("client_rack", str),
+    "fetch.max.wait.ms": ("fetch_max_wait_ms", _number),
+    "fetch.min.bytes": ("fetch_min_bytes", _number),
+    "fetch.max.bytes": ("fetch_max_bytes", _number),
+    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", _number),
+    "isolation.level": ("isolation_level", _one_of("read_uncommitted", "read_committed")),
+    "check.crcs": ("check_crcs", _flag),
+}
+_ASIDE: Final = frozenset({"group.id", "sasl.jaas.config"})
+"""Understood, but by others."""
+
+_OWN_POSITIONS = "the query keeps its own positions, and reads from there"
+_NO_GROUP = "this source joins no consumer group: its partitions are planned"
+_REFUSED: Final = {
+    "auto.offset.reset": (_OWN_POSITIONS, "say startingOffsets instead"),
+    "enable.auto.commit": (_OWN_POSITIONS, "say commitOffsets=true to publish progress to the group"),
+    "auto.commit.interval.ms": (_OWN_POSITIONS, "say commitOffsets=true to publish progress to the group"),
+    "key.deserializer": ("keys come as binary", "cast them, or decode them in a query"),
+    "value.deserializer": ("values come as binary", "cast them, or decode them in a query"),
+    "interceptor.classes": ("interceptors are Java classes", "leave it out"),
+    "partition.assignment.strategy": (_NO_GROUP, "leave it out"),
+    "group.instance.id": (_NO_GROUP, "leave it out"),
+    "group.protocol": (_NO_GROUP, "leave it out"),
+    "session.timeout.ms": (_NO_GROUP, "leave it out"),
+    "heartbeat.interval.ms": (_NO_GROUP, "leave it out"),
+    "max.poll.interval.ms": (_NO_GROUP, "leave it out"),
+    "max.poll.records": ("records come as record batches", "say maxRowsPerBatch instead"),
+    "allow.auto.create.topics": ("a reader never makes topics here", "leave it out"),
+    "sasl.username": ("Java's clients have no such option", f"write it in {jaas.OPTION}"),
+    "sasl.password": ("Java's clients have no such option", f"write it in {jaas.OPTION}"),
+    "sasl.login.callback.handler.class": ("it is a Java class", 'say oauthTokenProvider="package.module:Provider"'),
+    "ssl.cipher.suites": ("its names are Java's own", "leave it out: OpenSSL chooses"),
+    "metric.reporters": ("they are Java classes", "look at the progress of the query"),
+}
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What clients are made with; holds no open file and no revealed secret. Picklable; for any thread.
+
+    Args:
+        settings: kafka-python's arguments that both kinds of clients understand.
+        consumer: Those that only consumers understand.
+        tls: How connections are secured; None = they are not.
+        login: `sasl.jaas.config`, unread.
+        token_provider: The import path of what gives OAUTHBEARER tokens.
+    """
+
+    settings: Mapping[str, object]
+    consumer: Mapping[str, object]
+    tls: Tls | None = None
+    login: Secret | str | None = field(default=None, repr=False)
+    token_provider: str | None = None
+
+    @property
+    def servers(self) -> list[str]:
+        """The bootstrap servers."""
+        found = self.settings["bootstrap_servers"]
+        return [str(one) for one in found] if isinstance(found, list) else []
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of aborted and of open transactions are left out."""
+        return self.consumer.get("isolation_level") == "read_committed"
+
+    def arguments(self, role: Role) -> dict[str, object]:
+        """Return kafka-python's arguments, with secrets revealed. Called where a client is made.
+
+        Raises:
+            ConfigurationError: A secret, a store or the token provider cannot be had.
+        """
+        found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
+        if role == "consumer":
+            found |= self.consumer
+        if self.tls is not None:
+            found["ssl_context"] = self.tls.context()
+        if self.login is not None:
+            login = jaas.parse_jaas(self.login.reveal() if isinstance(self.login, Secret) else self.login)
+            found |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password.reveal()}
+        if self.token_provider is not None:
+            found["sasl_oauth_token_provider"] = _token_provider(self.token_provider)
+        return found
+
+
+def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
+    """Return the options of clients; looks at no file and reveals no reference.
+
+    Args:
+        given: Java's options, without `kafka.`.
+        token_provider: The import path of what gives OAUTHBEARER tokens.
+
+    Raises:
+        ConfigurationError: An option is unknown, wrong, or cannot be said to kafka-python.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        _check_known(name)
+    if not _plain(options, "bootstrap.servers"):
+        raise ConfigurationError(
+            "kafka.bootstrap.servers is not given",
+            option="kafka.bootstrap.servers",
+            advice='give one or more brokers: "host1:9092,host2:9092"',
+        )
+    settings = {python: _read(name, options, parse) for name, (python, parse) in _BOTH.items() if name in options}
+    consumer = {python: _read(name, options, parse) for name, (python, parse) in _CONSUMER.items() if name in options}
+    protocol = str(settings.get("security_protocol", "PLAINTEXT"))
+    tls = Tls({name: value for name, value in options.items() if name in TLS_NAMES})
+    tls.check()
+    _check_fitting(options, protocol, tls, token_provider)
+    login = options.get("sasl.jaas.config")
+    if isinstance(login, str) or (isinstance(login, Secret) and login.reference is None):
+        jaas.parse_jaas(login.reveal() if isinstance(login, Secret) else login)
+    return ClientOptions(settings, consumer, tls if protocol.endswith("SSL") else None, login, token_provider)
+
+
+def _check_known(name: str) -> None:
+    if name in _REFUSED:
+        why, advice = _REFUSED[name]
+        raise ConfigurationError(f"kafka.{name} is not supported: {why}", option=f"kafka.{name}", advice=advice)
+    known = {*_BOTH, *_CONSUMER, *_ASIDE, *TLS_NAMES}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        raise ConfigurationError(
+            f"kafka.{name} cannot be said to kafka-python" + (f"; did you mean 'kafka.{near[0]}'?" if near else ""),
+            option=f"kafka.{name}",
+            advice=f"leave it out; understood are {', '.join(f'kafka.{one}' for one in sorted(known))}",
+        )
+
+
+def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls, token_provider: str | None) -> None:
+    """Refuse options that would have no effect beside the others, and a login without what it needs."""
+    mechanism = _plain(options, "sasl.mechanism").upper()
+    sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
+    if sasl and not protocol.startswith("SASL"):
+        raise _without(sasl[0], "kafka.security.protocol is not SASL_SSL or SASL_PLAINTEXT")
+    if tls.given and not protocol.endswith("SSL"):
+        raise _without(next(iter(tls.given)), "kafka.security.protocol is not SSL or SASL_SSL")
+    if protocol.startswith("SASL"):
+        if not mechanism:
+            raise _without("security.protocol", f"kafka.sasl.mechanism does not say one of {', '.join(_MECHANISMS)}")
+        wants_login = mechanism == "PLAIN" or mechanism.startswith("SCRAM")
+        if wants_login and "sasl.jaas.config" not in options:
+            raise _without("sasl.mechanism", f"{jaas.OPTION} does not say who logs in")
+        if not wants_login and "sasl.jaas.config" in options:
+            raise _without("sasl.jaas.config", f"{mechanism} does not use it")
+    if (mechanism == "OAUTHBEARER") != (token_provider is not None):
+        raise ConfigurationError(
+            "OAUTHBEARER and oauthTokenProvider go together",
+            option="oauthTokenProvider",
+            advice='give kafka.sasl.mechanism="OAUTHBEARER" and oauthTokenProvider="package.module:Provider"',
+        )
+
+
+def _without(name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice="give both, or neither"
+    )
+
+
+def _plain(options: Mapping[str, str | Secret], name: str) -> str:
+    value = options.get(name, "")
+    return value.reveal().strip() if isinstance(value, Secret) else value.strip()
+
+
+def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str], object]) -> object:
+    text = _plain(options, name)
+    try:
+        return parse(text)
+    except ValueError as error:
+        why = "it is no whole number" if parse in (_number, _buffer) else str(error)
+        raise ConfigurationError(
+            f"kafka.{name} is {text!r}: {why}", option=f"kafka.{name}", advice="write it as Java's consumer takes it"
+        ) from None
+
+
+def _token_provider(path: str) -> object:
+    """Return what gives tokens, from `package.module:Provider`: an object with `token()`, or a class of such."""
+    module, _, name = path.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name)
+        provider = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ConfigurationError(
+            f"oauthTokenProvider {path!r} cannot be made: {type(error).__name__}: {error}",
+            option="oauthTokenProvider",
+            advice="name a class, as in package.module:Provider, that every worker can import",
+        ) from error
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    if not isinstance(provider, AbstractTokenProvider):
+        raise ConfigurationError(
+            f"oauthTokenProvider {path!r} is no AbstractTokenProvider",
+            option="oauthTokenProvider",
+            advice="derive the class from kafka.net.sasl.oauth.AbstractTokenProvider",
+        )
+    return provider

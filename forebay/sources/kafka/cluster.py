@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planning asks of the brokers: partitions, offsets, sizes, group offsets. Every call is bounded in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata
+
+from forebay.errors import RetriableError
+from forebay.sources.kafka.client_options import ClientOptions
+from forebay.sources.kafka.clients import connect
+from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.trouble import explained, unreachable
+
+T = TypeVar("T")
+
+_COORDINATOR_TRIES = 40
+_COORDINATOR_PAUSE = 0.25
+"""A cluster that has never had a group makes its offsets topic first: that takes seconds."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the brokers tell it.
+
+    Args:
+        topic_id: What the cluster calls it; None where the brokers are too old.
+        leaders: The broker that leads each partition; -1 = none does.
+        internal: It is Kafka's own.
+        error: Why it cannot be read; None if it can.
+    """
+
+    topic_id: str | None = None
+    leaders: Mapping[int, int] = field(default_factory=dict)
+    internal: bool = False
+    error: Exception | None = None
+
+
+class Cluster:
+    """Asks the brokers. One call at a time, from any thread; connects at the first one.
+
+    Args:
+        options: Where the brokers are.
+        retries: How often asking is tried again after trouble that passes.
+        interval: Seconds between two tries.
+    """
+
+    def __init__(self, options: ClientOptions, *, retries: int, interval: float) -> None:
+        self._options = options
+        self._retries = retries
+        self._interval = interval
+        self._admin: Any = None
+
+    @property
+    def servers(self) -> str:
+        """The brokers, for messages."""
+        return ", ".join(self._options.servers)
+
+    def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
+        """Return the topics of these names, or all there are; one that does not exist is left out.
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse to.
+        """
+        wanted = None if names is None else list(names)
+        found: dict[str, Topic] = {}
+        for each in self._ask("asking for topics", lambda admin: admin.describe_topics(wanted)):
+            code = each.get("error_code", 0)
+            if code in (kafka_errors.UnknownTopicOrPartitionError.errno, kafka_errors.UnknownTopicIdError.errno):
+                continue
+            found[each["name"]] = Topic(
+                str(each["topic_id"]) if each.get("topic_id") else None,
+                {one["partition_index"]: one["leader_id"] for one in each["partitions"]},
+                bool(each.get("is_internal")),
+                kafka_errors.for_code(code)(each["name"]) if code else None,
+            )
+        return found
+
+    def offsets(self, specs: Mapping[Place, int], *, committed: bool) -> dict[Place, int]:
+        """Return an offset of each partition.
+
+        Args:
+            specs: -1 = the end, -2 = the beginning, else the first record at or after this time, ms since 1970.
+            committed: The end is where the first open transaction begins, if there is one.
+
+        Returns:
+            The offsets; -1 where no record is so late.
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse to.
+        """
+        if not specs:
+            return {}
+        asked = {TopicPartition(place.topic, place.partition): spec for place, spec in specs.items()}
+        level = "read_committed" if committed else "read_uncommitted"
+        found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(asked, level))
+        return {Place(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
+
+    def sizes(self, topics: Collection[str]) -> dict[Place, int]:
+        """Return the bytes of each partition on a broker's disk; none where the user may not know.
+
+        Raises:
+            ForebayError: The brokers do not answer.
+        """
+        try:
+            brokers = self._ask("asking for sizes", lambda admin: admin.describe_log_dirs(list(topics)))
+        except RetriableError:
+            raise
+        except Exception:  # noqa: BLE001 - not allowed, or too old a broker: it is only an estimate
+            return {}
+        found: dict[Place, int] = {}
+        for broker in brokers:
+            for directory in broker["log_dirs"]:
+                for topic in directory.get("topics", ()):
+                    for one in topic["partitions"]:
+                        place = Place(topic["name"], one["partition_index"])
+                        if not one.get("is_future_key"):
+                            found[place] = max(found.get(place, 0), one["partition_size"])
+        return found
+
+    def group_offsets(self, group: str, places: Collection[Place]) -> dict[Place, int]:
+        """Return what a group has committed; partitions that it has not are left out.
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse to.
+        """
+        asked = [TopicPartition(*place) for place in places]
+        found = self._ask(
+            f"asking for the offsets of the group {group!r}",
+            lambda admin: admin.list_group_offsets({group: asked}),
+            coordinator=True,
+        )
+        return {
+            Place(one.topic, one.partition): int(answer.offset)
+            for one, answer in found.get(group, {}).items()
+            if answer.offset >= 0
+        }
+
+    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Publish progress to a group that nobody has joined.
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse to.
+        """
+        asked = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+        doing = f"committing to the group {group!r}"
+        answers = self._ask(doing, lambda admin: admin.alter_group_offsets(group, asked), coordinator=True)
+        for one, error in answers.items():
+            if error is not kafka_errors.NoError:
+                raise explained(error(f"{one.topic}/{one.partition}"), doing, self._options)
+
+    def close(self) -> None:
+        """Close the connections."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _ask(self, doing: str, work: Callable[[Any], T], *, coordinator: bool = False) -> T:
+        tries = failures = 0
+        while True:
+            try:
+                return work(self._connected())
+            except kafka_errors.KafkaError as error:
+                found = explained(error, doing, self._options)
+                if not isinstance(found, RetriableError):
+                    raise found from error
+                coming = coordinator and isinstance(error, _COORDINATOR)
+                failures, tries = failures + (not coming), tries + coming
+                if failures > self._retries or tries > _COORDINATOR_TRIES:
+                    self.close()  # the next call looks for the brokers anew
+                    raise found from error
+                time.sleep(_COORDINATOR_PAUSE if coming else self._interval)
+
+    def _connected(self) -> Any:  # noqa: ANN401 - kafka-python has no types
+        if self._admin is None:
+            try:
+                self._admin = connect(KafkaAdminClient, self._options.arguments("admin"))
+            except (kafka_errors.KafkaError, OSError) as error:
+                raise unreachable(error, self._options) from error
+        return self._admin
+
+
+_COORDINATOR = (
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.NotCoordinatorError,
+)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the partitions, their ends, and what is lost of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from kafka.errors import UnknownTopicOrPartitionError
+
+from forebay.clock import Clock
+from forebay.errors import ConfigurationError, DataLossError, RetriableError
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.split import Position, Split
+from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
+from forebay.sources.kafka.cluster import Cluster, Topic
+from forebay.sources.kafka.estimates import GUESS, Estimates
+from forebay.sources.kafka.ranges import divide
+from forebay.sources.kafka.source import KafkaSource
+from forebay.sources.kafka.split import KafkaSplit, Place
+from forebay.sources.kafka.starting import Resolver
+from forebay.sources.kafka.trouble import explained
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaEnumerator(DiscoveryEnumerator):
+    """One split per partition; positions and ends are offsets, so budgets of rows and slices are exact in offsets.
+
+    Args:
+        source: The options.
+        clock: How old an estimate is.
+        streaming: A stream is planned: it starts at the latest offsets unless told otherwise.
+
+    Raises:
+        ConfigurationError: The options do not fit the host.
+    """
+
+    refresh_floor = 0.05
+
+    def __init__(self, source: KafkaSource, clock: Clock, *, streaming: bool) -> None:
+        self._source = source
+        self._streaming = streaming
+        self._subscription = source.subscription()
+        window = source.window()
+        window.check(streaming=streaming)
+        self._options = source.client_options()
+        self._retries, self._pause = source.num_retries, source.retry_interval_ms / 1000
+        self._cluster = Cluster(self._options, retries=self._retries, interval=self._pause)
+        self._resolver = Resolver(
+            self._cluster,
+            window,
+            committed=self._options.read_committed,
+            fail_on_data_loss=source.fail_on_data_loss,
+            group=source.group_id,
+        )
+        self._estimates = Estimates(self._cluster, clock)
+        self._told: dict[Place, int] = {}
+        self._recreated: set[str] = set()
+        self._warned: set[str] = set()
+
+    # ---- what there is
+
+    def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
+        """Ask for the topics; new partitions of a new query start where the options say, later ones at the earliest."""
+        topics = self._topics(known, first)
+        found = {place: topic.topic_id for name, topic in topics.items() for place in self._places(name, topic)}
+        self._recreated = {
+            place.split_id for place, topic_id in found.items() if _other_topic(known.get(place.split_id), topic_id)
+        }
+        there = [place for place in found if place.split_id not in self._recreated]
+        new = [place for place in there if place.split_id not in known]
+        if first:
+            new_starts = self._resolver.starts(new, BoundKind.LATEST if self._streaming else BoundKind.EARLIEST)
+            ends = self._resolver.ends(new, streaming=self._streaming)
+        else:
+            new = [place for place in new if self._resolver.reads(place)]
+            new_starts, ends = self._later_starts(new, known), {}
+        self._look_at_sizes(there)
+        old = [split for place in there if (split := known.get(place.split_id)) is not None]
+        fresh = [
+            KafkaSplit(id=place.split_id, position=new_starts[place], end=ends.get(place), topic_id=found[place])
+            for place in sorted(new)
+        ]
+        return Discovered([*old, *fresh])
+
+    def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Return the end of each partition under the query's isolation level, or its ending time if that is earlier.
+
+        Raises:
+            DataLossError: A partition ends before what was read of it: it was truncated or made anew.
+        """
+        own = {split.place: split for split in map(_own, splits)}
+        ends = self._ends(own)
+        for _ in range(self._retries):  # a new leader may not know its end yet (KAFKA-7703)
+            if all(ends[place] >= split.start for place, split in own.items()):
+                break
+            time.sleep(self._pause)
+            ends = self._ends(own)
+        for place, split in own.items():
+            if ends[place] < split.start:
+                self._lose(
+                    f"the partition ends at the offset {ends[place]}, and was read up to {split.start}: it was "
+                    "truncated, or its topic was deleted and created again",
+                    split,
+                )
+        behind = [place for place, end in ends.items() if end > own[place].start]
+        if behind and self._estimates.due({place: ends[place] for place in behind}):
+            self._estimates.refresh(self._resolver.asked(behind, EARLIEST), ends)
+        for place, limit in self._resolver.ends_by_time(behind).items() if self._streaming else ():
+            ends[place] = min(ends[place], limit)
+        return {place.split_id: end for place, end in ends.items()}
+
+    def vanished(self, splits: Sequence[Split]) -> bool:
+        """Partitions are gone, or are of another topic of the same name: an error, or they are dropped.
+
+        Raises:
+            DataLossError: Under `failOnDataLoss`.
+        """
+        split = splits[0]
+        if split.id in self._recreated:
+            why = "its topic was deleted and created again: what was not read of the old one is gone"
+        else:
+            why = "its topic was deleted, or is no longer among those that are read"
+        more = f" (and {len(splits) - 1} more partitions)" if len(splits) > 1 else ""
+        self._lose(f"the partition is gone: {why}{more}", split)
+        return True
+
+    # ---- what hosts plan with
+
+    def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
+        """Return the first record at or after a time (µs since 1970), or the end; by what brokers index."""
+        places = [_own(split).place for split in splits]
+        ends = self._resolver.asked(places, LATEST)
+        moment = max(0, -(-event_time // 1000))
+        found = self._cluster.offsets(dict.fromkeys(places, moment), committed=self._options.read_committed)
+        return {place.split_id: found[place] if found[place] >= 0 else ends[place] for place in places}
+
+    def size(self, split: Split) -> int | None:
+        """Estimate the bytes on disk, or guess them."""
+        own = _own(split)
+        if own.left is None:
+            return None
+        return int(own.left * (self._estimates.of(own.place) or GUESS))
+
+    def slices(self, split: Split, count: int) -> Sequence[Split]:
+        """Cut the range of offsets in equal parts."""
+        return divide(_own(split), count)
+
+    def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
+        """Cut as `minPartitions` and `maxRecordsPerPartition` say, if one is given: one range is one task then."""
+        return self._source.range_rules().tasks([_own(split) for split in slices])
+
+    def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
+        """Return how far a budget reaches: exact in offsets, estimated in bytes where brokers tell sizes."""
+        own = _own(split)
+        reach = [own.end] if isinstance(own.end, int) else []
+        if rows is not None:
+            reach.append(own.start + rows)
+        if byte_budget is not None:
+            each = self._estimates.of(own.place)
+            if each is None:
+                return None
+            reach.append(own.start + int(byte_budget / each))
+        return min(reach, default=None)
+
+    def committed(self, positions: Mapping[str, Position]) -> None:
+        """Publish progress to the group, with `commitOffsets`."""
+        group = self._source.group_id
+        if not self._source.commit_offsets or group is None:
+            return
+        offsets = {Place.of(split_id): offset for split_id, offset in positions.items() if isinstance(offset, int)}
+        news = {place: offset for place, offset in offsets.items() if self._told.get(place) != offset}
+        if news:
+            self._cluster.commit(group, news)
+            self._told |= news
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    # ---- inside
+
+    def _topics(self, known: Mapping[str, Split], first: bool) -> dict[str, Topic]:
+        names = self._subscription.named_topics()
+        topics = self._cluster.topics(names)
+        pattern = self._subscription.pattern
+        if pattern is not None:
+            topics = {name: topic for name, topic in topics.items() if not topic.internal and pattern.fullmatch(name)}
+        for name, topic in topics.items():
+            if topic.error is not None:
+                raise explained(topic.error, f"asking for the topic {name!r}", self._options)
+        once = set() if first else {Place.of(split_id).topic for split_id in known}
+        for name in names or ():
+            if name not in topics and name not in once:
+                raise ConfigurationError(
+                    f"there is no topic {name!r} on {self._cluster.servers}, or the user may not see it",
+                    option="assign" if self._subscription.places else "subscribe",
+                    advice="check its name; a topic that comes later is found by subscribePattern",
+                )
+        return topics
+
+    def _places(self, name: str, topic: Topic) -> list[Place]:
+        chosen = [place for place in self._subscription.places if place.topic == name]
+        if self._subscription.places:
+            missing = [place for place in chosen if place.partition not in topic.leaders]
+            if missing:
+                raise ConfigurationError(
+                    f"the topic {name!r} has no partition {missing[0].partition}: it has {len(topic.leaders)}",
+                    split=missing[0].split_id,
+                    option="assign",
+                    advice="name only partitions that there are",
+                )
+        places = chosen or [Place(name, number) for number in sorted(topic.leaders)]
+        alone = [place for place in places if topic.leaders[place.partition] < 0]
+        if alone:
+            raise RetriableError(
+                f"the partition {alone[0].split_id} has no leader, so nobody can read it",
+                split=alone[0].split_id,
+                advice="look at the brokers: those with its replicas are down",
+            )
+        return places
+
+    def _ends(self, own: Mapping[Place, KafkaSplit]) -> dict[Place, int]:
+        """Return the end of each partition; one that was deleted since it was found ends where it was read up to."""
+        try:
+            return self._resolver.asked(own, LATEST)
+        except RetriableError as error:
+            if not isinstance(error.__cause__, UnknownTopicOrPartitionError):
+                raise
+            topics = self._cluster.topics({place.topic for place in own})
+            gone = {
+                place
+                for place in own
+                if place.topic not in topics or place.partition not in topics[place.topic].leaders
+            }
+            if not gone:
+                raise
+        for place in sorted(gone):
+            self._lose("the partition is gone: its topic was deleted", own[place])
+        living = self._resolver.asked(own.keys() - gone, LATEST)
+        return {**living, **{place: own[place].start for place in gone}}
+
+    def _later_starts(self, new: Sequence[Place], known: Mapping[str, Split]) -> dict[Place, int]:
+        starts = self._resolver.asked(new, EARLIEST)
+        topics = {Place.of(split_id).topic for split_id in known}
+        for place, offset in starts.items():
+            if offset > 0 and place.topic in topics:
+                self._lose(
+                    f"the partition is new and begins at the offset {offset}, not at 0: earlier records are gone",
+                    KafkaSplit(id=place.split_id, position=0),
+                )
+        return starts
+
+    def _look_at_sizes(self, places: Sequence[Place]) -> None:
+        if places and not self._streaming:
+            self._estimates.refresh(self._resolver.asked(places, EARLIEST), self._resolver.asked(places, LATEST))
+
+    def _lose(self, text: str, split: Split) -> None:
+        """Raise, or warn once for each partition and reason."""
+        if self._source.fail_on_data_loss:
+            raise DataLossError(
+                text,
+                source=self._source.name,
+                split=split.id,
+                position=split.position,
+                advice="start a new checkpoint, or give failOnDataLoss=false to go on with what there is",
+            )
+        if (said := f"{split.id}: {text}") not in self._warned:
+            self._warned.add(said)
+            _log.warning("%s: %s", self._source.name, said)
+
+
+def _other_topic(known: Split | None, topic_id: str | None) -> bool:
+    """Whether a partition that is known was of another topic with the same name."""
+    if not isinstance(known, KafkaSplit) or known.topic_id is None or topic_id is None:
+        return False
+    return known.topic_id != topic_id
+
+
+def _own(split: Split) -> KafkaSplit:
+    if not isinstance(split, KafkaSplit):
+        raise TypeError(f"{type(split).__name__} is no KafkaSplit")
+    return split

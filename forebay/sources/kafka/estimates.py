@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes an offset takes, about: what brokers keep on their disks, by the offsets there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from forebay.clock import Clock
+from forebay.sources.kafka.cluster import Cluster
+from forebay.sources.kafka.split import Place
+
+GUESS: Final = 1024
+"""Bytes of a record of which nothing is known, where only the shape of tasks hangs on it."""
+
+_GOOD_FOR = 60.0
+_TRY_AGAIN = 2.0
+
+
+class Estimates:
+    """Remembers the bytes per offset of partitions; asks for them again once a minute. Called on the planning thread.
+
+    Args:
+        cluster: Answers.
+        clock: The time.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._per_offset: dict[Place, float] = {}
+        self._asked: float | None = None
+
+    def refresh(self, first: Mapping[Place, int], last: Mapping[Place, int]) -> None:
+        """Ask the brokers how much there is of each partition; may block.
+
+        Args:
+            first: The earliest offset of each.
+            last: The latest one.
+        """
+        self._asked = self._clock.monotonic()
+        sizes = self._cluster.sizes({place.topic for place in first}) if first else {}
+        for place, size in sizes.items():
+            offsets = last[place] - first[place] if place in first else 0
+            if offsets > 0 and size > 0:
+                self._per_offset[place] = size / offsets
+
+    def due(self, last: Mapping[Place, int]) -> bool:
+        """Whether to ask again: a minute has gone, or nothing is known of a partition with records."""
+        if self._asked is None:
+            return True
+        since = self._clock.monotonic() - self._asked
+        return since >= _GOOD_FOR or (
+            since >= _TRY_AGAIN and any(end > 0 and place not in self._per_offset for place, end in last.items())
+        )
+
+    def of(self, place: Place) -> float | None:
+        """Return the bytes of one offset; None = nobody knows."""
+        return self._per_offset.get(place)

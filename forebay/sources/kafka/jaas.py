@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sasl.jaas.config`: Java's way to give a user name and a password."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from forebay.errors import ConfigurationError
+from forebay.options import Secret
+
+OPTION: Final = "kafka.sasl.jaas.config"
+
+_TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([;=])|([^\s;="\']+))')
+_ELSEWHERE: Final = {
+    "Krb5LoginModule": "leave it out: GSSAPI uses the ticket cache (run kinit -kt keytab principal before)",
+    "OAuthBearerLoginModule": "leave it out, and name what gives the token: "
+    'oauthTokenProvider="package.module:Provider"',
+    "IAMLoginModule": 'leave it out, and give kafka.sasl.mechanism="AWS_MSK_IAM"',
+}
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user and a password, from a JAAS configuration."""
+
+    username: str
+    password: Secret
+
+
+def parse_jaas(text: str) -> Login:
+    """Return who logs in: `…PlainLoginModule required username="alice" password="…";`, or the same of Scram.
+
+    Raises:
+        ConfigurationError: It is no such configuration. The text is not repeated: it holds a password.
+    """
+    tokens = _tokens(text)
+    if len(tokens) < 2:
+        raise _wrong("it has no login module")
+    module = tokens[0].rpartition(".")[2]
+    if module not in ("PlainLoginModule", "ScramLoginModule"):
+        raise _wrong(f"the login module {module!r} is Java's own", _ELSEWHERE.get(module))
+    rest = tokens[2:]
+    if rest and rest[-1] == ";":
+        rest.pop()
+    entries: dict[str, str] = {}
+    while rest:
+        if len(rest) < 3 or rest[1] != "=":
+            raise _wrong("its entries are not of the form name=value")
+        entries[rest[0]] = rest[2]
+        rest = rest[3:]
+    missing = [name for name in ("username", "password") if not entries.get(name)]
+    if missing:
+        raise _wrong(f"it has no {' and no '.join(missing)}")
+    extra = sorted(entries.keys() - {"username", "password"})
+    if extra:
+        raise _wrong(f"its entry {extra[0]!r} is not understood")
+    return Login(entries["username"], _secret(entries["password"]))
+
+
+def _secret(password: str) -> Secret:
+    try:
+        return Secret(password)
+    except ConfigurationError:
+        pass
+    raise _wrong("its password begins like a reference", f"give the whole of {OPTION} as file:/path or env:NAME")
+
+
+def _tokens(text: str) -> list[str]:
+    found, at, text = [], 0, text.strip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _wrong("a quotation mark is missing")
+        double, single, sign, word = match.groups()
+        quoted = double if double is not None else single
+        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else sign or word)
+        at = match.end()
+    return found
+
+
+def _wrong(why: str, advice: str | None = None) -> ConfigurationError:
+    return ConfigurationError(
+        f"{OPTION} cannot be used: {why}",
+        option=OPTION,
+        advice=advice
+        or 'write org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="…"; '
+        "or scram.ScramLoginModule likewise",
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ranges of offsets become tasks, where `minPartitions` or `maxRecordsPerPartition` say it: Spark's arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forebay.sources.kafka.split import KafkaSplit
+
+
+@dataclass(frozen=True)
+class RangeRules:
+    """The two options; with neither, the host cuts and packs by bytes and cores.
+
+    Args:
+        min_partitions: About so many tasks at least; big ranges are cut in proportion.
+        max_records: The most offsets of one task.
+    """
+
+    min_partitions: int | None = None
+    max_records: int | None = None
+
+    def tasks(self, slices: Sequence[KafkaSplit]) -> list[tuple[KafkaSplit]] | None:
+        """Return one task per range, the ranges cut as the options say; None if they say nothing.
+
+        Args:
+            slices: What is to be read, each with an end; empty ones are left out.
+        """
+        if self.min_partitions is None and self.max_records is None:
+            return None
+        ranges = [one for one in slices if one.left != 0]
+        most = self.max_records
+        if most is not None:
+            ranges = [part for one in ranges for part in divide(one, -(-(one.left or 0) // most))]
+        if self.min_partitions is not None and self.min_partitions > len(ranges):
+            ranges = self._spread(ranges, self.min_partitions)
+        return [(one,) for one in ranges]
+
+    @staticmethod
+    def _spread(ranges: Sequence[KafkaSplit], wanted: int) -> list[KafkaSplit]:
+        """Cut big ranges in proportion; what stays whole does not count for the shares of the others (SPARK-36576)."""
+        sizes = [one.left or 0 for one in ranges]
+        total = sum(sizes)
+        whole = [_parts(size, total, wanted) == 1 for size in sizes]
+        left = total - sum(size for size, uncut in zip(sizes, whole, strict=True) if uncut)
+        rest = max(1, wanted - sum(whole))
+        return [
+            part
+            for one, size, uncut in zip(ranges, sizes, whole, strict=True)
+            for part in ([one] if uncut else divide(one, _parts(size, left, rest)))
+        ]
+
+
+def divide(split: KafkaSplit, count: int) -> list[KafkaSplit]:
+    """Return a range cut into `count` parts of equal numbers of offsets, fewer if there are not so many."""
+    left = split.left
+    if left is None or count <= 1 or left <= 1:
+        return [split]
+    count = min(count, left)
+    cuts = [split.start + left * number // count for number in range(count + 1)]
+    return [split.slice(low, high) for low, high in itertools.pairwise(cuts)]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(1, int(size / total * wanted + 0.5)) if total else 1

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS as Java clients of Kafka configure it: PEM and PKCS12 stores, in files or in the options."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from forebay.errors import ConfigurationError
+from forebay.options import Secret
+
+NAMES: Final = frozenset(
+    {
+        "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.certificates",
+        "ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.key",
+        "ssl.keystore.certificate.chain", "ssl.key.password", "ssl.endpoint.identification.algorithm",
+        "ssl.enabled.protocols", "ssl.protocol",
+    }
+)  # fmt: skip
+"""The options understood here, without `kafka.`."""
+
+_JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+Side = Literal["truststore", "keystore"]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The TLS options, as they were given; files and secrets are looked at only where a client is made.
+
+    Args:
+        given: By name, without `kafka.`.
+    """
+
+    given: Mapping[str, str | Secret] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what can be told to be wrong without looking at a file.
+
+        Raises:
+            ConfigurationError: Naming the option.
+        """
+        algorithm = self._text("ssl.endpoint.identification.algorithm")
+        if algorithm not in (None, "", "https", "HTTPS"):
+            raise _wrong("ssl.endpoint.identification.algorithm", f"it is {algorithm!r}", "give https, or nothing")
+        for name in ("ssl.enabled.protocols", "ssl.protocol"):
+            for version in _list(self._text(name)):
+                if version not in _VERSIONS and not (name == "ssl.protocol" and version == "TLS"):
+                    raise _wrong(name, f"{version!r} is not among them", f"choose from {', '.join(_VERSIONS)}")
+        for side in ("truststore", "keystore"):
+            kind = (self._text(f"ssl.{side}.type") or "").upper()
+            if kind not in ("", "PEM", "PKCS12", "JKS"):
+                raise _wrong(f"ssl.{side}.type", f"it is {kind!r}", "give PEM or PKCS12")
+            inline = "ssl.truststore.certificates" if side == "truststore" else "ssl.keystore.certificate.chain"
+            if inline in self.given and f"ssl.{side}.location" in self.given:
+                raise _wrong(inline, f"ssl.{side}.location is given too", "give the one or the other")
+        if ("ssl.keystore.key" in self.given) != ("ssl.keystore.certificate.chain" in self.given):
+            raise _wrong(
+                "ssl.keystore.key", "key and certificate go together", "give kafka.ssl.keystore.certificate.chain too"
+            )
+
+    def context(self) -> ssl.SSLContext:
+        """Return what connections are made with. Called where a client is made, in planners and tasks.
+
+        Raises:
+            ConfigurationError: A store cannot be read, or is of a kind that Python cannot read.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
+        versions = [_VERSIONS[one] for one in _list(self._text("ssl.enabled.protocols"))]
+        context.minimum_version = min(versions, default=ssl.TLSVersion.TLSv1_2)
+        context.maximum_version = max(versions, default=ssl.TLSVersion.MAXIMUM_SUPPORTED)
+        self._trust(context)
+        self._identify(context)
+        return context
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        name = "ssl.truststore.certificates"
+        pem = self._text(name)
+        if pem is None and "ssl.truststore.location" in self.given:
+            name = "ssl.truststore.location"
+            pem = self._store("truststore")[1]
+        if pem is None:
+            context.load_default_certs()
+            return
+        try:
+            context.load_verify_locations(cadata=pem)
+        except ssl.SSLError as error:
+            raise _wrong(name, f"it holds no certificate in PEM: {error.reason}", "check the file") from error
+
+    def _identify(self, context: ssl.SSLContext) -> None:
+        password = self._text("ssl.key.password")
+        if "ssl.keystore.location" in self.given:
+            name = "ssl.keystore.location"
+            key, chain = self._store("keystore")
+            # Inside a PKCS12 store Java knows one password for both; a PEM file has only that of the key.
+            password = password if key is None else None
+        elif "ssl.keystore.key" in self.given:
+            name = "ssl.keystore.key"
+            key, chain = self._text(name), self._text("ssl.keystore.certificate.chain") or ""
+        else:
+            return
+        # OpenSSL reads keys from files only.
+        handle, path = tempfile.mkstemp(suffix=".pem")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(f"{key or ''}\n{chain}\n")
+            context.load_cert_chain(path, password=password or "")
+        except (ssl.SSLError, ValueError) as error:
+            why = getattr(error, "reason", None) or "the key needs a password"
+            raise _wrong(
+                name, f"no certificate with its key could be read: {why}", "check kafka.ssl.key.password"
+            ) from None
+        finally:
+            os.unlink(path)
+
+    def _store(self, side: Side) -> tuple[str | None, str]:
+        """Return the key, if it is apart, and the certificates of a store in PEM."""
+        name = f"ssl.{side}.location"
+        path = self._text(name) or ""
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError as error:
+            raise _wrong(
+                name, f"{path} cannot be read: {error.strerror}", "put it there on the driver and on every worker"
+            ) from error
+        if content[:4] in _JKS:
+            raise _wrong(
+                name,
+                f"{path} is a Java keystore (JKS), which only Java reads",
+                f"convert it: keytool -importkeystore -srckeystore {path} -destkeystore {path}.p12 "
+                "-deststoretype PKCS12",
+            )
+        if b"-----BEGIN" in content:
+            return None, content.decode("utf-8", "replace")
+        if content[:1] == b"\x30":
+            return _pkcs12(content, self._text(f"ssl.{side}.password"), name, path)
+        raise _wrong(name, f"{path} is neither PEM nor PKCS12", "give a file in one of these forms")
+
+    def _text(self, name: str) -> str | None:
+        value = self.given.get(name)
+        return value.reveal() if isinstance(value, Secret) else value
+
+
+def _pkcs12(content: bytes, password: str | None, name: str, path: str) -> tuple[str | None, str]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError as error:
+        raise _wrong(
+            name,
+            f"{path} is a PKCS12 store, and the package that reads it is not installed",
+            f"run pip install cryptography, or convert the store: openssl pkcs12 -in {path} -nodes -out {path}.pem",
+        ) from error
+    try:
+        store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
+    except ValueError:
+        pass
+    else:
+        found = [store.cert, *store.additional_certs]
+        pem = "\n".join(
+            one.certificate.public_bytes(serialization.Encoding.PEM).decode() for one in found if one is not None
+        )
+        if store.key is None:
+            return None, pem
+        key = store.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return key.decode(), pem
+    side = "truststore" if "truststore" in name else "keystore"
+    raise _wrong(name, f"{path} cannot be opened", f"check kafka.ssl.{side}.password")
+
+
+def _list(text: str | None) -> list[str]:
+    return [one.strip() for one in (text or "").split(",") if one.strip()]
+
+
+def _wrong(name: str, why: str, advice: str) -> ConfigurationError:
+    option = f"kafka.{name}"
+    return ConfigurationError(f"{option}: {why}", option=option, advice=advice)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kafka-python raises, as errors that say which broker, topic or partition, and what to do."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+import kafka.errors as kafka_errors
+
+from forebay.errors import ConfigurationError, DataError, FatalError, ForebayError, RetriableError
+from forebay.sources.kafka.client_options import ClientOptions
+
+_PATIENCE = 3.0
+"""Seconds that one look at a broker's port takes at most."""
+
+
+def explained(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
+    """Return the error of ours for one of kafka-python; any thread.
+
+    Args:
+        error: What was raised; one of ours is returned itself.
+        doing: What was asked, for people: "asking for offsets".
+        options: Names the brokers.
+    """
+    servers = ", ".join(options.servers)
+    text = f"{doing} of {servers} failed: {_text(error)}"
+    if isinstance(error, ForebayError):
+        return error
+    if isinstance(error, kafka_errors.AuthorizationError):
+        return ConfigurationError(text, advice=_acl(error))
+    if isinstance(error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)):
+        return ConfigurationError(
+            text, option="kafka.sasl.jaas.config", advice="check user, password and kafka.sasl.mechanism"
+        )
+    if isinstance(error, kafka_errors.InvalidTopicError):
+        return ConfigurationError(text, option="subscribe", advice="names have letters, digits, dots, _ and - only")
+    if isinstance(error, kafka_errors.KafkaConfigurationError):
+        return ConfigurationError(text, option="kafka.*", advice="change the option it names")
+    if isinstance(error, (kafka_errors.UnsupportedVersionError, kafka_errors.UnrecognizedBrokerVersion)):
+        return FatalError(text, advice="the brokers are too old for this; use newer ones, or leave the option out")
+    if isinstance(error, (kafka_errors.CorruptRecordError, kafka_errors.UnsupportedCodecError)):
+        return DataError(text, advice="skip it by starting at a later offset, after a look at the broker's disks")
+    passing = bool(getattr(error, "retriable", False)) or isinstance(error, kafka_errors.UnknownBrokerIdError)
+    if passing or isinstance(error, OSError):
+        return RetriableError(text, advice="look at the brokers: they may be starting, or out of reach from here")
+    return FatalError(text, advice="see the cause")
+
+
+def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
+    """Return the error for brokers that no connection could be made to, with what each port says; may block a little.
+
+    Args:
+        error: What the client raised.
+        options: Names the brokers.
+    """
+    found = explained(error, "a first connection to one", options)
+    if not isinstance(found, RetriableError):
+        return found
+    looks = "; ".join(f"{server}: {_look(server, options)}" for server in options.servers[:5])
+    return RetriableError(
+        f"no broker of {', '.join(options.servers)} can be reached from {socket.gethostname()}: {looks}",
+        option="kafka.bootstrap.servers",
+        advice="check address, port, network and kafka.security.protocol; on Spark, workers need to reach them too",
+    )
+
+
+def _look(server: str, options: ClientOptions) -> str:
+    """Return what a broker's port says to a plain connection, and to TLS."""
+    host, _, port = server.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]") or server, int(port)), _PATIENCE) as plain:
+            plain.settimeout(_PATIENCE)
+            context = options.tls.context() if options.tls is not None else _any_certificate()
+            try:
+                with context.wrap_socket(plain, server_hostname=host.strip("[]")):
+                    return "TLS works, but no answer came" if options.tls else "it wants TLS (kafka.security.protocol)"
+            except (ssl.SSLError, OSError) as error:
+                return f"TLS failed: {error}" if options.tls else "it is there, but gave no answer as Kafka does"
+    except ForebayError as error:
+        return error.message
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """Return a context that only finds out whether a port speaks TLS at all; nothing is sent through it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _acl(error: Exception) -> str:
+    if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+        return "let the user DESCRIBE and READ the topic (kafka-acls --add)"
+    if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
+        return "let the user READ the group (kafka-acls --add --group), or leave commitOffsets out"
+    return "let the user do it (kafka-acls --add)"
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planning finds out from a real Apache Kafka: partitions, starts, ends, losses, sizes, group offsets."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from forebay.clock import ManualClock
+from forebay.errors import ConfigurationError, DataLossError, RetriableError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.enumerator import KafkaEnumerator
+
+
+@pytest.fixture
+def look(kafka):
+    made = []
+
+    def make(streaming=True, **options):
+        given = {"kafka.bootstrap.servers": kafka.address}
+        given |= {name.replace("__", "."): str(value) for name, value in options.items()}
+        made.append(KafkaEnumerator(KafkaSource.from_options(given), ManualClock(), streaming=streaming))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def places(found):
+    return {split.id: (split.position, split.end) for split in found.splits}
+
+
+def known(found):
+    return {split.id: split for split in found.splits}
+
+
+def test_a_new_stream_starts_at_the_latest_offsets_and_later_partitions_at_the_earliest(kafka, look):
+    topic = kafka.topic(2)
+    kafka.send(topic, range(3), 1)
+    enumerator = look(subscribe=topic)
+    first = enumerator.discover({}, True)
+    assert places(first) == {f"{topic}/0": (0, None), f"{topic}/1": (3, None)}
+    kafka.grow(topic, 4)
+    kafka.send(topic, range(5), 3)
+    later = enumerator.discover(known(first), False)
+    assert places(later) == places(first) | {f"{topic}/2": (0, None), f"{topic}/3": (0, None)}
+    assert enumerator.latest(later.splits)[f"{topic}/3"] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [(2, None), (0, None)]),  # the earliest: two records of partition 0 are gone
+        ({"startingOffsets": "earliest"}, [(2, None), (0, None)]),
+        ({"startingOffsets": '{"T":{"0":3,"1":-2}}', "endingOffsets": '{"T":{"0":5,"1":-1}}'}, [(3, 5), (0, None)]),
+        ({"startingTimestamp": 1003}, [(3, None), (3, None)]),
+        ({"startingOffsetsByTimestamp": '{"T":{"0":1000,"1":1004}}'}, [(2, None), (4, None)]),
+        ({"endingTimestamp": 1004}, [(2, 4), (0, 4)]),
+        ({"endingOffsetsByTimestamp": '{"T":{"0":1004,"1":9000}}'}, [(2, 4), (0, None)]),
+    ],
+)
+def test_starts_and_ends_of_a_batch(kafka, look, options, expected):
+    topic = kafka.topic(2)
+    for number in range(6):
+        kafka.send(topic, [number], 0, timestamp_ms=1000 + number)
+        kafka.send(topic, [number], 1, timestamp_ms=1000 + number)
+    kafka.lose(topic, 0, 2)
+    options = {name: str(text).replace('"T"', f'"{topic}"') for name, text in options.items()}
+    found = look(streaming=False, subscribe=topic, **options).discover({}, True)
+    assert list(places(found).values()) == expected
+
+
+def test_no_record_of_a_time_is_an_error_or_the_end(kafka, look):
+    topic = kafka.topic()
+    kafka.send(topic, range(2), timestamp_ms=1000)
+    options = {"subscribe": topic, "startingTimestamp": 5000}
+    with pytest.raises(ConfigurationError, match=f"no record of {topic}/0 is of 5000 .1970-01-01T00:00:05") as caught:
+        look(**options).discover({}, True)
+    assert caught.value.option == "startingTimestamp"
+    found = look(**options, startingOffsetsByTimestampStrategy="latest").discover({}, True)
+    assert places(found) == {f"{topic}/0": (2, None)}
+
+
+def test_offsets_beyond_the_records_are_refused(kafka, look):
+    topic = kafka.topic()
+    kafka.send(topic, range(4))
+    kafka.lose(topic, 0, 2)
+
+    def start(offset, **options):
+        return look(subscribe=topic, startingOffsets=f'{{"{topic}":{{"0":{offset}}}}}', **options).discover({}, True)
+
+    with pytest.raises(ConfigurationError, match="starts at the offset 9, and the partition goes up to 4"):
+        start(9)
+    with pytest.raises(DataLossError, match="starts at the offset 1, and the partition begins at 2"):
+        start(1)
+    assert places(start(1, failOnDataLoss="false")) == {f"{topic}/0": (2, None)}
+    with pytest.raises(ConfigurationError, match="ends at 9, and the partition goes up to 4"):
+        look(streaming=False, subscribe=topic, endingOffsets=f'{{"{topic}":{{"0":9}}}}').discover({}, True)
+
+
+def test_a_stream_may_end_at_an_offset_or_a_time(kafka, look):
+    topic = kafka.topic()
+    kafka.send(topic, range(4), timestamp_ms=1000)
+    by_offset = look(subscribe=topic, startingOffsets="earliest", endingOffsets=f'{{"{topic}":{{"0":9}}}}')
+    assert places(by_offset.discover({}, True)) == {f"{topic}/0": (0, 9)}
+    by_time = look(subscribe=topic, startingOffsets="earliest", endingTimestamp=2000)
+    splits = by_time.discover({}, True).splits
+    assert by_time.latest(splits) == {f"{topic}/0": 4}
+    kafka.send(topic, range(4), timestamp_ms=3000)
+    assert by_time.latest(splits) == {f"{topic}/0": 4}
+
+
+def test_topics_are_found_by_pattern_and_partitions_by_assign(kafka, look):
+    prefix = kafka.name("pat")
+    one, two = kafka.topic(name=f"{prefix}-a"), kafka.topic(2, name=f"{prefix}-b")
+    enumerator = look(subscribePattern=f"{prefix}-[ab]")
+    first = enumerator.discover({}, True)
+    assert list(places(first)) == [f"{one}/0", f"{two}/0", f"{two}/1"]
+    assert list(places(look(assign=f'{{"{two}":[1]}}').discover({}, True))) == [f"{two}/1"]
+    kafka.delete(one)
+    later = enumerator.discover(known(first), False)
+    assert list(places(later)) == [f"{two}/0", f"{two}/1"]
+    gone = [known(first)[f"{one}/0"]]
+    with pytest.raises(DataLossError, match="its topic was deleted"):
+        enumerator.vanished(gone)
+    assert look(subscribePattern=f"{prefix}-[ab]", failOnDataLoss="false").vanished(gone)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscribe": "no-such-topic"}, "there is no topic 'no-such-topic'"),
+        ({"assign": '{"no-such-topic":[0]}'}, "there is no topic 'no-such-topic'"),
+        ({"subscribe": "T,no/such"}, "no/such"),
+        ({"assign": '{"T":[0,7]}'}, "has no partition 7: it has 1"),
+    ],
+)
+def test_what_is_not_there_is_told_by_name(kafka, look, options, says):
+    topic = kafka.topic()
+    options = {name: text.replace('"T"', f'"{topic}"').replace("T,", f"{topic},") for name, text in options.items()}
+    with pytest.raises(ConfigurationError, match=says):
+        look(**options).discover({}, True)
+
+
+def test_a_topic_created_again_is_another_topic(kafka, look):
+    topic = kafka.topic()
+    kafka.send(topic, range(3))
+    enumerator = look(subscribe=topic, startingOffsets="earliest")
+    first = enumerator.discover({}, True)
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, range(9))
+    later = enumerator.discover(known(first), False)
+    assert not later.splits
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        enumerator.vanished(first.splits)
+    again = look(subscribe=topic, failOnDataLoss="false")
+    assert not again.discover(known(first), False).splits and again.vanished(first.splits)
+    assert places(again.discover({}, False)) == {f"{topic}/0": (0, None)}
+
+
+def test_an_end_before_what_was_read_is_a_loss(kafka, look):
+    topic = kafka.topic()
+    kafka.send(topic, range(3))
+    enumerator = look(subscribe=topic)
+    read = [split.at(5) for split in enumerator.discover({}, True).splits]
+    with pytest.raises(DataLossError, match="ends at the offset 3, and was read up to 5") as caught:
+        enumerator.latest(read)
+    assert (caught.value.split, caught.value.position) == (f"{topic}/0", "5")
+    assert look(subscribe=topic, failOnDataLoss="false").latest(read) == {f"{topic}/0": 3}
+
+
+def test_a_topic_deleted_while_it_is_read_is_a_loss_or_has_nothing_more(kafka, look):
+    topic, other = kafka.topic(), kafka.topic()
+    options = {"subscribe": f"{topic},{other}", "fetchOffset.retryIntervalMs": 1}
+    strict, lenient = look(**options), look(**options, failOnDataLoss="false")
+    splits = strict.discover({}, True).splits
+    kafka.delete(topic)
+    kafka.send(other, range(2))
+    with pytest.raises(DataLossError, match="its topic was deleted"):
+        strict.latest(splits)
+    assert lenient.latest(splits) == {f"{topic}/0": 0, f"{other}/0": 2}
+
+
+def test_a_new_partition_that_lost_its_first_records_is_a_loss(kafka, look):
+    topic = kafka.topic()
+    first = look(subscribe=topic).discover({}, True)
+    kafka.grow(topic, 2)
+    kafka.send(topic, range(3), 1)
+    kafka.lose(topic, 1, 2)
+    with pytest.raises(DataLossError, match="begins at the offset 2, not at 0"):
+        look(subscribe=topic).discover(known(first), False)
+    later = look(subscribe=topic, failOnDataLoss="false").discover(known(first), False)
+    assert places(later)[f"{topic}/1"] == (2, None)
+
+
+def test_progress_is_published_to_the_group_and_a_query_may_start_there(kafka, look):
+    topic = kafka.topic(2)
+    kafka.send(topic, range(4), 0)
+    group = {"kafka.group.id": kafka.name("group")}
+    look(subscribe=topic, commitOffsets="true", **group).committed({f"{topic}/0": 3})
+    found = look(subscribe=topic, startingOffsets="committed", **group).discover({}, True)
+    assert places(found) == {f"{topic}/0": (3, None), f"{topic}/1": (0, None)}
+
+
+def test_sizes_and_budgets_are_estimated_from_what_brokers_keep(kafka, look):
+    topic = kafka.topic()
+    for _ in range(10):
+        kafka.send(topic, ["x" * 1000] * 10)
+    enumerator = look(streaming=False, subscribe=topic)
+    (split,) = enumerator.discover({}, True).splits
+    part = split.slice(0, 50)
+    assert 25_000 <= enumerator.size(part) <= 100_000
+    assert 5 <= enumerator.advance(part, byte_budget=10_000) <= 20
+    assert enumerator.advance(part, rows=7) == 7 and enumerator.advance(part, rows=70) == 50
+    assert [(one.position, one.end) for one in enumerator.slices(part, 2)] == [(0, 25), (25, 50)]
+    assert enumerator.positions_at(10**18, [split]) == {split.id: 100}
+    now = int(time.time() * 1e6)
+    assert enumerator.positions_at(now - 3600_000_000, [split]) == {split.id: 0}
+
+
+def test_tasks_are_cut_as_the_options_say(kafka):
+    topic = kafka.topic(2)
+    kafka.send(topic, range(100), 0)
+    kafka.send(topic, range(10), 1)
+    options = {"kafka.bootstrap.servers": kafka.address, "subscribe": topic}
+    tasks = plan_bounded(KafkaSource.from_options({**options, "maxRecordsPerPartition": "30"}), HostOptions())
+    assert [len(task) for task in tasks] == [1] * 5
+    assert max(task[0].end - task[0].position for task in tasks) == 25
+    tasks = plan_bounded(KafkaSource.from_options({**options, "minPartitions": "11"}), HostOptions())
+    assert len(tasks) == 11
+    assert len(plan_bounded(KafkaSource.from_options(options), HostOptions(), parallelism=2)) == 2
+
+
+def test_a_broker_that_is_not_there_is_named_with_what_its_port_says(look, monkeypatch):
+    monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 500)
+    enumerator = look(subscribe="t", kafka__bootstrap__servers="127.0.0.1:1,no.such.host.invalid:9092")
+    with pytest.raises(
+        RetriableError, match="no broker of 127.0.0.1:1, no.such.host.invalid:9092 can be reached"
+    ) as caught:
+        enumerator.discover({}, True)
+    assert "Connection refused" in caught.value.message
+    assert caught.value.option == "kafka.bootstrap.servers"
+
+
+# kafka-python leaves the socket of a failed handshake to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_tls_against_plaintext_is_told(kafka, look, monkeypatch):
+    monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 500)
+    with pytest.raises(RetriableError, match="TLS failed"):
+        look(subscribe="t", kafka__security__protocol="SSL").discover({}, True)

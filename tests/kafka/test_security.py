@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS and logins as Java's clients configure them; nothing secret is shown. No broker is asked."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+import ssl
+import struct
+
+import pytest
+
+from forebay.errors import ConfigurationError
+from forebay.options import redact
+from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.jaas import parse_jaas
+
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="p\\"w;=d";'
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username=alice password='open sesame'"
+
+
+def source(**options: str) -> KafkaSource:
+    given = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
+    return KafkaSource.from_options(given | {f"kafka.{name}": value for name, value in options.items()})
+
+
+def arguments(**options: str) -> dict[str, object]:
+    return (
+        source(**{name.replace("__", "."): value for name, value in options.items()})
+        .client_options()
+        .arguments("consumer")
+    )
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """A key with its certificate, in all forms."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    form = serialization.PrivateFormat.PKCS8
+    found = {
+        "chain": certificate.public_bytes(pem).decode(),
+        "key": key.private_bytes(pem, form, serialization.NoEncryption()).decode(),
+        "locked": key.private_bytes(pem, form, serialization.BestAvailableEncryption(b"sesame")).decode(),
+    }
+    directory = tmp_path_factory.mktemp("stores")
+    locked = serialization.BestAvailableEncryption(b"sesame")
+    for label, content in {
+        "both.pem": (found["key"] + found["chain"]).encode(),
+        "trust.pem": found["chain"].encode(),
+        "both.p12": pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, locked),
+        "trust.p12": pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(certificate, b"ca")], locked),
+        "old.jks": struct.pack(">II", 0xFEEDFEED, 2),
+        "junk": b"junk",
+    }.items():
+        (directory / label).write_bytes(content)
+        found[label] = str(directory / label)
+    return found
+
+
+@pytest.mark.parametrize(("text", "password"), [(PLAIN, 'p"w;=d'), (SCRAM, "open sesame")])
+def test_a_login_is_read_from_jaas(text, password):
+    login = parse_jaas(text)
+    assert (login.username, login.password.reveal()) == ("alice", password)
+    assert password not in repr(login)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no login module"),
+        ("com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;", "kinit"),
+        ("a.b.OAuthBearerLoginModule required;", "oauthTokenProvider"),
+        ("x.Nonsense required;", "Java's own"),
+        ('x.PlainLoginModule required username="alice";', "no password"),
+        ('x.PlainLoginModule required username="alice" password="hidden-pw" serviceName=x;', "serviceName"),
+        ('x.PlainLoginModule required username="alice" password="hidden-pw', "quotation mark"),
+        ("x.PlainLoginModule required username alice hidden-pw;", "name=value"),
+    ],
+)
+def test_a_wrong_login_is_refused_and_not_repeated(text, says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        parse_jaas(text)
+    assert caught.value.option == "kafka.sasl.jaas.config"
+    assert "hidden-pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_clients_log_in(mechanism):
+    found = arguments(security__protocol="SASL_SSL", sasl__mechanism=mechanism, sasl__jaas__config=SCRAM)
+    assert found["sasl_mechanism"] == mechanism and found["security_protocol"] == "SASL_SSL"
+    assert (found["sasl_plain_username"], found["sasl_plain_password"]) == ("alice", "open sesame")
+    assert isinstance(found["ssl_context"], ssl.SSLContext)
+
+
+def test_a_login_may_be_a_reference(monkeypatch):
+    monkeypatch.setenv("JAAS", SCRAM)
+    found = source(**{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "env:JAAS"})
+    assert found.client_options().arguments("admin")["sasl_plain_password"] == "open sesame"
+    monkeypatch.delenv("JAAS")
+    with pytest.raises(ConfigurationError, match="JAAS"):
+        found.client_options().arguments("admin")
+
+
+def test_no_secret_is_shown():
+    found = source(
+        **{
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": SCRAM,
+            "ssl.truststore.location": "/no/such",
+            "ssl.truststore.password": "trust-pw",
+            "ssl.keystore.key": "-----BEGIN key-text",
+            "ssl.keystore.certificate.chain": "chain",
+        }
+    )
+    options = found.client_options()
+    for shown in (repr(found), str(found), repr(options), repr(options.tls)):
+        assert not any(secret in shown for secret in ("sesame", "trust-pw", "key-text"))
+    travelled = pickle.loads(pickle.dumps(found))
+    assert travelled == found
+    assert "trust-pw" not in redact("the password trust-pw was wrong")
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "says"),
+    [
+        ({"security.protocol": "SASL_SSL"}, "security.protocol", "sasl.mechanism"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism", "who logs in"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI", "sasl.jaas.config": PLAIN},
+            "sasl.jaas.config",
+            "GSSAPI does not use it",
+        ),
+        ({"security.protocol": "SSL", "ssl.keystore.type": "BKS"}, "ssl.keystore.type", "PEM or PKCS12"),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols", "TLSv1.2"),
+        ({"security.protocol": "SSL", "ssl.keystore.key": "x"}, "ssl.keystore.key", "certificate go together"),
+        (
+            {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"},
+            "ssl.endpoint.identification.algorithm",
+            "https",
+        ),
+        (
+            {
+                "security.protocol": "SSL",
+                "ssl.truststore.location": "/x",
+                "ssl.truststore.certificates": "x",
+            },
+            "ssl.truststore.certificates",
+            "the one or the other",
+        ),
+    ],
+)
+def test_options_of_security_that_do_not_fit_are_refused(options, option, says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        source(**options)
+    assert caught.value.option == f"kafka.{option}"
+
+
+def test_oauth_asks_a_provider_that_is_named():
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    with pytest.raises(ConfigurationError, match="go together"):
+        source(**given)
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | {f"kafka.{k}": v for k, v in given.items()}
+    for path, says in (("no.such:X", "cannot be made"), ("datetime:UTC", "is no AbstractTokenProvider")):
+        found = KafkaSource.from_options({**options, "oauthTokenProvider": path})
+        with pytest.raises(ConfigurationError, match=says):
+            found.client_options().arguments("consumer")
+
+
+def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
+    def context(**options):
+        found = arguments(security__protocol="SSL", **options)["ssl_context"]
+        assert isinstance(found, ssl.SSLContext)
+        return found
+
+    for trust in (
+        {"ssl__truststore__location": stores["trust.pem"]},
+        {"ssl__truststore__location": stores["trust.p12"], "ssl__truststore__password": "sesame"},
+        {"ssl__truststore__certificates": stores["chain"], "ssl__truststore__type": "PEM"},
+    ):
+        assert [dict(part[0] for part in one["subject"]) for one in context(**trust).get_ca_certs()] == [
+            {"commonName": "localhost"}
+        ]
+    for identity in (
+        {"ssl__keystore__location": stores["both.pem"]},
+        {"ssl__keystore__location": stores["both.p12"], "ssl__keystore__password": "sesame"},
+        {"ssl__keystore__key": stores["key"], "ssl__keystore__certificate__chain": stores["chain"]},
+        {
+            "ssl__keystore__key": stores["locked"],
+            "ssl__keystore__certificate__chain": stores["chain"],
+            "ssl__key__password": "sesame",
+        },
+    ):
+        assert context(**identity).check_hostname
+    assert not context(ssl__endpoint__identification__algorithm="").check_hostname
+    assert context(ssl__enabled__protocols="TLSv1.3").minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"truststore.location": "old.jks"}, "keytool -importkeystore -srckeystore .* -deststoretype PKCS12"),
+        ({"truststore.location": "junk"}, "neither PEM nor PKCS12"),
+        ({"truststore.location": "/no/such"}, "No such file"),
+        ({"truststore.location": "trust.p12", "truststore.password": "wrong"}, "check kafka.ssl.truststore.password"),
+        ({"keystore.location": "both.p12", "keystore.password": "wrong"}, "check kafka.ssl.keystore.password"),
+        ({"keystore.location": "trust.pem"}, "no certificate with its key"),
+        ({"keystore.key": "locked", "keystore.certificate.chain": "chain"}, "check kafka.ssl.key.password"),
+    ],
+)
+def test_a_store_that_cannot_be_used_says_what_to_do(stores, options, says):
+    given = {f"ssl.{name}": stores.get(value, value) for name, value in options.items()}
+    options = source(**{"security.protocol": "SSL", **given}).client_options()
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        options.arguments("consumer")
+    assert caught.value.option is not None and caught.value.option.startswith("kafka.ssl.")
