@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files a stream takes for new: late ones, old ones, files of the future, files that changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.errors import DataError
+
+Put = Callable[..., Path]
+Begin = Callable[..., Any]
+NOON = 1_700_000_000
+DAY = 86_400
+
+
+def numbers(first: int, count: int) -> str:
+    return "".join(f"{number:09}\n" for number in range(first, first + count))
+
+
+def test_files_are_passed_over_by_the_newest_one_taken_and_not_by_the_clock(put: Put, stream: Begin) -> None:
+    put("a.txt", at=-100 * DAY)
+    put("b.txt", at=-90 * DAY)
+    query = stream()
+    assert query.drain() == [["a.txt", "b.txt"]]
+    put("late.txt", at=-96 * DAY)
+    put("later.txt", at=-97.5 * DAY)
+    assert query.drain() == [["late.txt"]]
+    query.restart(max_file_age="1000d")  # what was passed over does not come back, nor does a.txt
+    assert query.drain() == []
+    put("new.txt")
+    assert query.drain() == [["new.txt"]]
+
+
+def test_files_dated_before_1970_are_read_and_come_first(put: Put, stream: Begin) -> None:
+    put("a.txt")
+    put("b.txt", at=-NOON - 5)
+    query = stream(max_files_per_trigger=1)
+    assert query.drain() == [["b.txt"], ["a.txt"]]
+    query.restart()
+    assert query.drain() == []
+
+
+def test_what_is_too_old_is_forgotten_and_stays_away_over_restarts(put: Put, stream: Begin) -> None:
+    query = stream(max_file_age="10s")
+    for number in range(50):
+        put(f"{number:02}.txt", at=number)
+        assert query.drain() == [[f"{number:02}.txt"]]
+    remembered = query.planner._done
+    assert len(remembered) <= 13
+    for _ in range(2):
+        query.restart()
+        assert query.drain() == []
+    put("50.txt", at=50)
+    assert query.drain() == [["50.txt"]]
+
+
+def test_a_backlog_with_a_cap_does_not_grow_too_old_while_it_waits(put: Put, stream: Begin) -> None:
+    for number in range(30):
+        put(f"{number:02}.txt", at=number * DAY - 30 * DAY)
+    query = stream(max_files_per_trigger=1)
+    assert len(query.drain()) == 30
+
+
+def test_one_file_of_the_year_2100_hides_no_other_and_is_told(
+    put: Put, stream: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    put("2100.txt", at=77 * 365 * DAY)
+    put("old.txt", at=-100 * DAY)
+    query = stream(max_files_per_trigger=1)
+    with caplog.at_level(logging.WARNING):
+        assert query.drain() == [["old.txt"], ["2100.txt"]]
+        put("late.txt", at=-105 * DAY)
+        assert query.drain() == [["late.txt"]]
+        query.restart()
+        put("later.txt", at=-106 * DAY)
+        assert query.drain() == [["later.txt"]]
+    assert any("2100.txt lies in the future" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_a_file_that_grew_after_it_was_read_is_an_error_that_names_it(
+    put: Put, stream: Begin, over_a_restart: bool
+) -> None:
+    put("a.txt", "1\n")
+    query = stream()
+    assert query.drain() == [["1"]]
+    put("a.txt", "1\n2\n", at=5)
+    if over_a_restart:
+        query.restart()
+    with pytest.raises(DataError, match=r"has changed since it was read \(then 2 bytes.*; now 4 bytes") as raised:
+        query.drain()
+    assert raised.value.option == "onChangedFile"
+    assert str(raised.value.split).endswith("/in/a.txt")
+    query.restart(on_changed_file="ignore")
+    assert query.drain() == []
+    query.restart(on_changed_file="reread")
+    assert query.drain() == [["1", "2"]]
+    query.restart(on_changed_file="error")
+    assert query.drain() == []
+    put("a.txt", "3\n", at=6)
+    query.restart(on_changed_file="reread")
+    assert query.drain() == [["3"]]
+    assert query.drain() == []
+
+
+def test_a_version_that_was_read_does_not_come_again_when_the_first_one_is_forgotten(put: Put, stream: Begin) -> None:
+    put("a.txt", "1\n")
+    query = stream(on_changed_file="reread", max_file_age="10s")
+    query.drain()
+    put("a.txt", "2\n", at=8)
+    assert query.drain() == [["2"]]
+    for number in range(11, 18):
+        put(f"{number}.txt", at=number)
+        assert query.drain() == [[f"{number}.txt"]]
+    assert len(query.planner._done) == 8  # the first version is forgotten
+    query.restart()
+    assert query.drain() == []
+
+
+def test_a_file_that_changes_when_half_of_it_was_read_is_read_anew_or_an_error(put: Put, stream: Begin) -> None:
+    put("a.txt", numbers(0, 30))
+    put("b.txt", numbers(90, 5), at=1)
+    query = stream(max_bytes_per_trigger=100, on_changed_file="ignore")
+    assert len(query.trigger()) == 10
+    put("a.txt", numbers(50, 12), at=2)
+    with pytest.raises(DataError, match="has changed since it was read") as raised:
+        query.plan()
+    assert str(raised.value.advice).endswith("restart with onChangedFile=reread")
+    query.restart(on_changed_file="reread")
+    rest = [value for values in query.drain() for value in values]
+    assert sorted(rest) == numbers(50, 12).split() + numbers(90, 5).split()
+    query.restart(on_changed_file="error")
+    assert query.drain() == []
+
+
+def test_files_of_one_name_are_one_file_if_the_user_says_so(put: Put, stream: Begin) -> None:
+    put("x/a.txt", "1\n")
+    put("y/a.txt", "2\n", at=1)
+    query = stream(file_name_only=True, recursive_file_lookup=True)
+    assert query.drain() == [["1"]]
+    put("z/a.txt", "3\n", at=2)
+    put("z/b.txt", "4\n", at=2)
+    query.restart()
+    assert query.drain() == [["4"]]
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+def test_a_file_that_changes_between_plan_and_read_is_an_error_that_names_it(
+    put: Put, stream: Begin, change: str
+) -> None:
+    path = put("a.txt", "1\n")
+    query = stream()
+    end = query.plan()
+    if change == "deleted":
+        path.unlink()
+    else:
+        put("a.txt", "22\n", at=3)
+    with pytest.raises(DataError) as raised:
+        query.read(end)
+    assert str(raised.value.split).endswith("/in/a.txt")
+
+
+def test_a_file_that_is_gone_when_it_is_read_is_left_out_if_the_user_says_so(put: Put, stream: Begin) -> None:
+    path = put("a.txt")
+    put("b.txt", at=1)
+    query = stream(ignore_missing_files=True)
+    end = query.plan()
+    path.unlink()
+    assert query.read(end) == [("b.txt",)]
