@@ -680,6 +680,15 @@ def test_old_claims_are_deleted_and_those_of_the_last_200_kept(monkeypatch):
     assert kept == set(range(3, 203))
 
 
+def test_a_query_whose_ends_are_known_is_not_searched_for_claims(monkeypatch, caplog):
+    world = steady(monkeypatch, {"a": 4})
+    monkeypatch.setattr(type(world.source), "latest", lambda _, split: 4)
+    end = world.plan()
+    monkeypatch.setattr(world.store, "names", None)
+    world.planner.commit({**end, "n": 500})
+    assert not caplog.records
+
+
 @given(st.integers(0, 70), st.integers(0, 70))
 def test_the_newest_claim_is_found_in_a_chain_of_any_length(length, after):
     store = Memory()

@@ -216,7 +216,9 @@ class AgreedSplits:
         return self._resolved
 
     def forget(self, offset: Offset) -> None:
-        """Delete claims of long ago. Best effort."""
+        """Delete claims of long ago, if the query has any. Best effort."""
+        if self._begun != offset.query:
+            return
         last = offset.n - KEPT
         first = max(0, self._swept + 1, last - _SWEPT)
         for n in range(first, last + 1):
