@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import forebay
@@ -31,21 +34,82 @@ class KillableFiles(Killable, FileSource):
     name: ClassVar[str] = "killable_files"
 
 
-SOURCES = (KillableRate, KillableFiles)
+class KillableLog(Killable, forebay.SimpleSource):
+    """Lines that others append to files; how far they go now, nobody knows before they are read."""
+
+    name: ClassVar[str] = "killable_log"
+    bounded = False
+
+    directory: str
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("log", pa.string()), ("line", pa.string())])
+
+    def splits(self) -> list[str]:
+        return sorted(path.stem for path in Path(self.directory).glob("*.log"))
+
+    def read(self, split: forebay.Split) -> Any:
+        at = split.position or 0
+        assert isinstance(at, int)
+        with open(Path(self.directory) / f"{split.id}.log", "rb") as file:
+            file.seek(at)
+            while split.end is None or at < split.end:
+                lines = []
+                while (
+                    len(lines) < 6
+                    and (line := file.readline()).endswith(b"\n")
+                    and (split.end is None or at < split.end)
+                ):
+                    lines.append({"log": split.id, "line": line.decode().strip()})
+                    at += len(line)
+                if not lines:
+                    return
+                yield forebay.Batch(lines, at)
+
+
+SOURCES = (KillableRate, KillableFiles, KillableLog)
+
+
+class UntilAllIsThere:
+    """A query with the ordinary trigger, which is stopped when the sink has all rows; something may come meanwhile."""
+
+    def __init__(self, query: Any, expected: int, files: MicroBatchFiles, meanwhile: Callable[[int], None]) -> None:
+        self._query = query
+        self._files = files
+        self._expected = expected
+        self._meanwhile = meanwhile
+
+    def awaitTermination(self, timeout: int | None = None) -> None:  # noqa: N802 - Spark's name
+        """Raise what ended the query, or stop it."""
+        while not self._query.awaitTermination(0.1):
+            if len(self._files.rows()) >= self._expected:
+                self._query.stop()
+                return
+            self._meanwhile(self._files.micro_batches())
+
+
+def append(plan: dict[str, Any], written: int) -> None:
+    """Move a line of each from what is to come to the logs; so many micro-batches written, so many may be there.
+
+    So it goes on while a micro-batch is read, whose attempts see different ends, and there are many micro-batches.
+    """
+    for rest in sorted(Path(plan["to_come"]).glob("*.rest")):
+        lines = rest.read_bytes().splitlines(keepends=True)
+        with (Path(plan["options"]["directory"]) / f"{rest.stem}.log").open("ab") as log:
+            # A driver may die anywhere here: the log itself, also with a part of a line, tells what is left.
+            log.write(b"".join(lines[: 10 * (written + 2)])[log.tell() :][: len(lines[0])])
 
 
 def start(spark: SparkSession, plan: dict[str, Any], kills: KillList) -> Any:
     """Start the query of a plan: once more on the same checkpoint."""
+    files = MicroBatchFiles(plan["rows"], kills)
     reader = spark.readStream.format(plan["format"]).options(**plan["options"], kills=kills.directory)
     if "schema" in plan:
         reader = reader.schema(plan["schema"])
-    return (
-        reader.load()
-        .writeStream.foreachBatch(MicroBatchFiles(plan["rows"], kills))
-        .option("checkpointLocation", plan["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
-    )
+    stream = reader.load().writeStream.foreachBatch(files).option("checkpointLocation", plan["checkpoint"])
+    if "expected" not in plan:
+        return stream.trigger(availableNow=True).start()
+    return UntilAllIsThere(stream.start(), plan["expected"], files, lambda written: append(plan, written))
 
 
 def session(master: str) -> SparkSession:

@@ -83,6 +83,32 @@ def test_kills_of_stream_runner_and_workers_lose_and_double_nothing(spark, progr
     assert starts > len(RUNNER)
 
 
+CLAIMS = [
+    Kill("claim-begins", at=2),
+    Kill("claim-made"),
+    Kill("read-middle", at=4),
+    Kill("claim-made", at=5),
+    Kill("tasks-begin", at=2),
+    Kill("plan-ends", at=3),
+]
+
+
+def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path):
+    """S14: ends that nobody knows beforehand are agreed on, also with those who die after they agreed."""
+    (tmp_path / "logs").mkdir()
+    for split in ("a", "b"):
+        lines = [f"{split}{number}" for number in range(100, 160)]
+        (tmp_path / "logs" / f"{split}.log").write_text("".join(f"{line}\n" for line in lines))
+    options = {"directory": str(tmp_path / "logs"), "stateLocation": str(tmp_path / "state"), "maxRowsPerTrigger": 40}
+    plan = planned(tmp_path, kills, format="killable_log", options=options | {"maxRowsPerBatch": 5})
+    forebay.register(spark, *program.SOURCES)
+    kills.arm(*CLAIMS)
+    restart_until_done(lambda: program.start(spark, plan, kills), kills)
+    expected = sorted(json.dumps([split, f"{split}{number}"]) for split in ("a", "b") for number in range(100, 160))
+    assert MicroBatchFiles(tmp_path / "rows").rows() == expected
+    assert kills.armed() == []
+
+
 DRIVER = [Kill("plan-ends", "jvm"), Kill("sink-written", "driver", at=2), Kill("offset-logged", "jvm", at=4)]
 
 
