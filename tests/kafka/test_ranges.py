@@ -53,7 +53,7 @@ def test_one_small_whole_range_and_two_big_cut_ones():  # SPARK-36576
     assert 39 <= len(found) <= 41
 
 
-@given(st.lists(st.integers(0, 2000), max_size=12), st.integers(1, 200), st.integers(1, 3000) | st.none())
+@given(st.lists(st.integers(0, 200), max_size=12), st.integers(1, 200), st.integers(1, 300) | st.none())
 def test_no_offset_is_dropped(sizes, least, most):  # SPARK-28489
     found = tasks(least, most, *sizes)
     assert found is not None

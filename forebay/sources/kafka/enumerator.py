@@ -66,21 +66,31 @@ class KafkaEnumerator(DiscoveryEnumerator):
         """Ask for the topics; new partitions of a new query start where the options say, later ones at the earliest."""
         topics = self._topics(known, first)
         found = {place: topic.topic_id for name, topic in topics.items() for place in self._places(name, topic)}
-        self._recreated = {
-            place.split_id for place, topic_id in found.items() if _other_topic(known.get(place.split_id), topic_id)
-        }
-        there = [place for place in found if place.split_id not in self._recreated]
-        new = [place for place in there if place.split_id not in known]
+        earlier: dict[Place, list[KafkaSplit]] = {}
+        for split in map(_own, known.values()):
+            earlier.setdefault(split.place, []).append(split)
+        old, new = [], []
+        for place, topic_id in found.items():
+            same = [one for one in earlier.get(place, ()) if not _differ(one.topic_id, topic_id)]
+            old += same
+            new += [place] * (not same)
+        self._recreated = {one.id for place in new for one in earlier.get(place, ())}
         if first:
-            new_starts = self._resolver.starts(new, BoundKind.LATEST if self._streaming else BoundKind.EARLIEST)
-            ends = self._resolver.ends(new, streaming=self._streaming)
+            starts = self._resolver.starts(new, BoundKind.LATEST if self._streaming else BoundKind.EARLIEST)
+            ends: Mapping[Place, int | None] = self._resolver.ends(new, streaming=self._streaming)
         else:
             new = [place for place in new if self._resolver.reads(place)]
-            new_starts, ends = self._later_starts(new, known), {}
-        self._look_at_sizes(there)
-        old = [split for place in there if (split := known.get(place.split_id)) is not None]
+            starts = self._later_starts([place for place in new if place not in earlier], known)
+            starts |= self._resolver.asked([place for place in new if place in earlier], EARLIEST)
+            ends = {place: self._resolver.later_end(place) for place in new}
+        self._look_at_sizes(list(found))
         fresh = [
-            KafkaSplit(id=place.split_id, position=new_starts[place], end=ends.get(place), topic_id=found[place])
+            KafkaSplit(
+                id=f"{place.split_id}:{found[place]}" if place in earlier else place.split_id,
+                position=starts[place],
+                end=ends.get(place),
+                topic_id=found[place],
+            )
             for place in sorted(new)
         ]
         return Discovered([*old, *fresh])
@@ -110,7 +120,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             self._estimates.refresh(self._resolver.asked(behind, EARLIEST), ends)
         for place, limit in self._resolver.ends_by_time(behind).items() if self._streaming else ():
             ends[place] = min(ends[place], limit)
-        return {place.split_id: end for place, end in ends.items()}
+        return {own[place].id: end for place, end in ends.items()}
 
     def vanished(self, splits: Sequence[Split]) -> bool:
         """Partitions are gone, or are of another topic of the same name: an error, or they are dropped.
@@ -131,11 +141,11 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return the first record at or after a time (µs since 1970), or the end; by what brokers index."""
-        places = [_own(split).place for split in splits]
-        ends = self._resolver.asked(places, LATEST)
+        ids = {_own(split).place: split.id for split in splits}
+        ends = self._resolver.asked(ids, LATEST)
         moment = max(0, -(-event_time // 1000))
-        found = self._cluster.offsets(dict.fromkeys(places, moment), committed=self._options.read_committed)
-        return {place.split_id: found[place] if found[place] >= 0 else ends[place] for place in places}
+        found = self._cluster.offsets(dict.fromkeys(ids, moment), committed=self._options.read_committed)
+        return {ids[place]: found[place] if found[place] >= 0 else ends[place] for place in ids}
 
     def size(self, split: Split) -> int | None:
         """Estimate the bytes on disk, or guess them."""
@@ -193,7 +203,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 raise explained(topic.error, f"asking for the topic {name!r}", self._options)
         once = set() if first else {Place.of(split_id).topic for split_id in known}
         for name in names or ():
-            if name not in topics and name not in once:
+            if name not in topics and name not in once and (first or self._source.fail_on_data_loss):
                 raise ConfigurationError(
                     f"there is no topic {name!r} on {self._cluster.servers}, or the user may not see it",
                     option="assign" if self._subscription.places else "subscribe",
@@ -272,11 +282,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
             _log.warning("%s: %s", self._source.name, said)
 
 
-def _other_topic(known: Split | None, topic_id: str | None) -> bool:
-    """Whether a partition that is known was of another topic with the same name."""
-    if not isinstance(known, KafkaSplit) or known.topic_id is None or topic_id is None:
-        return False
-    return known.topic_id != topic_id
+def _differ(one: str | None, other: str | None) -> bool:
+    """Whether two topic ids are known to be of two topics."""
+    return one is not None and other is not None and one != other
 
 
 def _own(split: Split) -> KafkaSplit:

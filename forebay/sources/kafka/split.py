@@ -23,11 +23,13 @@ class Place(NamedTuple):
     def of(cls, split_id: str) -> Place:
         """Return the partition that a split id names."""
         topic, _, partition = split_id.rpartition("/")
-        return cls(topic, int(partition))
+        return cls(topic, int(partition.partition(":")[0]))
 
 
 class KafkaSplit(Split):
-    """One partition; position and end are offsets. Its id is `topic/partition`.
+    """One partition; position and end are offsets.
+
+    Its id is `topic/partition`, or `topic/partition:topic id` where the query has read an earlier topic of that name.
 
     Args:
         topic_id: What the cluster calls the topic: another one after it was deleted and created again. None where the

@@ -103,6 +103,13 @@ class Resolver:
         end = self._window.end
         return end is None or end.time is not None or place in end.values
 
+    def later_end(self, place: Place) -> int | None:
+        """Return where a partition that is found later ends, if the ends name it: its topic was made anew."""
+        end = self._window.end
+        if end is None or end.kind is not BoundKind.OFFSETS or end.values[place] == LATEST:
+            return None
+        return end.values[place]
+
     def asked(self, places: Collection[Place], spec: int) -> dict[Place, int]:
         """Return the earliest or the latest offset of each partition."""
         return self._cluster.offsets(dict.fromkeys(places, spec), committed=self._committed)
