@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from forebay.framework.split import Json, Position, Split
 
+OPEN_COST = 4 << 20
+"""Bytes that could be read in the time it takes to open a split (as Spark's `openCostInBytes`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Discovered:

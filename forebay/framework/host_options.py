@@ -83,3 +83,10 @@ class HostOptions:
                 raise ConfigurationError(
                     f"{option_name} is {value}", option=option_name, advice=f"give {bound} or more"
                 )
+        wanted, most = self.min_rows_per_trigger, self.max_rows_per_trigger
+        if wanted is not None and most is not None and wanted > most:
+            raise ConfigurationError(
+                f"minRowsPerTrigger is {wanted}, more than maxRowsPerTrigger, {most}",
+                option="minRowsPerTrigger",
+                advice="give a smaller minimum or a larger maximum: a micro-batch cannot keep both",
+            )

@@ -46,6 +46,11 @@ def test_an_error_that_cannot_say_its_text_still_ends_the_read() -> None:
         in_tasks(Failing())
 
 
+def test_a_minimum_of_rows_above_the_maximum_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="minRowsPerTrigger is 20, more than maxRowsPerTrigger, 10"):
+        HostOptions(min_rows_per_trigger=20, max_rows_per_trigger=10)
+
+
 @pytest.mark.parametrize(
     "option", ["max_rows_per_batch", "max_bytes_per_batch", "queue_batches", "queue_bytes", "num_partitions"]
 )

@@ -12,8 +12,8 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.packing import OPEN_COST, chosen, count_partitions, cut, pack
 from forebay.framework.microbatch.planning import PlanningContext, repeated_id
+from forebay.framework.microbatch.tasking import spread
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
@@ -52,7 +52,7 @@ def plan_bounded(
         return _plan_discovery(source, enumerator, options, cores, calls)
     if isinstance(enumerator, SplitEnumerator):
         splits = _unread(source, context.plan(enumerator))
-        return pack(splits, [None] * len(splits), options.num_partitions or cores)
+        return spread(None, splits, options, cores)
     raise ContractError(
         f"create_enumerator() gave {type(enumerator).__name__}",
         source=source.name,
@@ -68,21 +68,7 @@ def _plan_discovery(
         splits = _discovered(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
         ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
         splits = _unread(source, _ended(source, splits, ends))
-        own = chosen(calls.call("tasks()", lambda: enumerator.tasks(splits)), splits)
-        return (
-            calls.call("size() or slices()", lambda: _packed(enumerator, splits, options, cores))
-            if own is None
-            else own
-        )
-
-
-def _packed(
-    enumerator: DiscoveryEnumerator, splits: Sequence[Split], options: HostOptions, cores: int
-) -> list[tuple[Split, ...]]:
-    partitions = options.num_partitions or count_partitions([enumerator.size(split) for split in splits], cores)
-    least = 1 if options.num_partitions else OPEN_COST
-    slices = cut(splits, enumerator.size, enumerator.slices, partitions, least=least)
-    return pack(slices, [enumerator.size(one) for one in slices], partitions)
+        return calls.call("tasks(), size() or slices()", lambda: spread(enumerator, splits, options, cores))
 
 
 def _discovered(source: Source, found: object) -> list[Split]:

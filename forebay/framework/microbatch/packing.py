@@ -8,10 +8,8 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from forebay.errors import ContractError
+from forebay.framework.discovery import OPEN_COST
 from forebay.framework.split import Split
-
-OPEN_COST = 4 << 20
-"""Bytes that could be read in the time it takes to open a split (as Spark's `openCostInBytes`)."""
 
 MOST_BYTES = 1 << 30
 """Bytes of one task, unless the user says how many tasks there are: more would make a retry dear."""

@@ -30,12 +30,12 @@ from forebay.framework.microbatch.offset import (
     Whole,
     dump_offset,
 )
-from forebay.framework.microbatch.packing import OPEN_COST, chosen, count_partitions, cut, pack
 from forebay.framework.microbatch.pinned import Pinned
 from forebay.framework.microbatch.reach import Known, Reach, planned_to, unknown_end
 from forebay.framework.microbatch.reports import Report
 from forebay.framework.microbatch.supply import Supply
 from forebay.framework.microbatch.task import ReadTask
+from forebay.framework.microbatch.tasking import spread
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
@@ -152,14 +152,16 @@ class StreamPlanner:
         if self._cold:
             self._replayed = offset.n
         slices = [planned.slice() for planned in offset.splits if not planned.empty]
-        whole = [split for split, planned in zip(slices, _nonempty(offset), strict=True) if _cuttable(planned)]
-        packed = self._calls.call(
-            "tasks(), size() or slices()", lambda: self._packed(slices, {split.id for split in whole})
+        agreed = {planned.split.id for planned in _agreed(offset)}
+        enumerator, options = self._supply.enumerator, self._options
+        parts = self._calls.call(
+            "tasks(), size() or slices()",
+            lambda: spread(enumerator, slices, options, self._parallelism, uncut=agreed),
         )
-        claiming = self._agreeing(offset).claiming(offset) if _agreed(offset) else None
+        claiming = self._agreeing(offset).claiming(offset) if agreed else None
         return [
-            ReadTask(self._source, part, self._options, index, len(packed), claiming=claiming)
-            for index, part in enumerate(packed)
+            ReadTask(self._source, part, options, index, len(parts), claiming=claiming)
+            for index, part in enumerate(parts)
         ]
 
     def commit(self, end: Mapping[str, Json]) -> None:
@@ -327,7 +329,16 @@ class StreamPlanner:
             taken += self._calls.call("advance() or size()", lambda: admit(others)) if others else []
             self._reach.check_within(taken, there)
         # What goes on is in every offset anyway; only what is remembered once it ended needs room.
-        return taken[: self._book.room(taken)] if self._supply.in_order else taken
+        room = self._book.room(taken) if self._supply.in_order else None
+        if room is not None and room < len(taken) and not limited:
+            _log.warning(
+                "%s: this one micro-batch takes %d of %d files or splits: no more can be remembered in an offset; "
+                "give stateLocation to read all of them at once",
+                self._source.name,
+                room,
+                len(taken),
+            )
+        return taken[:room]
 
     # ---- the next offset
 
@@ -351,26 +362,6 @@ class StreamPlanner:
         )
         return self._book.write(self._planned, self._done)
 
-    # ---- tasks
-
-    def _packed(self, slices: Sequence[Split], cuttable: set[str]) -> list[tuple[Split, ...]]:
-        enumerator, options = self._supply.enumerator, self._options
-        if enumerator is None:
-            return pack(slices, [None] * len(slices), options.num_partitions or self._parallelism)
-        if (own := chosen(enumerator.tasks(slices), slices)) is not None:
-            return own
-        sizes = [enumerator.size(one) for one in slices]
-        partitions = options.num_partitions or count_partitions(sizes, self._parallelism)
-        least = 1 if options.num_partitions else OPEN_COST
-        parts = cut(
-            slices,
-            enumerator.size,
-            lambda split, count: enumerator.slices(split, count) if split.id in cuttable else [split],
-            partitions,
-            least=least,
-        )
-        return pack(parts, [enumerator.size(one) for one in parts], partitions)
-
     def _describe(self, there: Sequence[Planned], taken: Sequence[Planned]) -> None:
         planning = bool(taken) or self._at.n == BEFORE_FIRST
         n = self._at.n + 1 if planning else self._at.n
@@ -382,13 +373,5 @@ def _where(offset: object) -> tuple[object, object]:
     return (offset.get("id", ""), offset.get("n")) if isinstance(offset, Mapping) else (None, None)
 
 
-def _nonempty(offset: Offset) -> list[Planned]:
-    return [planned for planned in offset.splits if not planned.empty]
-
-
 def _agreed(offset: Offset) -> list[Planned]:
     return [planned for planned in offset.splits if planned.to is Agreed.AGREED]
-
-
-def _cuttable(planned: Planned) -> bool:
-    return planned.to is not Agreed.AGREED

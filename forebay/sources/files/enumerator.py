@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from forebay.formats.base import FileFormat
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.packing import OPEN_COST
+from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerator
 from forebay.framework.split import Split
 from forebay.sources.files.columns import METADATA
 from forebay.sources.files.source import FileSource
