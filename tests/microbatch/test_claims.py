@@ -23,7 +23,7 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch import agreed, opening
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.chunks import AgreedRead
-from forebay.framework.microbatch.claims import Chain, Claim, Claiming, Share
+from forebay.framework.microbatch.claims import Chain, Claim, Claiming, Share, begun_of
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.task import ReadTask, run_task
 from forebay.framework.microbatch.task_context import Delivered
@@ -763,7 +763,13 @@ def grow(feed, count):
     feed.entries.extend({"n": n, "cursor": f"c{n * 37 % 101}"} for n in range(len(feed.entries), count))
 
 
+def begin(directory):
+    """Note what a planner notes before the first task of the query q."""
+    assert open_state_store(str(directory)).put_if_absent(begun_of("q"), b"feed")
+
+
 def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed, tmp_path):
+    begin(tmp_path)
     options = HostOptions(state_location=str(tmp_path))
     task = ReadTask(feed(), (Split("feed"),), options, claiming=Claiming("q", 0, {"feed": Share()}))
     first = [n for one in run_task(task) for n in one.batch.column(0).to_pylist()]
@@ -777,6 +783,7 @@ def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed,
 
 
 def test_a_task_that_is_left_early_claims_no_further_and_ends_its_threads(feed, tmp_path):
+    begin(tmp_path)
     grow(feed, 100)
     options = HostOptions(state_location=str(tmp_path), max_bytes_per_trigger=80)
     task = ReadTask(feed(), (Split("feed"),), options, claiming=Claiming("q", 0, {"feed": Share(byte_budget=80)}))
@@ -784,6 +791,24 @@ def test_a_task_that_is_left_early_claims_no_further_and_ends_its_threads(feed, 
     assert next(running).batch.num_rows == 20
     running.close()
     assert [one.batch.num_rows for one in run_task(task)] == [20]
+
+
+def test_a_task_that_looks_elsewhere_than_the_planner_is_refused_before_a_row_leaves(feed, tmp_path, monkeypatch):
+    """A directory of one machine, or one below the working directory: the planner would see no claim, and go on from
+    where it was, for ever."""
+    for name in ("driver", "worker"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "driver")
+    planner = open_stream(feed(), HostOptions(state_location="state"), parallelism=1)
+    start = planner.initial()
+    tasks = planner.tasks(start, planner.latest(start))
+    monkeypatch.chdir(tmp_path / "worker")
+    for task in tasks:
+        with pytest.raises(ConfigurationError, match="cannot be seen by this task") as caught:
+            next(run_task(task))
+        assert caught.value.option == "stateLocation"
+    feed.blocked.set()
+    planner.close()
 
 
 def test_a_blocked_split_is_listened_to_while_the_others_are_read(feed, tmp_path):

@@ -13,7 +13,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.claims import Chain, Claiming, Share, claims_of
+from forebay.framework.microbatch.claims import Chain, Claiming, Share, begun_of, claims_of
 from forebay.framework.microbatch.offset import Agreed, Offset, Planned
 from forebay.framework.microbatch.probing import Probe
 from forebay.framework.microbatch.state import state_store
@@ -197,7 +197,7 @@ class AgreedSplits:
         self._planned_at = self._runtime.clock.monotonic()
         if self._begun != query:
             note = self._source.name.encode()
-            self._calls.call("writing", lambda: self._store.put_if_absent(_begun(query), note))
+            self._calls.call("writing", lambda: self._store.put_if_absent(begun_of(query), note))
             self._begun = query
 
     def resolved(self, offset: Offset) -> Offset:
@@ -243,7 +243,7 @@ class AgreedSplits:
     def _check_begun(self, query: str) -> None:
         if self._begun == query:
             return
-        if self._calls.call("reading", lambda: self._store.get(_begun(query))) is None:
+        if self._calls.call("reading", lambda: self._store.get(begun_of(query))) is None:
             raise ConfigurationError(
                 f"there is nothing of this query below {self._store.location}: how far it has read is kept elsewhere",
                 source=self._source.name,
@@ -251,10 +251,6 @@ class AgreedSplits:
                 advice="give stateLocation as before, or move what was there; with another one rows would come twice",
             )
         self._begun = query
-
-
-def _begun(query: str) -> str:
-    return f"{query}/claims/begun"
 
 
 def _evenly(total: int | None, count: int) -> list[int | None]:

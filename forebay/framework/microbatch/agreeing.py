@@ -11,7 +11,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.chunks import AgreedRead
-from forebay.framework.microbatch.claims import Chain, Claiming
+from forebay.framework.microbatch.claims import Chain, Claiming, begun_of
 from forebay.framework.microbatch.open_read import Bell, OpenRead
 from forebay.framework.microbatch.state import state_store
 from forebay.framework.microbatch.task_context import Delivered
@@ -45,6 +45,7 @@ def read_agreed(
         count: How many tasks there are.
 
     Raises:
+        ConfigurationError: The planner keeps claims elsewhere: what is claimed here it would never see.
         ForebayError: The source or the store failed, or the source broke a rule.
     """
     store = state_store(options)
@@ -56,6 +57,8 @@ def read_agreed(
             advice="give stateLocation",
         )
     calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
+    if calls.call("reading", lambda: store.get(begun_of(claiming.query))) is None:
+        raise _elsewhere(source, store.location)
 
     def agreed(split: Split) -> AgreedRead:
         return AgreedRead(
@@ -103,3 +106,14 @@ def _close_all(reads: Sequence[AgreedRead], error: BaseException) -> None:
             late.append(second)
     if late:
         raise late[0]
+
+
+def _elsewhere(source: Source, location: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"what the planner has written below {location!r} cannot be seen by this task: they look at different places, "
+        "and all rows would come again and again",
+        source=source.name,
+        option="stateLocation",
+        advice="give the full path of a directory that is mounted on the machines of the driver and of all executors, "
+        "or s3://bucket/prefix",
+    )

@@ -165,6 +165,11 @@ def claims_of(query: str, n: int) -> str:
     return f"{query}/claims/{n}/"
 
 
+def begun_of(query: str) -> str:
+    """Return the name of the note that claims of a query are kept here."""
+    return f"{query}/claims/begun"
+
+
 def _component(split: Split) -> str:
     digest = hashlib.sha256(json.dumps([split.id, split.position]).encode()).hexdigest()[:16]
     shown = quote(split.id, safe="")[:_SHOWN]
