@@ -113,6 +113,40 @@ def test_a_failing_discovery_backs_off(query, two):
     assert 10 <= two.count("discover") <= 40
 
 
+def test_a_question_for_ends_that_fails_is_asked_again_later_and_the_backlog_is_read_on(query, two):
+    """An outage of the source must not end a query that has something to read, nor one that has not."""
+    run = query(two, retries=0, max_rows_per_trigger=7)
+    run.turn()
+    two.calls.clear()
+    two.fail["latest"] = 10**9
+    run.wait()
+    assert rows(run.turn()) == {"a": 5, "b": 2}
+    poll(run, 120)
+    assert 10 <= two.count("latest") <= 40
+    assert run.planner.report()["discovery"]["retried"] == two.count("latest")
+    two.fail.clear()
+    two.ends["a"] = 11
+    run.wait()
+    assert rows(run.turn()) == {"a": 1}
+
+
+def test_the_first_question_for_ends_of_a_run_must_be_answered(query, two):
+    """Nothing could be planned; and a new split must not be taken for one that nobody can tell the end of."""
+    run = query(two, retries=0)
+    run.turn()
+    two.fail["latest"] = 1
+    run.restart(retries=0)
+    with pytest.raises(RetriableError):
+        run.turn()
+    run.restart(retries=0)
+    assert run.turn() is None
+    two.splits.append(Split("c", 0))
+    two.fail["latest"] = 1
+    run.wait()
+    with pytest.raises(RetriableError):
+        run.turn()
+
+
 # ---- S16: limits
 
 

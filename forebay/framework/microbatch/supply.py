@@ -37,11 +37,15 @@ class Freshness:
 
     def __init__(self, runtime: Runtime, interval: float | None, floor: float) -> None:
         self._clock = runtime.clock
+        self._random = runtime.random
+        self._failures = 0  # without a success in between
         self._interval = interval
         self._floor = floor
         self._due = 0.0
         self._asked: float | None = None
         self.took = 0.0
+        self.failed = 0
+        """How many tries failed, in all."""
 
     @property
     def due(self) -> float:
@@ -57,15 +61,21 @@ class Freshness:
         began = self._clock.monotonic()
         ask()
         now = self._clock.monotonic()
+        self._failures = 0
         self.took = now - began
         pause = self._interval
         if pause is None:
             pause = min(LONGEST, max(self._floor, _WORTH * self.took))
         self._asked, self._due = began, now + pause
 
-    def put_off(self, seconds: float) -> None:
-        """Ask again only after so many seconds: the last try failed."""
-        self._asked, self._due = self._clock.monotonic(), self._clock.monotonic() + seconds
+    def put_off(self) -> float:
+        """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed."""
+        self._failures += 1
+        self.failed += 1
+        pause = backoff(self._failures, self._random)
+        self._asked = self._clock.monotonic()
+        self._due = self._asked + pause
+        return pause
 
 
 class Supply(ABC):
@@ -77,9 +87,6 @@ class Supply(ABC):
     always_looks: bool = False
     """Whether it is asked also while an AvailableNow run reads what it began with: to hear what is done, without room.
     What it brings then waits for the next run."""
-
-    retried: int = 0
-    """How many looks failed and were tried again."""
 
     @abstractmethod
     def due(self) -> float:
@@ -129,6 +136,11 @@ class Supply(ABC):
         return 0.0
 
     @property
+    def retried(self) -> int:
+        """How many looks failed and were tried again later."""
+        return 0
+
+    @property
     def enumerator(self) -> DiscoveryEnumerator | None:
         """Who knows sizes, slices and how far a budget reaches; None = nobody does."""
         return None
@@ -157,8 +169,8 @@ class Look:
 class DiscoverySupply(Supply):
     """Runs an author's `DiscoveryEnumerator` for a stream.
 
-    The first discovery of a query, and one that an AvailableNow run begins with, must succeed, after retries. A later
-    one that fails is a warning, with back-off: what is known is read on.
+    The first discovery of a query, the first question for ends of a run, and what an AvailableNow run begins with, must
+    succeed, after retries. A later one that fails is a warning, with back-off: what is known is read on.
 
     Args:
         source: What is read.
@@ -184,7 +196,6 @@ class DiscoverySupply(Supply):
         self._close_timeout = options.close_timeout.total_seconds()
         self._first = True
         self._state: Json = None
-        self._failures = 0
 
     def due(self) -> float:
         """Return when to discover or to ask for ends again; a bounded source is discovered once."""
@@ -195,6 +206,11 @@ class DiscoverySupply(Supply):
     def took(self) -> float:
         """Seconds the last discovery took."""
         return self._freshness.took
+
+    @property
+    def retried(self) -> int:
+        """How many discoveries, and questions for ends, failed and were tried again later."""
+        return self._freshness.failed + self._ends.failed
 
     @property
     def enumerator(self) -> DiscoveryEnumerator:
@@ -248,13 +264,9 @@ class DiscoverySupply(Supply):
         except RetriableError as error:
             if fresh or self._first:
                 raise
-            self._failures += 1
-            self.retried += 1
-            pause = backoff(self._failures, self._runtime.random)
+            pause = self._freshness.put_off()
             _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
-            self._freshness.put_off(pause)
             return Look()
-        self._failures = 0
         return self._taken(found[0], known, unfinished)
 
     def _taken(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> Look:
@@ -310,6 +322,11 @@ class Ends:
         self._known: dict[str, Position] = {}
         self._asked: frozenset[str] = frozenset()
 
+    @property
+    def failed(self) -> int:
+        """How many questions failed, and were asked again later."""
+        return self._freshness.failed
+
     def due(self) -> float:
         """Return the monotonic time from which on the ends are too old; never, if nobody asks for any."""
         return self._freshness.due if self._asked else float("inf")
@@ -320,9 +337,17 @@ class Ends:
         if not wanted:
             self._asked = wanted  # nobody waits for their next look
             return {}
-        if fresh or self._freshness.is_due() or not wanted <= self._asked:
-            self._freshness.measure(lambda: self._ask(splits))
-            self._asked = wanted
+        known = wanted <= self._asked
+        if fresh or self._freshness.is_due() or not known:
+            try:
+                self._freshness.measure(lambda: self._ask(splits))
+            except RetriableError as error:
+                if fresh or not known:  # without any end a plan cannot be made
+                    raise
+                pause = self._freshness.put_off()
+                _log.warning("%s: the ends are not known anew, again in %.1f s: %s", self._source.name, pause, error)
+            else:
+                self._asked = wanted
         return self._known
 
     def _ask(self, splits: Sequence[Split]) -> None:
