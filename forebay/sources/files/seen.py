@@ -70,7 +70,7 @@ class SeenFiles:
         for split_id in [each for each in self._marks if each not in known]:
             del self._marks[split_id]
             self._oldest = None
-        latest = int(now * 1e9) + _DAY
+        moment = int(now * 1e9)
         for split_id in known:
             if split_id not in self._marks:
                 split = known[split_id]
@@ -79,7 +79,7 @@ class SeenFiles:
                     if split.position is not None:
                         self._begun.add(split_id)
                     self._oldest = None if self._oldest is None else min(self._oldest, split.modified_at)
-                    self._count(split, latest)
+                    self._count(split, moment)
         if self._oldest is None:
             self._oldest = min((mark >> _BITS for mark in self._marks.values()), default=None)
         self._versions = sum(1 for split_id in self._marks if is_version_id(split_id))
@@ -126,9 +126,10 @@ class SeenFiles:
             first.setdefault(last_name(split.path), split)
         return list(first.values())
 
-    def _count(self, split: FileSplit, latest: int) -> None:
-        if split.modified_at <= latest:
-            self._newest = _later(self._newest, split.modified_at)
+    def _count(self, split: FileSplit, now: int) -> None:
+        if split.modified_at <= now + _DAY:
+            # Not beyond now: a clock that is fast by less than `maxFileAge` would hide what is written meanwhile.
+            self._newest = _later(self._newest, min(split.modified_at, now))
         elif not self._warned:
             self._warned = True
             _log.warning(

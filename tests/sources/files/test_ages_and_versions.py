@@ -82,6 +82,19 @@ def test_one_file_of_the_year_2100_hides_no_other_and_is_told(
     assert any("2100.txt lies in the future" in record.getMessage() for record in caplog.records)
 
 
+def test_a_clock_that_is_fast_by_hours_hides_no_file_that_is_written_meanwhile(put: Put, stream: Begin) -> None:
+    """Such as the clock of another machine: what is dated within a day ahead counts, but only as of now."""
+    put("fast.txt", at=DAY - 60)
+    query = stream(max_file_age="1h")
+    assert query.drain() == [["fast.txt"]]
+    put("now.txt", at=5)
+    assert query.drain() == [["now.txt"]]
+    put("late.txt", at=-3000)
+    put("too-late.txt", at=-4000)
+    query.restart()
+    assert query.drain() == [["late.txt"]]
+
+
 @pytest.mark.parametrize("over_a_restart", [False, True])
 def test_a_file_that_grew_after_it_was_read_is_an_error_that_names_it(
     put: Put, stream: Begin, over_a_restart: bool
