@@ -277,16 +277,18 @@ def test_s17_its_target_comes_from_a_look_of_its_own(query, two):
     assert run.turn() is None
 
 
+@pytest.mark.parametrize("how", ["available now", "once"])
 @pytest.mark.parametrize("what", ["discover", "latest"])
-def test_s17_a_look_that_fails_is_an_error(query, two, what):
+def test_s17_a_look_that_fails_is_an_error(query, two, what, how):
     """S17: a run that ends having seen nothing would look like one that was complete."""
     run = query(two, retries=0)
     run.turn()
-    run.restart()
-    run.planner.prepare_available_now()
+    run.restart(retries=0)
+    if how == "available now":
+        run.planner.prepare_available_now()
     two.fail[what] = 1
     with pytest.raises(RetriableError):
-        run.turn()
+        run.turn(limited=how == "available now")
 
 
 def test_once_takes_everything_whatever_the_limits(query, two):

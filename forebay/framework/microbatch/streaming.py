@@ -121,7 +121,8 @@ class StreamPlanner:
             ForebayError: The source failed, or the offset cannot be gone on from.
         """
         self._go_on_from(start)
-        fresh = self._available_now and self._target is None
+        # A run that ends must not take an outage for "nothing new": AvailableNow at its begin, Once at its only look.
+        fresh = self._target is None and (self._available_now or not limited)
         if not fresh and limited and self._clock.monotonic() < self._nothing_until:
             return start
         self._look(fresh=fresh)
@@ -299,7 +300,7 @@ class StreamPlanner:
         there = [planned for planned in there if self._reach.something(planned)]
         if self._agreed is not None:
             there = self._agreed.with_more(there, fresh=fresh, ending=self._target is not None)
-        if fresh:
+        if self._available_now and self._target is None:
             self._target = {planned.split.id: planned.to for planned in there if planned.to is not None}
         return there
 
