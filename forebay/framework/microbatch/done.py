@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from forebay.framework.split import Json, Split
 
@@ -77,3 +77,33 @@ class DoneSplits(Mapping[str, Split]):
     def settle(self) -> None:
         """Begin to count changes anew: what there is now has been written."""
         self.added, self.forgotten = [], []
+
+
+class Ended(Sequence[Split]):
+    """Splits that ended, for who wants to hear of them: those remembered are built only when they are looked at.
+
+    Args:
+        done: What is remembered; forgetting meanwhile is not allowed, remembering more is.
+        more: Splits that ended after them.
+    """
+
+    def __init__(self, done: DoneSplits, more: Sequence[Split] = ()) -> None:
+        self._done = done
+        self._ids = list(done)
+        self._more = more
+
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._more)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | Sequence[Split]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        remembered = len(self._ids)
+        return self._done[self._ids[index]] if index < remembered else self._more[index - remembered]

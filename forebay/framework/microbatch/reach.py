@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.microbatch.offset import Agreed, Planned, To, Whole
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
+
+_log = logging.getLogger(__name__)
 
 
 class Reach:
@@ -22,6 +25,7 @@ class Reach:
     def __init__(self, source: Source, *, agreeing: bool = False) -> None:
         self._source = source
         self._agreeing = agreeing
+        self._warned = False
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
         """Return the split planned as far as it goes now.
@@ -51,7 +55,19 @@ class Reach:
             return False
         if position is None or to is None or isinstance(to, (Whole, Agreed)):
             return True
-        return not self.before(to, position, planned.split)
+        if not self.before(to, position, planned.split):
+            return True
+        if not self._warned:
+            self._warned = True  # an end may lag for a moment; one that stays behind would stop the split unseen
+            _log.warning(
+                "%s: the end %r of the split %r is before %r, up to which it was read; nothing is read until it is passed. "
+                "Was the split emptied and filled anew? If positions are numbers in text, override order_key(position)",
+                self._source.name,
+                to,
+                planned.split.id,
+                position,
+            )
+        return False
 
     def before(self, one: Position, other: Position, split: Split) -> bool:
         """Whether one position of a split comes before another.

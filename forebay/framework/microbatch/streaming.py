@@ -20,7 +20,7 @@ from forebay.framework.microbatch.admission import Admission, Limits
 from forebay.framework.microbatch.agreed import AgreedSplits
 from forebay.framework.microbatch.book import Book
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.done import DoneSplits
+from forebay.framework.microbatch.done import DoneSplits, Ended
 from forebay.framework.microbatch.offset import (
     BEFORE_FIRST,
     Agreed,
@@ -211,10 +211,11 @@ class StreamPlanner:
         if offset.n != BEFORE_FIRST:
             self._supply.restore(offset.enumerator)
         # What this process replayed may be replayed once more; what ended before is sure, and its end may be news.
-        sure = list(self._done.values()) if self._done else []
+        more: list[Split] = []
         if self._replayed is None or offset.n > self._replayed:
-            sure += [planned.split for planned in offset.splits if planned.ends]
+            more = [planned.split for planned in offset.splits if planned.ends]
             self._told = offset.n
+        sure = Ended(self._done, more)
         self._cold = False
         self._advance(offset)
         if sure:

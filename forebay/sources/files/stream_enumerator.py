@@ -129,9 +129,8 @@ class FileStreamEnumerator(FileEnumerator):
 
     def finished(self, splits: Sequence[Split]) -> None:
         """Delete or archive what was read to its end, if the user wants it."""
-        self._cleaner.clean([split for split in splits if isinstance(split, FileSplit)])
-        for split in splits:
-            self._row_groups.pop(split.id, None)
+        if self._source.clean_source != "off":  # after a restart these may be very many
+            self._cleaner.clean([split for split in splits if isinstance(split, FileSplit)])
 
     def _new(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the files that were not begun, in order. Those that waited already are not made anew."""
