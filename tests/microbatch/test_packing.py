@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ContractError
+from forebay.framework.discovery import OPEN_COST
 from forebay.framework.microbatch.packing import MOST_BYTES, OPEN_COST, count_partitions, cut, filled, pack
 from forebay.framework.split import Split
 
