@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
@@ -29,8 +30,17 @@ from forebay.storage import s3_state_store
 from forebay.storage.state_store import open_state_store
 from forebay.storage.storage_options import StorageOptions
 
-boto3 = pytest.importorskip("boto3")
-pytest.importorskip("moto.server")
+# moto looks whether there is such an object and then puts it, in many threads: S3 does both in one, and so must this.
+SERVER = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+inner, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start_response):
+    with lock:
+        return inner(environ, start_response)
+run_simple("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
+"""
 
 KEYS = {"key": "the-key-id", "secret": "the-secret-text", "region": "us-east-1"}
 
@@ -43,7 +53,7 @@ def free_port() -> int:
 
 def serve(directory: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
     port = free_port()
-    command = [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-P", "-c", SERVER, str(port)]
     log = (directory / "moto.log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
     log.close()
