@@ -115,6 +115,21 @@ def test_trap_6_an_available_now_run_that_begins_with_a_replay(query, two):
     assert sum(end - start for turn in cold.turns() for start, end in turn.values()) == 14
 
 
+@pytest.mark.parametrize(("first", "then"), [("9", "10"), (100, 50)])
+def test_an_end_before_the_position_reads_nothing_and_is_told_once(query, outside, caplog, first, then):
+    """Numbers in text, and a split that was emptied and filled anew: nothing else would show that it stands still."""
+    there = outside([Split("a", None), Split("b", None)], {"a": first, "b": first})
+    run = query(there)
+    run.turn()
+    there.ends = {"a": then, "b": then}
+    for _ in range(3):
+        run.wait()
+        assert run.turn() is None
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert f"the end {then!r} of the split 'a' is before {first!r}" in told[0]
+
+
 # ---- S4: only what is new makes a new number
 
 

@@ -60,7 +60,7 @@ class Reach:
         if not self._warned:
             self._warned = True  # an end may lag for a moment; one that stays behind would stop the split unseen
             _log.warning(
-                "%s: the end %r of the split %r is before %r, up to which it was read; nothing is read until it is passed. "
+                "%s: the end %r of the split %r is before %r, which was read; nothing is, until that is passed. "
                 "Was the split emptied and filled anew? If positions are numbers in text, override order_key(position)",
                 self._source.name,
                 to,
