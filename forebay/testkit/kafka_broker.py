@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -191,6 +191,39 @@ class KafkaBroker:
             yield client
         finally:
             client.close()
+
+    @contextmanager
+    def appending(self) -> Iterator[Callable[[str, Mapping[int, bytes]], None]]:
+        """Lend a function that writes encoded record batches, one for each partition, and waits until they are taken.
+
+        For what no producer would write, and for many records in short time: the broker sets the offsets.
+        """
+        from kafka.errors import for_code
+        from kafka.protocol.producer import ProduceRequest
+
+        topics = ProduceRequest.TopicProduceData
+        with self.admin() as admin:
+            manager = admin._manager  # noqa: SLF001 - kafka-python's producer takes records only
+            node = next(iter(manager.cluster.brokers())).node_id
+
+            def append(topic: str, batches: Mapping[int, bytes]) -> None:
+                left, deadline = dict(batches), time.monotonic() + self._patience
+                while left:
+                    data = [topics.PartitionProduceData(index=at, records=batch) for at, batch in left.items()]
+                    request = ProduceRequest(
+                        acks=-1, timeout_ms=30_000, topic_data=[topics(name=topic, partition_data=data)], max_version=9
+                    )
+                    answer = manager.run(manager.send, request, node)
+                    for one in (part for told in answer.responses for part in told.partition_responses):
+                        error = for_code(one.error_code)
+                        if not one.error_code:
+                            del left[one.index]
+                        elif not getattr(error, "retriable", False) or time.monotonic() > deadline:
+                            raise error(one.error_message or "")
+                    if left:
+                        time.sleep(_LOOK)  # a new topic, whose leader does not know it yet
+
+            yield append
 
     def _launch(self, library: Path) -> None:
         assert self._home is not None  # noqa: S101 - set by start

@@ -52,6 +52,7 @@ class Header(NamedTuple):
         base: Its first offset.
         last: Its last offset, also if compaction has removed that record.
         magic: The format, 0 to 2; what follows is of format 2 only.
+        epoch: Of the leader who took it in; -1: unknown.
         crc: The checksum it should have.
         attributes: Codec and flags.
         first_timestamp: What the time stamps of records are relative to, milliseconds.
@@ -65,6 +66,7 @@ class Header(NamedTuple):
     base: int
     last: int
     magic: int
+    epoch: int
     crc: int
     attributes: int
     first_timestamp: int
@@ -118,12 +120,12 @@ def headers(data: memoryview, place: Place) -> Iterator[Header]:
 
 
 def _header(data: memoryview, begin: int, end: int, place: Place) -> Header:
-    base, _, _, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
+    base, _, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
     if count < 0 or delta < 0:
         raise place.damage(f"a record batch with {count} records over {delta + 1} offsets cannot be", base)
-    return Header(begin, end, base, base + delta, magic, crc, attributes, first, latest, producer, count)
+    return Header(begin, end, base, base + delta, magic, epoch, crc, attributes, first, latest, producer, count)
 
 
 def _old(base: int, begin: int, end: int, magic: int) -> Header:
     """Return the header of an old message: compressed ones carry the offset of their *last* record."""
-    return Header(begin, end, base, base, magic, 0, 0, -1, -1, -1, -1)
+    return Header(begin, end, base, base, magic, -1, 0, 0, -1, -1, -1, -1)
