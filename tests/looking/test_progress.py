@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import types
+from importlib import import_module
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_a_query_is_followed_to_its_end_a_line_for_each_new_report():
 
 
 def test_a_terminal_is_drawn_in_place():
-    pytest.importorskip("rich")
+    import_module("rich")
 
     class Terminal(io.StringIO):
         def isatty(self):

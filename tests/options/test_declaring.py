@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from datetime import datetime
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
 
@@ -268,7 +269,7 @@ def run_notebook(cell: str, then: str) -> bytes:
 
 @pytest.mark.parametrize("future", ["from __future__ import annotations", ""])
 def test_a_notebook_class_works_after_pickling_by_value_in_a_process_without_the_notebook(future):
-    pytest.importorskip("pyspark.cloudpickle")
+    import_module("pyspark.cloudpickle")
     pickled = run_notebook(
         CELL.format(future=future),
         "from pyspark import cloudpickle; "

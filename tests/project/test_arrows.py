@@ -54,6 +54,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "botocore": ("storage/", "testkit/"),
     "kafka": ("sources/kafka/", "testkit/"),
     "crc32c": ("sources/kafka/",),
+    "cryptography": ("sources/kafka/",),
     "cramjam": ("formats/", "sources/kafka/"),
     "fastavro": ("formats/",),
     "numpy": ("formats/", "sources/", "spark/"),

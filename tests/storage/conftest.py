@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.fixture(scope="session")
 def spark() -> Any:
     """A local Spark, shared by the comparisons."""
-    sql = pytest.importorskip("pyspark.sql")
+    sql = import_module("pyspark.sql")
     os.environ.setdefault("LC_ALL", "C.UTF-8")
     session = (
         sql.SparkSession.builder.master("local[2]")
@@ -49,7 +50,7 @@ def spark() -> Any:
 @pytest.fixture
 def memory() -> Iterator[Callable[[Mapping[str, bytes]], str]]:
     """Fills fsspec's store in memory, the stand-in for remote ones; returns its URL."""
-    fsspec = pytest.importorskip("fsspec")
+    fsspec = import_module("fsspec")
     fs = fsspec.filesystem("memory")
     root = f"memory://{uuid.uuid4().hex[:8]}"
 

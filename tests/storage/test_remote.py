@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 import zipfile
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from forebay.storage.remote_facts import nanoseconds, status
 from forebay.storage.storage_options import StorageOptions
 from forebay.storage.stored_file import StoredFile
 
-fsspec = pytest.importorskip("fsspec")
+fsspec = import_module("fsspec")
 
 
 def paths(root: str, **options: Any) -> list[str]:
