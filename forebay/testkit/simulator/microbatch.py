@@ -274,7 +274,7 @@ class _Driver:
         if chance.random() < 0.3:
             given["max_files_per_trigger"] = chance.choice((1, 2, 4))
         if counts_rows and chance.random() < 0.2:
-            given["min_rows_per_trigger"] = chance.choice((2, 10))
+            given["min_rows_per_trigger"] = min(chance.choice((2, 10)), given.get("max_rows_per_trigger", 10))
             given["max_trigger_delay"] = Duration(30.0)
         if chance.random() < 0.3:
             given["refresh_interval"] = Duration(chance.choice((0.0, 3.0)))
