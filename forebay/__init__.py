@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from forebay.looking.peek import peek as peek
     from forebay.looking.progress import progress as progress
     from forebay.sources.files import FileSource as FileSource
+    from forebay.sources.kafka import KafkaSource as KafkaSource
     from forebay.sources.rate import RateSource as RateSource
     from forebay.spark.register import read as read
     from forebay.spark.register import read_stream as read_stream
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "FileSource": "forebay.sources.files",
+    "KafkaSource": "forebay.sources.kafka",
     "Peek": "forebay.looking.peek",
     "RateSource": "forebay.sources.rate",
     "Run": "forebay.framework.local",
@@ -84,6 +86,7 @@ __all__ = [
     "ForebayError",
     "HostOptions",
     "InputStatus",
+    "KafkaSource",
     "Peek",
     "Position",
     "RateSource",

@@ -42,6 +42,7 @@ class LazySource:
 
 BUILT_INS: Mapping[str, LazySource] = {
     "forebay_files": LazySource("forebay.sources.files:FileSource", 'pip install "forebay[files]"'),
+    "forebay_kafka": LazySource("forebay.sources.kafka:KafkaSource", 'pip install "forebay[kafka]"'),
     "forebay_rate": LazySource("forebay.sources.rate:RateSource"),
 }
 """The sources that come with forebay."""

@@ -212,6 +212,7 @@ def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
     ):
         assert context(**identity).check_hostname
     assert not context(ssl__endpoint__identification__algorithm="").check_hostname
+    assert context(ssl__protocol="TLSv1.3").minimum_version is ssl.TLSVersion.TLSv1_3
     assert context(ssl__enabled__protocols="TLSv1.3").minimum_version is ssl.TLSVersion.TLSv1_3
 
 
@@ -220,6 +221,8 @@ def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
     [
         ({"truststore.location": "old.jks"}, "keytool -importkeystore -srckeystore .* -deststoretype PKCS12"),
         ({"truststore.location": "junk"}, "neither PEM nor PKCS12"),
+        ({"truststore.location": "trust.p12", "truststore.type": "PEM"}, "is not in PEM"),
+        ({"keystore.location": "both.pem", "keystore.type": "PKCS12"}, "is in PEM"),
         ({"truststore.location": "/no/such"}, "No such file"),
         ({"truststore.location": "trust.p12", "truststore.password": "wrong"}, "check kafka.ssl.truststore.password"),
         ({"keystore.location": "both.p12", "keystore.password": "wrong"}, "check kafka.ssl.keystore.password"),

@@ -72,7 +72,8 @@ class Tls:
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
-        versions = [_VERSIONS[one] for one in _list(self._text("ssl.enabled.protocols"))]
+        named = _list(self._text("ssl.enabled.protocols")) or _list(self._text("ssl.protocol"))
+        versions = [_VERSIONS[one] for one in named if one != "TLS"]
         context.minimum_version = min(versions, default=ssl.TLSVersion.TLSv1_2)
         context.maximum_version = max(versions, default=ssl.TLSVersion.MAXIMUM_SUPPORTED)
         self._trust(context)
@@ -137,7 +138,10 @@ class Tls:
                 f"convert it: keytool -importkeystore -srckeystore {path} -destkeystore {path}.p12 "
                 "-deststoretype PKCS12",
             )
-        if b"-----BEGIN" in content:
+        pem, kind = b"-----BEGIN" in content, (self._text(f"ssl.{side}.type") or "").upper()
+        if kind and pem != (kind == "PEM"):
+            raise _wrong(name, f"{path} is {'in PEM' if pem else 'not in PEM'}", f"give kafka.ssl.{side}.type as it is")
+        if pem:
             return None, content.decode("utf-8", "replace")
         if content[:1] == b"\x30":
             return _pkcs12(content, self._text(f"ssl.{side}.password"), name, path)
@@ -156,7 +160,7 @@ def _pkcs12(content: bytes, password: str | None, name: str, path: str) -> tuple
         raise _wrong(
             name,
             f"{path} is a PKCS12 store, and the package that reads it is not installed",
-            f"run pip install cryptography, or convert the store: openssl pkcs12 -in {path} -nodes -out {path}.pem",
+            f'run pip install "forebay[kafka-tls]", or convert it: openssl pkcs12 -in {path} -nodes -out {path}.pem',
         ) from error
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())

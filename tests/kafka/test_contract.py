@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Kafka source keeps the contract, on a real broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.sources.kafka import KafkaSource
+from forebay.testkit import SourceContract, check
+
+
+class TestKafka(SourceContract):
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka):
+        self.kafka = kafka
+        self.topic = kafka.topic(1)
+        self.partitions = 0
+        self.sent: dict[str, int] = {}
+
+    def source(self):
+        return KafkaSource(
+            subscribe=[self.topic], starting_offsets="earliest", kafka={"bootstrap.servers": self.kafka.address}
+        ).with_columns(("value", "partition", "offset"))
+
+    def add_split(self):
+        self.partitions += 1
+        if self.partitions > 1:
+            self.kafka.grow(self.topic, self.partitions)
+        return f"{self.topic}/{self.partitions - 1}"
+
+    def write(self, split_id, n):
+        partition, first = int(split_id.rpartition("/")[2]), self.sent.get(split_id, 0)
+        self.kafka.send(self.topic, range(first, first + n), partition)
+        self.sent[split_id] = first + n
+        return [
+            {"value": str(number).encode(), "partition": partition, "offset": number}
+            for number in range(first, first + n)
+        ]
+
+
+def test_the_source_as_it_stands_keeps_the_contract(kafka):
+    topic = kafka.topic(3)
+    for partition in range(3):
+        kafka.send(topic, range(20 * partition), partition)
+    source = KafkaSource(
+        subscribe=[topic],
+        starting_offsets="earliest",
+        kafka={"bootstrap.servers": kafka.address, "fetch.max.wait.ms": "50"},
+    )
+    assert not check(source).failed
