@@ -12,7 +12,19 @@ import pytest
 
 # Extras, what they bring with them, and what only tests need. numpy and pandas: pyarrow takes them in when they are
 # installed, so they are looked for where pyarrow cannot have brought them.
-EXTRAS = {"pyspark", "py4j", "boto3", "botocore", "s3transfer", "kafka", "fsspec", "fastavro", "cramjam", "crc32c", "cryptography"}
+EXTRAS = {
+    "pyspark",
+    "py4j",
+    "boto3",
+    "botocore",
+    "s3transfer",
+    "kafka",
+    "fsspec",
+    "fastavro",
+    "cramjam",
+    "crc32c",
+    "cryptography",
+}
 TOOLS = {"typer", "click", "rich", "pytest", "hypothesis", "moto"}
 LINE = re.compile(r"import time:\s*(\d+) \|\s*(\d+) \|(\s*)(\S+)")
 
