@@ -102,13 +102,15 @@ class StoredFile:
         if not self.status.same_file(now):
             raise DataError(
                 changed(self.status, now, "listed"),
-                advice="write new files instead of changing old ones, and start the read again",
+                advice="write new files instead of changing old ones, and start the read again; a stream repeats what "
+                "it planned: put the old file back, or have its last micro-batch planned anew (docs/operations.md)",
             )
 
     def _gone(self) -> DataError:
         return DataError(
             f"the file {self.path!r} is gone since it was listed",
-            advice="start the read again, or set ignoreMissingFiles=true to go on without such files",
+            advice="start the read again, or set ignoreMissingFiles=true to go on without such files; a stream repeats "
+            "what it planned: only the latter helps, or the file put back",
         )
 
 

@@ -95,6 +95,25 @@ def test_a_clock_that_is_fast_by_hours_hides_no_file_that_is_written_meanwhile(p
     assert query.drain() == [["late.txt"]]
 
 
+def test_a_micro_batch_of_a_file_that_was_replaced_fails_for_ever_until_it_is_planned_anew(
+    put: Put, stream: Begin
+) -> None:
+    """As docs/operations.md has it: the offset that was not committed is deleted, and the query goes on before it."""
+    put("a.txt", "1\n")
+    query = stream(on_changed_file="reread")
+    assert query.drain() == [["1"]]
+    put("b.txt", "2\n")
+    end = query.plan()
+    put("b.txt", "2\n3\n", at=5)
+    for _ in range(2):
+        query.restart()
+        with pytest.raises(DataError, match="has changed since it was listed") as raised:
+            query.read(end)
+        assert "planned anew" in str(raised.value.advice)
+    query.restart()
+    assert query.drain() == [["2", "3"]]
+
+
 @pytest.mark.parametrize("over_a_restart", [False, True])
 def test_a_file_that_grew_after_it_was_read_is_an_error_that_names_it(
     put: Put, stream: Begin, over_a_restart: bool
