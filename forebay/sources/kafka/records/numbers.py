@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's zigzag numbers, many at once: where records begin, and what the numbers in them are.
+"""Kafka's zigzag numbers, many at once.
 
 Two bytes at any place are looked up in a table of all 65,536 pairs, which says what a number beginning there is and how
 long it is; longer numbers are rare, and taken byte by byte.
@@ -10,12 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from forebay.sources.kafka.records.parsing import Cursor, MalformedError
+from forebay.sources.kafka.records.parsing import MalformedError
 
 Ints = npt.NDArray[np.int64]
-
-_LEAST_LANES = 24
-"""With fewer batches side by side, one record after the other is quicker."""
 
 
 def _tables() -> tuple[Ints, npt.NDArray[np.int32]]:
@@ -30,7 +27,7 @@ def _tables() -> tuple[Ints, npt.NDArray[np.int32]]:
 
 # From the length of a record to the next record; 0: the length has more than two bytes, or is none.
 # And: four times the number, plus how many bytes it takes; 0: more than two.
-_STEP, _NUMBER = _tables()
+STEP, _NUMBER = _tables()
 
 
 class Bytes:
@@ -100,97 +97,3 @@ def _long(source: Bytes, at: Ints, most: int) -> tuple[Ints, Ints]:
         if not left.size:
             return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), after
     raise MalformedError(f"a number of more than {most} bytes")
-
-
-def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Find the records of many batches; return where each begins, after its length, and where it ends.
-
-    The batches are walked side by side, a record of each in one step; where there are few, one after the other.
-
-    Args:
-        source: The bytes.
-        begins: Where the records of each batch begin.
-        ends: Where they end.
-        counts: How many there are.
-
-    Raises:
-        MalformedError: The lengths do not lead from begin to end.
-    """
-    firsts = np.cumsum(counts) - counts
-    total = int(counts.sum())
-    at, stops = np.empty(total, np.int64), np.empty(total, np.int64)
-    order = np.argsort(-counts, kind="stable")
-    lanes = _LanesWalk(source, begins[order], counts[order], firsts[order])
-    lanes.walk(at)
-    body = at.copy()
-    whole = np.zeros(len(counts), bool)
-    whole[order] = lanes.reached(ends[order])
-    # A record ends where the next one begins; the last one of a batch with the batch.
-    stops[:-1] = at[1:]
-    stops[firsts + counts - 1] = ends
-    good = np.repeat(whole, counts)
-    body[good] += 1 + (source.u8[at[good]] >= 0x80)
-    for batch in np.flatnonzero(~whole).tolist():
-        first, count = int(firsts[batch]), int(counts[batch])
-        _walk(source, int(begins[batch]), int(ends[batch]), body[first : first + count], stops[first : first + count])
-    return body, stops
-
-
-class _LanesWalk:
-    """One record of each batch in one step; batches with the most records come first."""
-
-    def __init__(self, source: Bytes, begins: Ints, counts: Ints, firsts: Ints) -> None:
-        self._source = source
-        self._at = begins.copy()
-        self._counts = counts
-        self._firsts = firsts
-        # How many batches have more than n records, for each n: the lanes of step n.
-        self._steps = int(counts[_LEAST_LANES - 1]) if len(counts) >= _LEAST_LANES else 0
-
-    def walk(self, out: Ints) -> None:
-        """Write where the lengths of records stand; batches that are longer than the steps are left unfinished."""
-        counts, pairs = self._counts, self._source.u16
-        active = len(counts)
-        for step in range(self._steps):
-            while counts[active - 1] <= step:
-                active -= 1
-            at = self._at[:active]
-            out[self._firsts[:active] + step] = at
-            try:
-                at += _STEP[pairs[at]]
-            except IndexError:  # damaged: whoever is not at the end is walked alone
-                return
-
-    def reached(self, ends: Ints) -> npt.NDArray[np.bool_]:
-        """Say which batches were walked exactly to their ends."""
-        whole: npt.NDArray[np.bool_] = (self._at == ends) & (self._counts <= self._steps)
-        return whole
-
-
-def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
-    """Walk one batch alone."""
-    data, at = source.data, begin
-    begun, ended = [], []
-    try:
-        for _ in range(len(body)):
-            first, second = data[at], data[at + 1]
-            if first < 0x80:
-                length, at = first, at + 1
-            elif second < 0x80:
-                length, at = (first & 0x7F) | (second << 7), at + 2
-            else:
-                cursor = Cursor(data, at, end)
-                length = cursor.varint() * 2
-                at = cursor.at
-            if length & 1 or length < 0:
-                raise MalformedError("a negative length")
-            begun.append(at)
-            at += length >> 1
-            ended.append(at)
-            if at > end:
-                raise MalformedError("a record reaches beyond its batch")
-    except IndexError as error:
-        raise MalformedError("a record reaches beyond its batch") from error
-    if at != end:
-        raise MalformedError("bytes are left after the records of a batch")
-    body[:], stops[:] = begun, ended
