@@ -65,7 +65,7 @@ class AgreedSplits:
         self._rests: dict[str, float] = {}  # until when
         self._probes: list[Probe] = []  # those still without some answers
         self._planned_at = float("-inf")
-        self._begun: str | None = None
+        self._begun: tuple[str, int] | None = None
         self._resolved: Offset | None = None
         self._swept = -1
 
@@ -177,7 +177,7 @@ class AgreedSplits:
         ids = [planned.split.id for planned in offset.splits if planned.to is Agreed.AGREED]
         if not ids:
             return None
-        self._check_begun(offset.query)
+        self._check_begun(offset)
         rows = _evenly(self._limits.rows, len(ids))
         byte_budget = _evenly(self._limits.byte_budget, len(ids))
         given = (Share(*both) for both in zip(rows, byte_budget, strict=True))
@@ -185,20 +185,22 @@ class AgreedSplits:
 
     # ---- how far it was read
 
-    def begin(self, query: str, taken: Sequence[Planned]) -> None:
-        """Note that the claims of this query are kept here, before there are any. Called with each micro-batch.
+    def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
+        """Note that the claims of a micro-batch are kept here, before there are any.
+
+        An old copy of `stateLocation`, or another one, has no such note, and then nothing is read twice.
 
         Args:
-            query: Its id.
-            taken: What the micro-batch reads.
+            query: The id of the query.
+            n: The number of the micro-batch.
+            taken: What it reads.
         """
         if not any(planned.to is Agreed.AGREED for planned in taken):
             return
         self._planned_at = self._runtime.clock.monotonic()
-        if self._begun != query:
-            note = self._source.name.encode()
-            self._calls.call("writing", lambda: self._store.put_if_absent(begun_of(query), note))
-            self._begun = query
+        note = self._source.name.encode()
+        self._calls.call("writing", lambda: self._store.put_if_absent(begun_of(query, n), note))
+        self._begun = (query, n)
 
     def resolved(self, offset: Offset) -> Offset:
         """Return a micro-batch that is proven done with the ends it has: its chains are sealed, once.
@@ -210,14 +212,14 @@ class AgreedSplits:
         done = self._resolved
         if done is not None and (done.query, done.n) == (offset.query, offset.n):
             return done
-        self._check_begun(offset.query)
+        self._check_begun(offset)
         splits = [self._sealed(each, offset) if each.to is Agreed.AGREED else each for each in offset.splits]
         self._resolved = dataclasses.replace(offset, splits=splits)
         return self._resolved
 
     def forget(self, offset: Offset) -> None:
         """Delete claims of long ago, if the query has any. Best effort."""
-        if self._begun != offset.query:
+        if self._begun is None or self._begun[0] != offset.query:
             return
         last = offset.n - KEPT
         first = max(0, self._swept + 1, last - _SWEPT)
@@ -240,17 +242,19 @@ class AgreedSplits:
             self._more.add(split.id)
         return Planned(split, claim.end)
 
-    def _check_begun(self, query: str) -> None:
-        if self._begun == query:
+    def _check_begun(self, offset: Offset) -> None:
+        query, n = offset.query, offset.n
+        if self._begun == (query, n):
             return
-        if self._calls.call("reading", lambda: self._store.get(begun_of(query))) is None:
+        if self._calls.call("reading", lambda: self._store.get(begun_of(query, n))) is None:
             raise ConfigurationError(
-                f"there is nothing of this query below {self._store.location}: how far it has read is kept elsewhere",
+                f"there is nothing of micro-batch {n} of this query below {self._store.location}: how far it has read "
+                "is kept elsewhere, or was lost",
                 source=self._source.name,
                 option="stateLocation",
                 advice="give stateLocation as before, or move what was there; with another one rows would come twice",
             )
-        self._begun = query
+        self._begun = (query, n)
 
 
 def _evenly(total: int | None, count: int) -> list[int | None]:

@@ -57,7 +57,7 @@ def read_agreed(
             advice="give stateLocation",
         )
     calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
-    if calls.call("reading", lambda: store.get(begun_of(claiming.query))) is None:
+    if calls.call("reading", lambda: store.get(begun_of(claiming.query, claiming.n))) is None:
         raise _elsewhere(source, store.location)
 
     def agreed(split: Split) -> AgreedRead:

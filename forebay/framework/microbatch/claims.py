@@ -6,7 +6,7 @@ in one micro-batch are a chain; the last one says so. Below `stateLocation`:
 
 ```
 <query>/claims/<n>/<split>.<digest>.<k>      {"end": position, "last": bool, "caughtUp": bool}
-<query>/claims/begun                         there is such a query here
+<query>/claims/<n>/begun                     the claims of this micro-batch are kept here
 ```
 The digest is of the split's id and of the position where the micro-batch begins: a query that is set back, and then
 reads in other portions, has chains of its own.
@@ -165,9 +165,9 @@ def claims_of(query: str, n: int) -> str:
     return f"{query}/claims/{n}/"
 
 
-def begun_of(query: str) -> str:
-    """Return the name of the note that claims of a query are kept here."""
-    return f"{query}/claims/begun"
+def begun_of(query: str, n: int) -> str:
+    """Return the name of the note that the claims of a micro-batch are kept here, written before there are any."""
+    return f"{claims_of(query, n)}begun"
 
 
 def _component(split: Split) -> str:

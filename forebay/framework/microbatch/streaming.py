@@ -352,7 +352,7 @@ class StreamPlanner:
         for planned in splits:
             self._reach.check_forward(planned)
         if self._agreed is not None:
-            self._agreed.begin(query, taken)
+            self._agreed.begin(query, self._at.n + 1, taken)
         self._planned = Offset(
             self._source.name,
             self._at.n + 1,
