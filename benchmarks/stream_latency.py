@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cpu import tree_cpu_seconds
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from report import Cell, publish
 
 import forebay
