@@ -64,6 +64,13 @@ class DiscoveryEnumerator(ABC):
     def restore_state(self, state: Json) -> None:
         """Take back `Discovered.state` of the last discovery, before any other call, after a restart."""
 
+    def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
+        """Return what is open, each split at its position, by the offset of another source; None = not understood.
+
+        Called where a stream is started on a checkpoint that another source wrote, before any discovery. May block.
+        """
+        return None
+
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Return the present end of each split, by id; leave out those whose end is not known. May block.
 

@@ -11,6 +11,7 @@ from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.adopting import AdoptingBook
 from forebay.framework.microbatch.assigned import AssignedContext, AssignedSupply
 from forebay.framework.microbatch.book import Book, InlineBook
 from forebay.framework.microbatch.calls import Calls
@@ -47,11 +48,12 @@ def open_stream(
     """
     runtime = runtime or ThreadRuntime()
     calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
+    supply = _supply(source, options, calls, runtime)
     return StreamPlanner(
         source,
         options,
-        supply=_supply(source, options, calls, runtime),
-        book=_book(source, options, calls),
+        supply=supply,
+        book=AdoptingBook(_book(source, options, calls), source, supply, calls),
         calls=calls,
         runtime=runtime,
         pinned=Pinned.of(source, options, inferred),

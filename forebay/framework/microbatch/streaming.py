@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.admission import Admission, Limits
+from forebay.framework.microbatch.adopting import unfinished_replay
 from forebay.framework.microbatch.agreed import AgreedSplits
 from forebay.framework.microbatch.book import Book
 from forebay.framework.microbatch.calls import Calls
@@ -148,6 +149,8 @@ class StreamPlanner:
         offset = self._book.read(end)
         if _where(start) == (offset.query, offset.n):
             return []
+        if offset.n == BEFORE_FIRST:
+            raise unfinished_replay(self._source.name)
         # Here too: a replay comes before anything else, and must read what was planned.
         self._pinned.check(offset)
         if self._cold:
