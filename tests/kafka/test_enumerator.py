@@ -165,6 +165,34 @@ def test_a_topic_created_again_is_another_topic(kafka, look):
     assert again.discover({anew.id: anew}, False).splits == [anew]
 
 
+def test_a_replay_does_not_read_a_topic_that_was_created_again(kafka, look):
+    topic, other = kafka.topic(), kafka.topic()
+    kafka.send(topic, range(3))
+    kafka.send(other, range(3))
+    options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest"}
+    planned = [split.slice(0, 3) for split in look(**options).discover({}, True).splits]
+    assert look(**options).tasks(planned) is None
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, range(100, 110))
+    with pytest.raises(DataLossError, match="what was planned of the old one is gone"):
+        look(**options).tasks(planned)
+    for more in ({}, {"maxRecordsPerPartition": 2}):
+        found = look(**options, **more, failOnDataLoss="false").tasks(planned)
+        assert [one.left for task in found for one in task if one.id == f"{topic}/0"] == [0]
+        assert sum(one.left for task in found for one in task) == 3
+
+
+def test_an_offset_of_spark_s_own_source_is_understood(kafka, look):
+    topic = kafka.topic(2)
+    enumerator = look(subscribe=topic)
+    one, two = enumerator.adopt({topic: {"1": 4, "0": 7}})
+    assert (one.id, one.position, two.id, two.position) == (f"{topic}/0", 7, f"{topic}/1", 4)
+    assert one.topic_id == enumerator.discover({}, True).splits[0].topic_id
+    for other in ({"logOffset": 3}, {topic: {"a": 1}}, {topic: {"0": "1"}}, {topic: 5}):
+        assert enumerator.adopt(other) is None
+
+
 def test_an_end_before_what_was_read_is_a_loss(kafka, look):
     topic = kafka.topic()
     kafka.send(topic, range(3))

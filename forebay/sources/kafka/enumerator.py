@@ -12,7 +12,7 @@ from kafka.errors import UnknownTopicOrPartitionError
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Json, Position, Split
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.estimates import GUESS, Estimates
@@ -58,6 +58,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._estimates = Estimates(self._cluster, clock)
         self._told: dict[Place, int] = {}
         self._recreated: set[str] = set()
+        self._looked = False
         self._warned: set[str] = set()
 
     # ---- what there is
@@ -65,6 +66,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Ask for the topics; new partitions of a new query start where the options say, later ones at the earliest."""
         topics = self._topics(known, first)
+        self._looked = True
         found = {place: topic.topic_id for name, topic in topics.items() for place in self._places(name, topic)}
         earlier: dict[Place, list[KafkaSplit]] = {}
         for split in map(_own, known.values()):
@@ -94,6 +96,26 @@ class KafkaEnumerator(DiscoveryEnumerator):
             for place in sorted(new)
         ]
         return Discovered([*old, *fresh])
+
+    def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
+        """Go on from an offset of Spark's own source: `{"topic":{"0":12}}`."""
+        places: dict[Place, int] = {}
+        for topic, partitions in offset.items():
+            if not isinstance(partitions, Mapping) or not partitions:
+                return None
+            for number, position in partitions.items():
+                if not number.isdecimal() or isinstance(position, bool) or not isinstance(position, int):
+                    return None
+                places[Place(topic, int(number))] = position
+        topics = self._cluster.topics({place.topic for place in places})
+        return [
+            KafkaSplit(
+                id=place.split_id,
+                position=position,
+                topic_id=topics[place.topic].topic_id if place.topic in topics else None,
+            )
+            for place, position in sorted(places.items())
+        ]
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Return the end of each partition under the query's isolation level, or its ending time if that is earlier.
@@ -160,7 +182,20 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Cut as `minPartitions` and `maxRecordsPerPartition` say, if one is given: one range is one task then."""
-        return self._source.range_rules().tasks([_own(split) for split in slices])
+        own = [_own(split) for split in slices]
+        if self._looked:
+            return self._source.range_rules().tasks(own)
+        # A replay comes before any look: a topic that was made anew since has other records at these offsets.
+        self._looked = True
+        topics = self._cluster.topics({one.place.topic for one in own})
+        ids = {name: topic.topic_id for name, topic in topics.items()}
+        gone = [one for one in own if _differ(one.topic_id, ids.get(one.place.topic))]
+        for one in gone:
+            self._lose("its topic was deleted and created again: what was planned of the old one is gone", one)
+        if not gone:
+            return self._source.range_rules().tasks(own)
+        own = [one.slice(one.end, one.end) if one in gone else one for one in own]
+        return self._source.range_rules().tasks(own, keep_empty=True) or [(one,) for one in own]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return how far a budget reaches: exact in offsets, estimated in bytes where brokers tell sizes."""

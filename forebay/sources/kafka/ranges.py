@@ -22,15 +22,16 @@ class RangeRules:
     min_partitions: int | None = None
     max_records: int | None = None
 
-    def tasks(self, slices: Sequence[KafkaSplit]) -> list[tuple[KafkaSplit]] | None:
+    def tasks(self, slices: Sequence[KafkaSplit], *, keep_empty: bool = False) -> list[tuple[KafkaSplit]] | None:
         """Return one task per range, the ranges cut as the options say; None if they say nothing.
 
         Args:
-            slices: What is to be read, each with an end; empty ones are left out.
+            slices: What is to be read, each with an end.
+            keep_empty: Keep ranges without offsets, which are left out else.
         """
         if self.min_partitions is None and self.max_records is None:
             return None
-        ranges = [one for one in slices if one.left != 0]
+        ranges = [one for one in slices if keep_empty or one.left != 0]
         most = self.max_records
         if most is not None:
             ranges = [part for one in ranges for part in divide(one, -(-(one.left or 0) // most))]
