@@ -168,7 +168,9 @@ class SeenFiles:
         )
 
 
-def split_of(file: FileStatus, split_id: str, partitions: tuple[tuple[str, str], ...]) -> FileSplit:
+def split_of(
+    file: FileStatus, split_id: str, partitions: tuple[tuple[str, str], ...], *, clean: bool = False
+) -> FileSplit:
     """Return the split that reads a listed file from its start."""
     return FileSplit(
         split_id,
@@ -178,6 +180,7 @@ def split_of(file: FileStatus, split_id: str, partitions: tuple[tuple[str, str],
         etag=file.etag,
         partitions=partitions,
         mark=None if split_id == file.path else version_mark(file),
+        clean=clean or None,
     )
 
 

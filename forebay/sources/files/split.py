@@ -20,6 +20,7 @@ class FileSplit(Split):
         weight: Estimated bytes of a slice; None for the whole file.
         block: First byte and length of a slice as `_metadata` shows them; None where nothing shows them.
         mark: What the id has behind the path, where a stream has read an earlier version of the file.
+        clean: It may be deleted or archived once it is read: `cleanSource` was on when it was begun. None = no.
     """
 
     size: int
@@ -29,6 +30,7 @@ class FileSplit(Split):
     weight: int | None = None
     block: tuple[int, int] | None = None
     mark: str | None = None
+    clean: bool | None = None
 
     @property
     def path(self) -> str:

@@ -58,6 +58,7 @@ class FileStreamEnumerator(FileEnumerator):
         self._row_groups: dict[str, RowGroups] = {}
         self._waiting: dict[str, FileSplit] = {}
         self._given_up: frozenset[str] = frozenset()
+        self._cleans = source.clean_source != "off"
 
     def restore_state(self, state: Json) -> None:
         """Go on from the horizon of the last run."""
@@ -128,9 +129,9 @@ class FileStreamEnumerator(FileEnumerator):
         return self._given_up.issuperset(split.id for split in splits)
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Delete or archive what was read to its end, if the user wants it."""
-        if self._source.clean_source != "off":  # after a restart these may be very many
-            self._cleaner.clean([split for split in splits if isinstance(split, FileSplit)])
+        """Delete or archive what was read to its end, if the user wants it, and wanted it when the file was begun."""
+        if self._cleans:  # after a restart these may be very many
+            self._cleaner.clean([split for split in splits if isinstance(split, FileSplit) and split.clean])
 
     def _new(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the files that were not begun, in order. Those that waited already are not made anew."""
@@ -142,7 +143,7 @@ class FileStreamEnumerator(FileEnumerator):
                 continue
             split = before.get(split_id)
             if split is None or not _still(split, file) or len(split.partitions) != len(names):
-                split = split_of(file, split_id, tuple(zip(names, texts, strict=True)))
+                split = split_of(file, split_id, tuple(zip(names, texts, strict=True)), clean=self._cleans)
             self._waiting[split_id] = split
         splits = sorted(self._waiting.values(), key=_age, reverse=self._source.latest_first)
         return self._seen.once_each(splits)

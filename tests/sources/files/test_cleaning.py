@@ -53,6 +53,19 @@ def test_a_file_that_changed_after_it_was_read_is_not_cleaned(put: Put, stream: 
     assert path.read_text() == "newer\n"
 
 
+def test_what_was_read_before_it_was_asked_for_stays(put: Put, stream: Begin) -> None:
+    old = put("old.txt")
+    query = stream()
+    query.trigger()
+    query.restart(clean_source="delete")
+    new = put("new.txt")
+    query.trigger()
+    query.restart()
+    query.plan()
+    assert old.exists()
+    assert not new.exists()
+
+
 def test_a_clean_up_that_fails_is_a_warning(
     put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
