@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ _LOCAL: Final = ("file", "local")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
 _FILE = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_ABANDONED: Final = 3600.0  # seconds after which a file still being written is that of a process that was killed
 
 
 class StateStore(Protocol):
@@ -100,7 +102,7 @@ def open_state_store(location: str, options: StorageOptions = NO_OPTIONS) -> Sta
         ConfigurationError: No such store can keep state, boto3 is not installed, or an option is unknown.
     """
     scheme = scheme_of(location)
-    if not location or "\x00" in location:
+    if not location.strip() or "\x00" in location:
         raise ConfigurationError(f"not a directory: {location!r}", option=OPTION, advice="give a path or an s3:// URL")
     if scheme in _S3:
         from forebay.storage.s3_state_store import S3StateStore
@@ -172,6 +174,7 @@ class LocalStateStore:
             directories.update(parent for parent in path.parents if self._root in parent.parents)
         for directory in sorted(directories, key=lambda path: -len(path.parts)):
             with suppress(OSError):  # not empty, or gone already: either is as it should be
+                _sweep(directory)
                 directory.rmdir()
 
     @contextmanager
@@ -186,6 +189,12 @@ class LocalStateStore:
 
     def _error(self, cause: BaseException | None, error: ForebayError) -> ForebayError:
         error.option = OPTION
+        if isinstance(cause, OSError) and cause.errno == errno.ENOTDIR:
+            return ConfigurationError(
+                f"{self.location!r} is no directory, or lies below something that is none",
+                option=OPTION,
+                advice="give a directory, which is made if it is not there",
+            )
         if not isinstance(cause, OSError) or cause.errno not in _FULL:
             return error
         return RetriableError(
@@ -194,3 +203,11 @@ class LocalStateStore:
             advice="make room there and start the query again: it goes on where it stands; to move it, copy the "
             "directory and give its new place",
         )
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what writers that were killed long ago left behind."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") and time.time() - entry.stat().st_mtime > _ABANDONED:
+                Path(entry.path).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 import pytest
 
@@ -88,3 +89,21 @@ def test_trouble_names_the_option_of_the_state(tmp_path):
     with pytest.raises(RetriableError) as caught:
         store.get("directory")
     assert caught.value.option == "stateLocation"
+
+
+def test_a_place_that_is_no_directory_is_said_to_be_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="no directory") as caught:
+        open_state_store(str(tmp_path / "file" / "below")).put_if_absent("q/a", b"")
+    assert caught.value.option == "stateLocation"
+
+
+@pytest.mark.parametrize(("age", "left"), [(7200, []), (10, [".b.tmp"])])
+def test_what_a_killed_writer_left_goes_with_the_rest(tmp_path, age, left):
+    store = open_state_store(str(tmp_path))
+    store.put_if_absent("q/claims/1/a", b"")
+    tmp = tmp_path / "q" / "claims" / "1" / ".b.tmp"
+    tmp.write_text("half")
+    os.utime(tmp, (time.time() - age,) * 2)
+    store.delete(["q/claims/1/a"])
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -112,8 +113,9 @@ class AgreedSplits:
     def close(self) -> None:
         """Stop looking."""
         probes, self._probes = self._probes, []
-        for one in probes:
-            one.close()
+        with ExitStack() as stack:
+            for one in probes:
+                stack.callback(one.close)
 
     def _look(self, splits: Mapping[str, Split], *, fresh: bool, busy: bool) -> None:
         """Ask the splits that are due, and take in the answers that have come."""
