@@ -88,6 +88,7 @@ class Encoder:
     Batch = Batch
     LOG_APPEND, TRANSACTIONAL, CONTROL = LOG_APPEND, TRANSACTIONAL, CONTROL
     codecs = tuple(CODECS)
+    packers = CODECS
     varint = staticmethod(varint)
     record = staticmethod(record)
     mark = staticmethod(mark)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka.records import arrays
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.decoding import Decoded, record_schema
 from forebay.sources.kafka.records.parsing import MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
 from forebay.sources.kafka.records.raw import RawFetch
@@ -26,9 +27,20 @@ T0 = 1_700_000_000_000
 class Strict(ColumnarDecoder):
     """Does not give up: the columnar way itself must have read it."""
 
-    def _group(self, group, fetch):
-        old = any(body.header.magic < 2 for body in group)
-        return self._columns(group, fetch) if group and not old else super()._group(group, fetch)
+    def _group(self, bodies, after, fetch):
+        if not bodies or any(body.header.magic < 2 for body in bodies):
+            yield from super()._group(bodies, after, fetch)
+        else:
+            yield Decoded(self._columns(bodies, fetch), after)
+
+
+def listed(batch):
+    """The rows; a damaged time may be beyond those that Python knows."""
+    try:
+        return batch.to_pylist()
+    except OverflowError:
+        at = batch.schema.names.index("timestamp")
+        return batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64())).to_pylist()
 
 
 def outcome(decoder, fetch):
@@ -37,7 +49,7 @@ def outcome(decoder, fetch):
         parts = list(decoder.decode(fetch))
     except DataError as error:
         return str(error)
-    rows = [row for part in parts if part.batch is not None for row in part.batch.to_pylist()]
+    rows = [row for part in parts if part.batch is not None for row in listed(part.batch)]
     assert all(part.batch is None or part.batch.num_rows for part in parts)
     for part in parts:
         if part.batch is not None:
@@ -156,13 +168,26 @@ def test_aborted_transactions_and_marks_are_left_out_when_committed_ones_are_rea
 
 def test_a_wrong_checksum_names_the_place_and_can_be_overlooked(wire):
     data = wire.join(wire.Batch([plain(0)], 7), wire.Batch([plain(0)], 8, crc=1))
-    for decoder in (ColumnarDecoder(FULL, group_bytes=1), PlainDecoder(FULL, group_bytes=1)):
+    for decoder in (ColumnarDecoder(FULL), PlainDecoder(FULL)):
         parts = decoder.decode(RawFetch("orders", 3, data, 7))
         assert next(parts).next_offset == 8
         with pytest.raises(DataError, match="topic orders, partition 3, offset 8: the checksum") as caught:
             next(parts)
         assert caught.value.position == "8"
     assert offsets(both(data, 7, check_crcs=False)) == [7, 8]
+
+
+@pytest.mark.parametrize("damage", [{"body": b"\x0c\0\0\0\x03\x01\0"}, {"attributes": 5}])
+def test_what_is_before_a_damaged_batch_is_read_and_the_first_damage_told(wire, damage):
+    batches = [wire.Batch([plain(0), plain(1)]), wire.Batch([plain(0)], 2, **damage), wire.Batch([], 3, crc=1)]
+    for decoder in (ColumnarDecoder(FULL), PlainDecoder(FULL)):
+        parts = decoder.decode(RawFetch("orders", 3, wire.join(*batches), 1))
+        first = next(parts)
+        assert first.batch is not None
+        assert (first.batch.column("offset").to_pylist(), first.next_offset) == ([1], 2)
+        with pytest.raises(DataError, match="offset 2: ") as caught:
+            next(parts)
+        assert caught.value.position == "2"
 
 
 @pytest.mark.parametrize(
@@ -267,6 +292,22 @@ def test_old_formats_are_read(magic, codec):
     spoilt = bytearray(data)
     spoilt[-1] ^= 1
     assert "offset" in both(memoryview(spoilt))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "xerial", "lz4"])
+def test_old_compressed_messages_need_no_package_but_ours(wire, codec):
+    builder = MemoryRecordsBuilder(magic=1, compression_type=0, batch_size=10_000, offset=0)
+    for number in range(3):
+        builder.append(timestamp=T0 + number, key=b"k%d" % number, value=b"v" * number)
+    builder.close()
+    number, pack = wire.packers[codec]
+    inner = pack(bytes(builder.buffer()))
+    covered = struct.pack(">bbqii", 1, number, T0, -1, len(inner)) + inner
+    data = struct.pack(">qiI", 12, len(covered) + 4, zlib.crc32(covered)) + covered
+    rows, after = both(memoryview(data), 11)
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == [(11, b"k1", b"v"), (12, b"k2", b"vv")]
+    assert after == 13
+    assert "is damaged" in both(memoryview(data[:30] + bytes(len(data) - 30)), check_crcs=False)
 
 
 blobs = st.one_of(st.none(), st.binary(max_size=40), st.integers(0, 20_000).map(lambda size: b"z" * size))

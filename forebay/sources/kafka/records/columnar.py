@@ -41,33 +41,26 @@ class ColumnarDecoder:
         self._schema = schema
         self._wanted = frozenset(schema.names)
         self._check = check_crcs
-        self._most = group_bytes
+        self._least = group_bytes
         self._plain = PlainDecoder(schema, check_crcs=check_crcs, group_bytes=group_bytes)
         self._constants = arrays.Constants()
 
     def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a fetch, part by part; see `RecordDecoder`."""
-        selection = Selection(fetch, check_crcs=self._check)
-        group: list[Body] = []
-        size, told = 0, fetch.start
-        for body in selection.bodies():
-            group.append(body)
-            size += body.end - body.begin
-            if size >= self._most:
-                told = selection.next_offset
-                yield Decoded(self._group(group, fetch), told)
-                group, size = [], 0
-        if group or selection.next_offset != told:
-            yield Decoded(self._group(group, fetch), selection.next_offset)
+        told = fetch.start
+        for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
+            for part in self._group(bodies, after, fetch):
+                if part.batch is not None or part.next_offset != told:
+                    told = part.next_offset
+                    yield part
 
-    def _group(self, group: Sequence[Body], fetch: RawFetch) -> pa.RecordBatch | None:
-        if not group:
-            return None
+    def _group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
         try:
-            return self._columns(group, fetch)
+            batch = self._columns(bodies, fetch) if bodies else None
         except (MalformedError, IndexError, pa.ArrowInvalid):
-            rows = [row for body in group for row in self._plain.rows(body, fetch)]
-            return self._plain.table(rows, fetch) if rows else None
+            yield from self._plain.group(bodies, after, fetch)
+        else:
+            yield Decoded(batch, after)
 
     def _columns(self, group: Sequence[Body], fetch: RawFetch) -> pa.RecordBatch | None:
         source, begins = _joined(group)
@@ -84,13 +77,12 @@ class ColumnarDecoder:
             raise MalformedError("an offset outside the batch")
         offsets += np.repeat(np.array([header.base for header in headers], np.int64), counts)
         of = np.repeat(np.arange(len(group)), counts)
-        part = _range(offsets, fetch)
-        taken = _Taken(source, at[part], stops[part], offsets[part], stamps[part], of[part])
-        if not len(taken.offsets):
-            return None
-        columns = self._fields(taken)
-        columns |= self._facts(taken, group, fetch)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        taken = _Taken(source, at, stops, offsets, stamps, of)
+        # All of it: what is damaged is damage wherever it lies, and only the first and the last batch can be outside.
+        columns = self._fields(taken) | self._facts(taken, group, fetch)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        batch = _in_range(batch, offsets, fetch)
+        return batch if batch.num_rows else None
 
     def _fields(self, taken: _Taken) -> dict[str, pa.Array]:
         """Return the columns that lie in the bytes, as far as they are wanted."""
@@ -137,7 +129,7 @@ class ColumnarDecoder:
 
 
 class _Taken:
-    """The records of a group that are in the wanted range; each array has an entry for each.
+    """The records of a group; each array has an entry for each.
 
     Args:
         source: The bytes.
@@ -172,14 +164,16 @@ def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
     return Bytes(data), begins
 
 
-def _range(offsets: Ints, fetch: RawFetch) -> slice | npt.NDArray[np.bool_]:
-    """Return which offsets are wanted: nearly always a slice, since they ascend."""
-    low = offsets[0] if len(offsets) else fetch.start
+def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.RecordBatch:
+    """Return the wanted rows: nearly always a slice, since offsets ascend."""
     if (offsets[1:] > offsets[:-1]).all():
+        low = int(np.searchsorted(offsets, fetch.start))
         high = len(offsets) if fetch.end is None else int(np.searchsorted(offsets, fetch.end))
-        return slice(0 if low >= fetch.start else int(np.searchsorted(offsets, fetch.start)), high)
+        return batch.slice(low, max(0, high - low))
     wanted = offsets >= fetch.start
-    return wanted if fetch.end is None else wanted & (offsets < fetch.end)
+    if fetch.end is not None:
+        wanted &= offsets < fetch.end
+    return batch.filter(pa.array(wanted.tolist(), pa.bool_()))
 
 
 def _times(taken: _Taken, group: Sequence[Body]) -> Ints:

@@ -73,6 +73,5 @@ class RecordDecoder(Protocol):
         that what was compacted away or belongs to the broker is passed over.
 
         Raises:
-            DataError: Damaged bytes; the text names topic, partition and offset. Parts before them have been yielded.
-            ConfigurationError: An old message in a compression there is no package for.
+            DataError: Damaged bytes; the text names topic, partition and offset. What is before them has been yielded.
         """

@@ -3,15 +3,33 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
-from kafka.errors import UnsupportedCodecError
 from kafka.record.legacy_records import LegacyRecordBatch
 
-from forebay.errors import ConfigurationError, ForebayError
+from forebay.errors import ForebayError
+from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.parsing import Record
 from forebay.sources.kafka.records.raw import Body
 from forebay.sources.kafka.records.wire import Place
+
+_LENGTH = struct.Struct(">i")
+
+
+class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no types
+    """Decompresses as forebay does elsewhere, without the packages that kafka-python would need."""
+
+    __slots__ = ()
+
+    def _decompress(self, key_offset: int) -> memoryview:
+        (key,) = _LENGTH.unpack_from(self._buffer, key_offset)
+        at = key_offset + _LENGTH.size + max(key, 0)
+        (size,) = _LENGTH.unpack_from(self._buffer, at)
+        at += _LENGTH.size
+        if size < 0 or at + size > len(self._buffer):
+            raise ValueError(f"a compressed message of {size} bytes")
+        return decompress(self.compression_type, self._buffer[at : at + size])
 
 
 def records(body: Body, place: Place, *, check_crcs: bool) -> Iterator[Record]:
@@ -19,25 +37,18 @@ def records(body: Body, place: Place, *, check_crcs: bool) -> Iterator[Record]:
 
     Raises:
         DataError: A damaged message.
-        ConfigurationError: It is compressed, and the package that kafka-python needs for it is not installed.
     """
     offset = body.header.base
     try:
-        batch = LegacyRecordBatch(body.data, body.header.magic)
+        batch = _Message(body.data, body.header.magic)
         right = not check_crcs or batch.validate_crc()
         for record in batch if right else ():
             stamped = record.timestamp is not None
             kind = record.timestamp_type if record.timestamp_type is not None else -1
             yield Record(record.offset, record.timestamp if stamped else -1, kind, record.key, record.value)
-    except UnsupportedCodecError as error:
-        raise ConfigurationError(
-            f"topic {place.topic}, partition {place.partition}, offset {offset}: an old message that is compressed: "
-            f"{error}",
-            advice="pip install lz4 python-snappy, which kafka-python reads such messages with",
-        ) from error
     except ForebayError:
         raise
-    except Exception as error:  # each codec has errors of its own
+    except Exception as error:
         raise place.damage(f"a message of format {body.header.magic} is damaged: {error!r}", offset) from error
     if not right:
         raise place.damage("the checksum of the message is wrong", offset)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from forebay.errors import DataError
 from forebay.sources.kafka.records import legacy, parsing
 from forebay.sources.kafka.records.decoding import GROUP_BYTES, Decoded
 from forebay.sources.kafka.records.parsing import Record
@@ -28,22 +29,37 @@ class PlainDecoder:
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
         self._schema = schema
         self._check = check_crcs
-        self._most = group_bytes
+        self._least = group_bytes
 
     def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a fetch, part by part; see `RecordDecoder`."""
-        selection = Selection(fetch, check_crcs=self._check)
+        told = fetch.start
+        for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
+            for part in self.group(bodies, after, fetch):
+                if part.batch is not None or part.next_offset != told:
+                    told = part.next_offset
+                    yield part
+
+    def group(self, bodies: Iterable[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode some batches.
+
+        Args:
+            bodies: The batches.
+            after: The next offset after them.
+            fetch: Where they are from.
+
+        Raises:
+            DataError: Damaged records, after the batches before theirs have been yielded.
+        """
         rows: list[Record] = []
-        size, told = 0, fetch.start
-        for body in selection.bodies():
-            rows += self.rows(body, fetch)
-            size += body.end - body.begin
-            if size >= self._most:
-                told = selection.next_offset
-                yield Decoded(self.table(rows, fetch) if rows else None, told)
-                rows, size = [], 0
-        if rows or selection.next_offset != told:
-            yield Decoded(self.table(rows, fetch) if rows else None, selection.next_offset)
+        for body in bodies:
+            try:
+                rows += self.rows(body, fetch)
+            except DataError:
+                if rows:
+                    yield Decoded(self.table(rows, fetch), max(fetch.start, body.header.base))
+                raise
+        yield Decoded(self.table(rows, fetch) if rows else None, after)
 
     def rows(self, body: Body, fetch: RawFetch) -> list[Record]:
         """Return the wanted records of one batch.

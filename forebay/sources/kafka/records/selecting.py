@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import crc32c
 
+from forebay.errors import DataError
 from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.parsing import records
 from forebay.sources.kafka.records.raw import Body, RawFetch
@@ -52,6 +53,36 @@ class Selection:
                 yield body
             if fetch.end is not None and self.next_offset >= fetch.end:
                 return
+
+    def groups(self, least: int) -> Iterator[tuple[list[Body], int]]:
+        """Yield the same batches in groups of so many decompressed bytes, each with `next_offset` after it.
+
+        The last group may be empty, if only batches without records to read follow.
+
+        Raises:
+            DataError: As `bodies` does, after the batches before the damaged one have been yielded.
+        """
+        bodies, told = self.bodies(), self.next_offset
+        group: list[Body] = []
+        size, damage = 0, None
+        while True:
+            try:
+                body = next(bodies, None)
+            except DataError as error:
+                damage = error
+                break
+            if body is None:
+                break
+            group.append(body)
+            size += body.end - body.begin
+            if size >= least:
+                told = self.next_offset
+                yield group, told
+                group, size = [], 0
+        if group or self.next_offset != told:
+            yield group, self.next_offset
+        if damage is not None:
+            raise damage
 
     def _pass(self, offset: int) -> None:
         if self._fetch.end is not None:
