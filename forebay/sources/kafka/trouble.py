@@ -74,13 +74,22 @@ def _look(server: str, options: ClientOptions) -> str:
             context = options.tls.context() if options.tls is not None else _any_certificate()
             try:
                 with context.wrap_socket(plain, server_hostname=host.strip("[]")):
-                    return "TLS works, but no answer came" if options.tls else "it wants TLS (kafka.security.protocol)"
+                    return (
+                        f"TLS works, but {_no_answer(options)}"
+                        if options.tls
+                        else "it wants TLS (kafka.security.protocol)"
+                    )
             except (ssl.SSLError, OSError) as error:
-                return f"TLS failed: {error}" if options.tls else "it is there, but gave no answer as Kafka does"
+                return f"TLS failed: {error}" if options.tls else f"it is there, but {_no_answer(options)}"
     except ForebayError as error:
         return error.message
     except (OSError, ValueError) as error:
         return str(getattr(error, "strerror", None) or error)
+
+
+def _no_answer(options: ClientOptions) -> str:
+    mechanism = options.settings.get("sasl_mechanism")
+    return f"no login by {mechanism} came about" if mechanism else "gave no answer as Kafka does"
 
 
 def _any_certificate() -> ssl.SSLContext:
