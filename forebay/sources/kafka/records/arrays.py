@@ -37,7 +37,9 @@ def binary(
     views[:, 0] = lengths
     views[:, 3] = at
     short = np.flatnonzero((lengths <= _INLINE) & (lengths > 0))
-    if short.size:
+    if short.size == rows:
+        views[:, 1:] = _inline(source, at, lengths)
+    elif short.size:
         views[short, 1:] = _inline(source, at[short], lengths[short])
     validity = bitmap(~nulls) if nulls.any() else None
     buffers = [validity, _buffer(views), pa.py_buffer(source.data)]
