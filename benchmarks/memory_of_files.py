@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import Offset, Planned, Whole, canonical
-from forebay.framework.microbatch.stored_book import StoredBook
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
+from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.looking.tables import text_table
 from forebay.sources.files import FileSource

@@ -12,10 +12,10 @@ from html import escape
 from typing import Any, Final, Self, cast
 
 from forebay.errors import ConfigurationError, ForebayError
-from forebay.framework.microbatch.book import Book, InlineBook
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.offset import BEFORE_FIRST, Agreed, Planned, Whole
-from forebay.framework.microbatch.stored_book import StoredBook
+from forebay.framework.microbatch.offsets.book import Book, InlineBook
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Planned, Whole
+from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split

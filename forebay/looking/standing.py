@@ -12,7 +12,7 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from forebay.framework.microbatch.offset import Agreed, Whole
+from forebay.framework.microbatch.offsets.offset import Agreed, Whole
 
 _WIDTH: Final = 24
 _SPLITS: Final = 5

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.task import ReadTask, run_task
+from forebay.framework.microbatch.tasks.task import ReadTask, run_task
 from forebay.framework.source import Source
 from forebay.options import hide_options
 from forebay.spark.conform import Conformer

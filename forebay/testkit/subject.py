@@ -16,7 +16,7 @@ from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.planning import PlanningContext
+from forebay.framework.microbatch.supply.planning import PlanningContext
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source

@@ -14,7 +14,7 @@ from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.task import run_task
+from forebay.framework.microbatch.tasks.task import run_task
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

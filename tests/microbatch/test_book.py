@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.book import InlineBook
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import Offset, Planned, Whole, canonical
-from forebay.framework.microbatch.segments import decode, encode, outdated
-from forebay.framework.microbatch.stored_book import KEPT, StoredBook
+from forebay.framework.microbatch.offsets.book import InlineBook
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
+from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
+from forebay.framework.microbatch.offsets.stored_book import KEPT, StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

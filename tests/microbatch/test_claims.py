@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch import agreed, opening
+from forebay.framework.microbatch import opening
+from forebay.framework.microbatch.agreement import agreed
+from forebay.framework.microbatch.agreement.chunks import AgreedRead
+from forebay.framework.microbatch.agreement.claims import Chain, Claim, Claiming, Share, begun_of
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.chunks import AgreedRead
-from forebay.framework.microbatch.claims import Chain, Claim, Claiming, Share, begun_of
 from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.task import ReadTask, run_task
-from forebay.framework.microbatch.task_context import Delivered
+from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.rows import Batch
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource

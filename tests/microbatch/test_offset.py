@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.book import InlineBook
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import (
+from forebay.framework.microbatch.offsets.book import InlineBook
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import (
     BEFORE_FIRST,
     Agreed,
     Offset,

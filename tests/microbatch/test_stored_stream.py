@@ -8,8 +8,8 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.offset import canonical
-from forebay.framework.microbatch.state import default_location, state_store
+from forebay.framework.microbatch.offsets.offset import canonical
+from forebay.framework.microbatch.offsets.state import default_location, state_store
 from forebay.framework.split import Split
 from forebay.storage.state_store import LocalStateStore
 

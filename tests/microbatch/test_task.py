@@ -15,7 +15,7 @@ from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.cached import LeasePool
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.task import ReadTask, run_task
+from forebay.framework.microbatch.tasks.task import ReadTask, run_task
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource

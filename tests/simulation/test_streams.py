@@ -12,14 +12,14 @@ import sys
 
 import pytest
 
-from forebay.framework.microbatch import admission
-from forebay.framework.microbatch.admission import Admission
-from forebay.framework.microbatch.book import InlineBook
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import BEFORE_FIRST, Planned
-from forebay.framework.microbatch.reach import Reach
+from forebay.framework.microbatch.offsets.book import InlineBook
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Planned
+from forebay.framework.microbatch.portions import admission
+from forebay.framework.microbatch.portions.admission import Admission
+from forebay.framework.microbatch.portions.reach import Reach
 from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.framework.microbatch.supply import DiscoverySupply
+from forebay.framework.microbatch.supply.supply import DiscoverySupply
 from forebay.testkit.simulator import simulate_stream
 from forebay.testkit.simulator.__main__ import main
 

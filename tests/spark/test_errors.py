@@ -23,7 +23,7 @@ from forebay.errors import (
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local import run
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.task import ReadTask, run_task
+from forebay.framework.microbatch.tasks.task import ReadTask, run_task
 from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split

@@ -20,9 +20,9 @@ import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import Offset, Planned, Whole
-from forebay.framework.microbatch.stored_book import StoredBook
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
+from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay.errors import ConfigurationError
-from forebay.framework.microbatch.book import Book
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned
-from forebay.framework.microbatch.supply import Supply
+from forebay.framework.microbatch.offsets.book import Book
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned
+from forebay.framework.microbatch.supply.supply import Supply
 from forebay.framework.source import Source
 from forebay.framework.split import Json
 

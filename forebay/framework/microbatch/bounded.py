@@ -12,8 +12,8 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.planning import PlanningContext, repeated_id
-from forebay.framework.microbatch.tasking import spread
+from forebay.framework.microbatch.portions.tasking import spread
+from forebay.framework.microbatch.supply.planning import PlanningContext, repeated_id
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise

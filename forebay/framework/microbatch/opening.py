@@ -12,14 +12,14 @@ from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.adopting import AdoptingBook
-from forebay.framework.microbatch.assigned import AssignedContext, AssignedSupply
-from forebay.framework.microbatch.book import Book, InlineBook
 from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.offsets.book import Book, InlineBook
+from forebay.framework.microbatch.offsets.state import state_store
+from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.microbatch.pinned import Pinned
-from forebay.framework.microbatch.state import state_store
-from forebay.framework.microbatch.stored_book import StoredBook
 from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.framework.microbatch.supply import DiscoverySupply, Supply
+from forebay.framework.microbatch.supply.assigned import AssignedContext, AssignedSupply
+from forebay.framework.microbatch.supply.supply import DiscoverySupply, Supply
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset
 from forebay.framework.source import Source
 from forebay.options import changed_on_restart, class_options, format_options
 

@@ -15,8 +15,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from forebay.framework.microbatch.offset import Agreed, Planned, To, Whole
-from forebay.framework.microbatch.supply import Supply
+from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
+from forebay.framework.microbatch.supply.supply import Supply
 from forebay.framework.split import Json
 
 WORST: Final = 20

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.admission import Admission, Limits
 from forebay.framework.microbatch.adopting import unfinished_replay
-from forebay.framework.microbatch.agreed import AgreedSplits
-from forebay.framework.microbatch.book import Book
+from forebay.framework.microbatch.agreement.agreed import AgreedSplits
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.done import DoneSplits, Ended
-from forebay.framework.microbatch.offset import (
+from forebay.framework.microbatch.offsets.book import Book
+from forebay.framework.microbatch.offsets.done import DoneSplits, Ended
+from forebay.framework.microbatch.offsets.offset import (
     BEFORE_FIRST,
     Agreed,
     Offset,
@@ -32,11 +31,12 @@ from forebay.framework.microbatch.offset import (
     dump_offset,
 )
 from forebay.framework.microbatch.pinned import Pinned
-from forebay.framework.microbatch.reach import Known, Reach, planned_to, unknown_end
+from forebay.framework.microbatch.portions.admission import Admission, Limits
+from forebay.framework.microbatch.portions.reach import Known, Reach, planned_to, unknown_end
+from forebay.framework.microbatch.portions.tasking import spread
 from forebay.framework.microbatch.reports import Report
-from forebay.framework.microbatch.supply import Supply
-from forebay.framework.microbatch.task import ReadTask
-from forebay.framework.microbatch.tasking import spread
+from forebay.framework.microbatch.supply.supply import Supply
+from forebay.framework.microbatch.tasks.task import ReadTask
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split

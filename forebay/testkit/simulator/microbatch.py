@@ -17,8 +17,8 @@ from typing import Any
 
 from forebay.errors import RetriableError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.book import InlineBook
-from forebay.framework.microbatch.offset import Offset, Planned, Whole
+from forebay.framework.microbatch.offsets.book import InlineBook
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.options import ByteSize, Duration

@@ -16,7 +16,7 @@ from forebay.clock import ManualClock
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.framework.microbatch.task import run_task
+from forebay.framework.microbatch.tasks.task import run_task
 from forebay.framework.runtime import ThreadRuntime
 from forebay.sources.files import FileSource
 

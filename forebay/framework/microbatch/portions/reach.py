@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.offset import Agreed, Planned, To, Whole
+from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 

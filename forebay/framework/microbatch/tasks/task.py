@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from forebay.errors import ConfigurationError
 from forebay.framework.connector_errors import explained
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.agreeing import read_agreed
-from forebay.framework.microbatch.claims import Claiming
-from forebay.framework.microbatch.task_context import Delivered, Output, TaskContext, close_reader
+from forebay.framework.microbatch.agreement.agreeing import read_agreed
+from forebay.framework.microbatch.agreement.claims import Claiming
+from forebay.framework.microbatch.tasks.task_context import Delivered, Output, TaskContext, close_reader
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.runtime import Runtime, ThreadRuntime

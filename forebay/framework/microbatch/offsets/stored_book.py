@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError
-from forebay.framework.microbatch.book import Book, checked_done, expanded
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.compact import compact, length
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import Offset, damaged, dump_offset, load_offset
-from forebay.framework.microbatch.segments import Link, Segment, decode, digest_of, encode, outdated
+from forebay.framework.microbatch.offsets.book import Book, checked_done, expanded
+from forebay.framework.microbatch.offsets.compact import compact, length
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import Offset, damaged, dump_offset, load_offset
+from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, outdated
 from forebay.framework.source import Source
 from forebay.framework.split import Json
 from forebay.storage.state_store import OPTION, StateStore

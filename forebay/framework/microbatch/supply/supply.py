@@ -12,7 +12,7 @@ from forebay.framework.backoff import backoff
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.planning import repeated_id
+from forebay.framework.microbatch.supply.planning import repeated_id
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split, normalise

@@ -9,12 +9,12 @@ from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.agreement.chunks import AgreedRead
+from forebay.framework.microbatch.agreement.claims import Chain, Claiming, begun_of
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.chunks import AgreedRead
-from forebay.framework.microbatch.claims import Chain, Claiming, begun_of
-from forebay.framework.microbatch.open_read import Bell, OpenRead
-from forebay.framework.microbatch.state import state_store
-from forebay.framework.microbatch.task_context import Delivered
+from forebay.framework.microbatch.offsets.state import state_store
+from forebay.framework.microbatch.tasks.open_read import Bell, OpenRead
+from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.packing import chosen, count_partitions, cut, pack
+from forebay.framework.microbatch.portions.packing import chosen, count_partitions, cut, pack
 from forebay.framework.split import Split
 
 

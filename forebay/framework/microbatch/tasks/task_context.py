@@ -14,7 +14,7 @@ from forebay.framework.cached import Loans
 from forebay.framework.connector_errors import explained
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.planning import event_refused
+from forebay.framework.microbatch.supply.planning import event_refused
 from forebay.framework.reader import SourceReader, SourceReaderContext
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from forebay.framework.connector_errors import explained
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.task_context import Delivered, Output, TaskContext, close_reader
+from forebay.framework.microbatch.tasks.task_context import Delivered, Output, TaskContext, close_reader
 from forebay.framework.reader import InputStatus
 from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.runtime import Runtime

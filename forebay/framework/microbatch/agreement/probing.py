@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.open_read import Bell, OpenRead
+from forebay.framework.microbatch.tasks.open_read import Bell, OpenRead
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

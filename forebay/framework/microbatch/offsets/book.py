@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError
-from forebay.framework.microbatch.compact import compact, expand, length
-from forebay.framework.microbatch.done import DoneSplits
-from forebay.framework.microbatch.offset import (
+from forebay.framework.microbatch.offsets.compact import compact, expand, length
+from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.offset import (
     Offset,
     Planned,
     canonical,

@@ -12,12 +12,12 @@ from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.agreement.claims import Chain, Claiming, Share, begun_of, claims_of
+from forebay.framework.microbatch.agreement.probing import Probe
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.claims import Chain, Claiming, Share, begun_of, claims_of
-from forebay.framework.microbatch.offset import Agreed, Offset, Planned
-from forebay.framework.microbatch.probing import Probe
-from forebay.framework.microbatch.state import state_store
+from forebay.framework.microbatch.offsets.offset import Agreed, Offset, Planned
+from forebay.framework.microbatch.offsets.state import state_store
+from forebay.framework.microbatch.portions.admission import Limits
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

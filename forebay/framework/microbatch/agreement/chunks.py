@@ -11,8 +11,8 @@ from typing import Final, Protocol
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.claims import Chain, Claim, Share
-from forebay.framework.microbatch.task_context import Delivered
+from forebay.framework.microbatch.agreement.claims import Chain, Claim, Share
+from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.options import ByteSize

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.offset import Agreed, Planned, Whole
+from forebay.framework.microbatch.offsets.offset import Agreed, Planned, Whole
 from forebay.framework.split import Split, normalise
 
 
