@@ -89,7 +89,11 @@ def _look(server: str, options: ClientOptions) -> str:
 
 def _no_answer(options: ClientOptions) -> str:
     mechanism = options.settings.get("sasl_mechanism")
-    return f"no login by {mechanism} came about" if mechanism else "gave no answer as Kafka does"
+    return (
+        f"no login by {mechanism} came about: wrong password or mechanism?"
+        if mechanism
+        else "gave no answer as Kafka does"
+    )
 
 
 def _any_certificate() -> ssl.SSLContext:
