@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 
 import pytest
@@ -277,11 +276,7 @@ def test_a_broker_that_is_not_there_is_named_with_what_its_port_says(look, monke
     assert caught.value.option == "kafka.bootstrap.servers"
 
 
-# kafka-python leaves the socket of a failed handshake to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_tls_against_plaintext_is_told(kafka, look, monkeypatch):
     monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 500)
     with pytest.raises(RetriableError, match="TLS failed"):
         look(subscribe="t", kafka__security__protocol="SSL").discover({}, True)
-    gc.collect()

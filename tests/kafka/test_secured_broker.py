@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 from collections.abc import Iterator
 
@@ -13,12 +12,6 @@ import forebay
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
-
-# kafka-python leaves the socket of a failed handshake to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
 
 
 class SecuredBroker(KafkaBroker):
@@ -69,10 +62,8 @@ def secured(stores) -> Iterator[SecuredBroker]:
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch) -> Iterator[None]:
+def _soon(monkeypatch) -> None:
     monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 2000)
-    yield
-    gc.collect()
 
 
 def read(address: str, **options: str) -> list[bytes]:
