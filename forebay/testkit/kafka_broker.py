@@ -236,7 +236,7 @@ class KafkaBroker:
                 tool = [*options, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings]
                 subprocess.run(tool, stdout=out, stderr=out, check=False, timeout=self._patience)  # noqa: S603 - our own command
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-I", str(_GUARD), *options, "kafka.Kafka", settings],
+                [sys.executable, "-I", str(_GUARD), str(self._home), *options, "kafka.Kafka", settings],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,

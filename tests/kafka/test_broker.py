@@ -22,12 +22,12 @@ import time
 from forebay.testkit.kafka_broker import KafkaBroker
 broker = KafkaBroker()
 broker.start()
-print(broker._process.pid, flush=True)
+print(broker._process.pid, broker._home, flush=True)
 time.sleep(600)
 """
 
 
-def test_what_is_written_survives_a_restart_and_a_crash():
+def test_what_is_written_survives_a_restart_and_a_crash(refusing):
     with KafkaBroker() as broker:
         address = broker.address
         broker.create_topic("kept", 2)
@@ -49,10 +49,12 @@ def test_what_is_written_survives_a_restart_and_a_crash():
 def test_the_broker_dies_with_the_process_that_started_it():
     with subprocess.Popen([sys.executable, "-c", DOOMED], stdout=subprocess.PIPE, text=True) as doomed:
         assert doomed.stdout is not None
-        below = session_of(int(doomed.stdout.readline()))
+        leader, _, home = doomed.stdout.readline().strip().partition(" ")
+        below = session_of(int(leader))
         assert len(below) >= 2  # the guard, and Java
         os.kill(doomed.pid, signal.SIGKILL)
     _gone(below)
+    assert not os.path.exists(home)
 
 
 def _gone(pids, patience=20.0):
