@@ -96,7 +96,7 @@ def read_stream(
     """Return a streaming DataFrame of a source that was made in Python. Called by users, in their own process.
 
     ```python
-    frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_rows_per_trigger=10_000)
+    frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_files_per_trigger=10)
     query = frame.writeStream.option("checkpointLocation", "…").toTable("orders")
     forebay.progress(query)
     ```
@@ -108,7 +108,7 @@ def read_stream(
         spark: The session.
         source: What to read; also a bounded one, which is read once to its end.
         schema: Read with this schema, if the source can.
-        options: Those of the host: `max_rows_per_trigger`, `state_location`, … (see `HostOptions`).
+        options: Those of the host: `max_files_per_trigger`, `state_location`, … (see `HostOptions`).
 
     Raises:
         ConfigurationError: Spark is too old, its workers cannot import forebay, the source cannot travel, or an
