@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
@@ -78,13 +79,13 @@ class Report:
         known, self._sizes = self._sizes, {}
         rest = [self._measured(there, known) for there in self._there[:_MEASURED]]
         behind = [one.left for one in rest if one.left is not None]
-        others = [there for there in self._there[_MEASURED:] if not self._is_finished(there)]
+        others = max(0, len(self._there) - _MEASURED) - self._finished_beyond(rest)
         worst = heapq.nlargest(WORST, rest, key=lambda one: one.urgency)
         report: dict[str, Json] = {
             "source": self._source,
             "n": self._n,
             "idle": not self._taken,
-            "splits": {**self._counts, "behind": len(behind) + len(others)},
+            "splits": {**self._counts, "behind": len(behind) + others},
             "behind": {} if others else _total(behind),
             "discovery": {"seconds": round(self._supply.took, 3), "retried": self._supply.retried},
             "worst": [self._detail(one) for one in worst],
@@ -93,6 +94,18 @@ class Report:
             return report
         n, taken = self._last
         return {**report, "last": {"n": n, "splits": len(taken), **_total([self._amount(part) for part in taken])}}
+
+    def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
+        """Return how many more the micro-batch reads to their end; behind those taken, nothing is looked at."""
+        missing = self._taken.keys() - {one.there.split.id for one in measured}
+        finished = 0
+        for there in islice(self._there, _MEASURED, None):
+            if not missing:
+                break
+            if there.split.id in missing:
+                missing.remove(there.split.id)
+                finished += self._is_finished(there)
+        return finished
 
     def _measured(self, there: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
         """Return what the micro-batch leaves of a split; one that waits is measured once, not in every report."""

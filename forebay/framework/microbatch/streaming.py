@@ -32,7 +32,8 @@ from forebay.framework.microbatch.offsets.offset import (
 )
 from forebay.framework.microbatch.pinned import Pinned
 from forebay.framework.microbatch.portions.admission import Admission, Limits
-from forebay.framework.microbatch.portions.reach import Known, Reach, planned_to, unknown_end
+from forebay.framework.microbatch.portions.backlog import Backlog
+from forebay.framework.microbatch.portions.reach import Known, Reach, unknown_end
 from forebay.framework.microbatch.portions.tasking import spread
 from forebay.framework.microbatch.reports import Report
 from forebay.framework.microbatch.supply.supply import Supply
@@ -84,7 +85,7 @@ class StreamPlanner:
         self._pinned = pinned
         self._parallelism = parallelism
         self._agreed = AgreedSplits.of(source, options, calls, runtime)
-        self._reach = Reach(source, agreeing=self._agreed is not None)
+        self._reach = Reach(source, agreeing=self._agreed is not None, in_order=supply.in_order)
         self._limits = Limits.of(options)
         self._admission = Admission(source.name, supply.enumerator, self._limits)
         self._at = _NOTHING  # the last micro-batch that is proven done
@@ -96,7 +97,7 @@ class StreamPlanner:
         self._replayed: int | None = None
         self._told = BEFORE_FIRST
         self._available_now = False
-        self._target: dict[str, To] | None = None
+        self._target: Mapping[str, To] | None = None
         self._nothing_until = float("-inf")
         self._planned_at = runtime.clock.monotonic()
         self._report = Report(source.name, supply)
@@ -291,21 +292,19 @@ class StreamPlanner:
         if look.horizon is not None and self._done and (look.new or self._supply.always_looks):
             self._done.forget(look.horizon)
 
-    def _there(self, *, fresh: bool) -> list[Planned]:
+    def _there(self, *, fresh: bool) -> Backlog:
         """Return every split with something to read, as far as it goes now."""
-        if self._target is None:
-            splits = [*self._open.values(), *self._waiting.values()]
+        splits = [*self._open.values(), *self._waiting.values()]
+        target = self._target
+        ends: Mapping[str, Position] = {}
+        if target is None:
             asked = [split for split in splits if split.end is None or not self._source.bounded]
             ends = self._supply.latest(asked, fresh=fresh)
-            there = [self._reach.planned(split, ends.get(split.id)) for split in splits]
-        else:
-            splits = [one for one in (*self._open.values(), *self._waiting.values()) if one.id in self._target]
-            there = [planned_to(split, self._target[split.id], bounded=self._source.bounded) for split in splits]
-        there = [planned for planned in there if self._reach.something(planned)]
-        if self._agreed is not None:
-            there = self._agreed.with_more(there, fresh=fresh, ending=self._target is not None)
-        if self._available_now and self._target is None:
-            self._target = {planned.split.id: planned.to for planned in there if planned.to is not None}
+        there = self._reach.backlog(splits, ends, target)
+        if self._agreed is not None and not self._reach.whole:
+            there = Backlog(self._agreed.with_more(there, fresh=fresh, ending=target is not None))
+        if self._available_now and target is None:
+            self._target = there.ends()
         return there
 
     def _due(self) -> float:
@@ -326,12 +325,12 @@ class StreamPlanner:
         self._nothing_until = min(until, self._due())
         return True
 
-    def _take(self, there: Sequence[Planned], *, limited: bool) -> list[Planned]:
-        taken = list(there)
+    def _take(self, there: Sequence[Planned], *, limited: bool) -> Sequence[Planned]:
+        taken = there
         if limited and self._limits and there:
             admit = self._admission.admit_in_order if self._supply.in_order else self._admission.admit
-            taken, others = self._agreed.admit(there) if self._agreed is not None else ([], there)
-            taken += self._calls.call("advance() or size()", lambda: admit(others)) if others else []
+            mine, others = ([], there) if self._agreed is None or self._reach.whole else self._agreed.admit(there)
+            taken = [*mine, *(self._calls.call("advance() or size()", lambda: admit(others)) if others else ())]
             self._reach.check_within(taken, there)
         # What goes on is in every offset anyway; only what is remembered once it ended needs room.
         room = self._book.room(taken) if self._supply.in_order else None

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
+from forebay.framework.microbatch.portions.backlog import Backlog
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 
@@ -20,12 +21,39 @@ class Reach:
     Args:
         source: Orders its positions (`order_key`).
         agreeing: An end that nobody knows can be agreed on while it is read (S14).
+        in_order: Splits are taken one after the other.
     """
 
-    def __init__(self, source: Source, *, agreeing: bool = False) -> None:
+    def __init__(self, source: Source, *, agreeing: bool = False, in_order: bool = False) -> None:
         self._source = source
+        self.whole = in_order and bool(source.bounded)
+        """Whether a split without an end, such as a file, is read to its own; then no end has to be agreed on."""
         self._agreeing = agreeing
         self._warned = False
+
+    def backlog(
+        self, splits: Iterable[Split], latest: Mapping[str, Position], target: Mapping[str, To] | None
+    ) -> Backlog:
+        """Return what there is to read of these splits; whole ones, which may be very many, are not planned yet.
+
+        Args:
+            splits: In order.
+            latest: The present ends, by id, as far as anybody knows them; not looked at where there is a target.
+            target: Where a run ends, by id, if it does; what is not in it is left to the next one.
+
+        Raises:
+            ConfigurationError: Nobody knows how far a split goes, nor can it be agreed on.
+        """
+
+        def entry(split: Split) -> Split | Planned:
+            if self.whole and split.end is None:
+                return split
+            if target is None:
+                return self.planned(split, latest.get(split.id))
+            return planned_to(split, target[split.id], bounded=bool(self._source.bounded))
+
+        entries = map(entry, splits if target is None else (split for split in splits if split.id in target))
+        return Backlog(one for one in entries if isinstance(one, Split) or self.something(one))
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
         """Return the split planned as far as it goes now.
@@ -92,9 +120,12 @@ class Reach:
         Raises:
             ContractError: An author's `advance` went too far.
         """
-        ends = {planned.split.id: planned.to for planned in there}
-        for planned in taken:
-            to, end = planned.to, ends[planned.split.id]
+        rest = {planned.split.id: planned for planned in taken}
+        for whole in there:
+            if not rest:  # what was not taken need not be looked at, and may be very much
+                return
+            planned = rest.pop(whole.split.id, whole)
+            to, end = planned.to, whole.to
             if to is None or end is None or to == end or isinstance(to, (Whole, Agreed)):
                 continue
             if not isinstance(end, (Whole, Agreed)) and self.before(end, to, planned.split):

@@ -82,7 +82,8 @@ class Supply(ABC):
     """Brings new splits and the present ends of open ones. Called on the planning thread."""
 
     in_order: bool = False
-    """Whether splits that were not begun are listed anew by every look."""
+    """Whether splits that were not begun are listed anew by every look; of a bounded source, one without an end is read
+    to its own, whatever `latest` says."""
 
     always_looks: bool = False
     """Whether it is asked also while an AvailableNow run reads what it began with: to hear what is done, without room.
