@@ -132,7 +132,7 @@ def test_inline_a_micro_batch_takes_what_fits_and_stops_before_anything_is_misse
     book = InlineBook(Files())
     query, offsets = Query(book), []
     with caplog.at_level(logging.WARNING), pytest.raises(ConfigurationError, match="cannot be remembered") as caught:
-        while True:
+        while len(query.done) < len(waiting):
             taken = waiting[len(query.done) :]
             taken = taken[: book.room([Planned(split, Whole.WHOLE) for split in taken])]
             offsets.append((query.plan(taken), set(query.done)))

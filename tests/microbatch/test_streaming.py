@@ -56,6 +56,8 @@ def test_s2_the_start_of_a_micro_batch_is_in_its_own_offset(query, two):
     run = query(two, max_rows_per_trigger=1)
     turns = run.turns(13)
     assert len(turns) == 13
+    slices = [(split_id, *slice_) for turn in turns for split_id, slice_ in turn.items()]
+    assert sorted(slices) == [("a", n, n + 1) for n in range(9)] + [("b", n, n + 1) for n in range(4)]
     cold = query(two, max_rows_per_trigger=1)
     assert cold.read(cold.start, run.log[0]) == turns[0]
     assert cold.read(run.log[2], run.log[12]) == turns[12]
@@ -70,6 +72,19 @@ def test_s2_after_a_skipped_offset_the_plan_goes_on_from_the_end(query, two):
     cold.restart()
     cold.read(run.log[2], run.log[12])
     assert cold.turns() == turns[13:]
+
+
+def test_s2_a_planner_goes_on_from_an_offset_that_it_has_not_planned(query, two):
+    """S2: what it remembers of another micro-batch is not where the next one begins."""
+    run = query(two, max_rows_per_trigger=1)
+    turns = run.turns()
+    warm = query(two, max_rows_per_trigger=1)
+    warm.log = run.log[:3]
+    warm.restart()
+    assert warm.turn() == turns[3]
+    warm.log, warm.start = run.log[:9], run.log[8]
+    assert warm.turns() == turns[9:]
+    assert warm.log == run.log
 
 
 def test_trap_1_equal_offsets_in_other_words_are_no_micro_batch(query, two):
@@ -92,6 +107,18 @@ def test_s5_tasks_are_the_same_for_every_scan_and_have_no_side_effects(query, tw
     asked = len(two.calls)
     assert cold.read(cold.start, run.log[0]) == cold.read(cold.start, run.log[0]) == {"a": (0, 10), "b": (0, 4)}
     assert two.calls[asked:] == []
+
+
+def test_s6_a_micro_batch_keeps_its_ends_whatever_comes_later(query, two):
+    """S6: a retry, another action and a replay read no row that came meanwhile."""
+    run = query(two)
+    start = run.start
+    assert run.turn() == {"a": (0, 10), "b": (0, 4)}
+    two.ends.update(a=99, b=7)
+    for again in (run, query(two)):
+        assert again.read(start, run.log[0]) == {"a": (0, 10), "b": (0, 4)}
+    run.wait()
+    assert run.turn() == {"a": (10, 99), "b": (4, 7)}
 
 
 def test_s8_many_splits_make_few_tasks(query, outside):
@@ -137,9 +164,9 @@ def test_s4_nothing_new_returns_the_start_itself(query, two):
     """S4: the very object, so that not even its text changes."""
     run = query(two)
     run.turn()
-    assert run.planner.latest(run.start) is run.start
-    run.wait()
-    assert run.planner.latest(run.start) is run.start
+    for seconds in (0.0, 0.0, 60.0, 0.01):  # looking, or from memory
+        run.wait(seconds)
+        assert run.planner.latest(run.start) is run.start
 
 
 def test_s4_options_version_and_state_alone_make_no_new_number(query, two):

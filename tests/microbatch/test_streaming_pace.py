@@ -39,11 +39,15 @@ def poll(run, seconds, rate=90):
 
 
 def test_s7_an_idle_query_asks_the_outside_seldom(query, two):
-    """S7: 90 polls a second, but one look a second where looking costs nothing."""
+    """S7: 90 polls a second, but one look a second where looking costs nothing; the others touch no split at all."""
     run = query(two)
     run.turn()
     two.calls.clear()
+    supply, looks = run.planner._supply, []
+    look = supply.look
+    supply.look = lambda *arguments, **how: looks.append(how) or look(*arguments, **how)
     assert poll(run, 60) == 0
+    assert len(looks) <= 61
     assert 55 <= two.count("discover") <= 61
     assert 55 <= two.count("latest") <= 61
     assert two.count("committed") == 1
