@@ -20,6 +20,9 @@ from forebay.options.spec import OptionSpec
 _LEAST: Final = 4
 """Characters of the shortest secret that is looked for: less would be found in every text."""
 
+_WORD: Final = 8
+"""Characters from which on letters alone are looked for: a shorter one may be any word, such as `none`."""
+
 _holders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 
 
@@ -36,8 +39,9 @@ def hide_options(instance: object) -> None:
 
 
 def redact(text: str) -> str:
-    """Return a text with `***` for every known secret of four or more characters, also as URLs and `repr` write it.
+    """Return a text with `***` for every known secret, also as URLs and `repr` write it.
 
+    Too short to be found are secrets of less than four characters, and of less than eight that are letters alone.
     Called wherever a text of a connector or its client is about to be shown; any thread.
     """
     for form in sorted({form for value in _known() for form in _forms(value)}, key=len, reverse=True):
@@ -74,6 +78,6 @@ def _secrets_in(value: object, spec: OptionSpec, *, hidden: bool) -> Iterator[st
 
 def _forms(value: str) -> Iterator[str]:
     for one in (value, value.strip()):
-        if len(one) >= _LEAST:
+        if len(one) >= (_WORD if one.isalpha() else _LEAST):
             yield from (one, quote(one, errors="replace"), quote(one, safe="", errors="replace"))
             yield from (quote_plus(one, errors="replace"), repr(one)[1:-1], json.dumps(one)[1:-1])

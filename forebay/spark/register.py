@@ -175,8 +175,9 @@ def _check_session(spark: SparkSession) -> None:
 
 def _origin(cls: object) -> Origin:
     checked = demand(cls)
-    name = default_registry.register_class(checked)
-    return PickledClass(name, pickling.dumps(checked, name))
+    payload = pickling.dumps(checked, checked.name)
+    # Known only once it can travel, or it would fail every later `register` of all that is known.
+    return PickledClass(default_registry.register_class(checked), payload)
 
 
 def _all() -> list[Origin]:

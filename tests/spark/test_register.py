@@ -151,6 +151,7 @@ def test_a_source_that_holds_what_cannot_travel_is_refused_with_the_next_step(sp
     with pytest.raises(ConfigurationError, match="cannot be sent") as caught:
         register(spark, Holding)
     assert "cached" in str(caught.value.advice)
+    assert "holding" not in register(spark)  # and it fails nothing that comes later
 
 
 def test_without_sources_everything_installed_is_registered_and_nothing_imported(spark, fresh):

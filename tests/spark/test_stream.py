@@ -220,7 +220,7 @@ def test_s17_available_now_takes_as_many_micro_batches_as_the_limit_says_while_a
 
 
 def test_once_takes_everything_in_one_micro_batch(spark, home, checkpoint):
-    frame = read_stream(spark, Journal(home=home), max_rows_per_trigger=1, min_rows_per_trigger=100)
+    frame = read_stream(spark, Journal(home=home), max_rows_per_trigger=1)
     batches = run(frame, checkpoint, once=True)
     assert batches == {0: every(a=5, b=3)}
     grow(home, a=6)
