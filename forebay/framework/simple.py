@@ -29,6 +29,14 @@ class SimpleSource(Source):
     clients with `forebay.cached`.
     """
 
+    @property
+    def positions_are_rows(self) -> bool:
+        """Whether a position is the number of the next row, as it is where `read` yields plain rows.
+
+        Say so, as a plain class attribute, and a stream can keep `maxRowsPerTrigger` and `minRowsPerTrigger`.
+        """
+        return False
+
     @abstractmethod
     def read(self, split: Split) -> Iterable[Rows | Batch]:
         """Yield the records of one split, from `split.position` up to, and not including, `split.end`.
@@ -89,6 +97,13 @@ class SimpleEnumerator(DiscoveryEnumerator):
         """Return the ends the source knows."""
         found = ((split.id, self._source.latest(split)) for split in splits)
         return {split_id: end for split_id, end in found if end is not None}
+
+    def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
+        """Return how far a number of rows reaches, where the source says that positions are rows."""
+        start = 0 if split.position is None else split.position
+        if rows is None or not self._source.positions_are_rows or not isinstance(start, int):
+            return None
+        return min(start + rows, split.end) if isinstance(split.end, int) else start + rows
 
     def _as_split(self, item: object) -> Split:
         if isinstance(item, Split):

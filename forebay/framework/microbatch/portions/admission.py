@@ -229,7 +229,8 @@ class Admission:
             source=self._source,
             split=split.id,
             option=option,
-            advice="leave it out; or, in the connector, say it in advance() and size()",
+            advice="limit something else (maxFilesPerTrigger, maxBytesPerTrigger) or nothing; or, in a connector, say "
+            "positions_are_rows = True, or how many in advance() and size()",
         )
 
 
