@@ -36,7 +36,7 @@ help: ## Print this
 	@echo "  BENCH=<names>        which of $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py)) to run"
 	@echo "  PYTEST_ARGS=<args>   for example: make test PYTEST_ARGS='tests/formats -x'"
 
-demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files of three formats with Spark, then write a connector (needs Java)
+demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files with Spark, at once and as a stream, then write a connector (needs Java)
 	@$(PY) -P examples/demo.py
 
 test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tour: a bounded backfill over files of three formats, the smallest connector, and a look without Spark.
+"""The tour: a backfill over files of three formats, the same files as a stream, the smallest connector, a look.
 
 Run it: ``make demo``, or ``python examples/demo.py``.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +61,27 @@ def revenue(orders: DataFrame, customers: DataFrame, products: DataFrame) -> Dat
     )
 
 
+def follow(spark: SparkSession, inbox: Path, checks: Path) -> None:
+    orders = (
+        spark.readStream.format("forebay_files")
+        .schema(
+            "order_id long, customer_id long, product_id int, quantity int, ordered_at timestamp, note string, "
+            "month string"
+        )
+        .option("fileFormat", "csv")
+        .option("header", True)
+        .option("maxFilesPerTrigger", 1)
+        .load(str(inbox))
+    )
+    query = (
+        orders.writeStream.foreachBatch(lambda batch, n: print(f"    micro-batch {n}: {batch.count()} orders"))
+        .option("checkpointLocation", str(checks))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
 def count_down(spark: SparkSession) -> DataFrame:
     forebay.register(spark, Countdown)
     return spark.read.format("countdown").option("start", 5).load()
@@ -98,13 +121,27 @@ def main() -> None:
         rows = result.toArrow()
     print(forebay.Peek(rows, rows.num_rows + 1))
 
-    title("2. The smallest connector, registered and read")
+    title("2. The same files as a stream: what is there, then only what is new")
+    lines_of(follow)
+    with tempfile.TemporaryDirectory() as directory:
+        inbox, checks = Path(directory) / "in", Path(directory) / "checks"
+        months = sorted(Path(DATA, "orders").iterdir())
+        for month in months[:-1]:
+            shutil.copytree(month, inbox / month.name)
+        print(f"{len(months) - 1} months are there:")
+        follow(spark, inbox, checks)
+        shutil.copytree(months[-1], inbox / months[-1].name)
+        print("another month comes, and the query is started again:")
+        follow(spark, inbox, checks)
+        print(f"\nforebay.offsets(checks)\n{forebay.offsets(str(checks))}")
+
+    title("3. The smallest connector, registered and read")
     lines_of(Countdown)
     lines_of(count_down)
     count_down(spark).show()
     spark.stop()
 
-    title("3. A look without Spark")
+    title("4. A look without Spark")
     lines_of(look)
     print(look())
 
