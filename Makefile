@@ -16,6 +16,9 @@ STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
 TYPED := forebay stubs tests $(wildcard pyspark_forebay_*.py)
+ALL_BUT_KAFKA := --ignore=tests/kafka
+# kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
+KAFKA := tests/kafka -W ignore::pytest.PytestUnraisableExceptionWarning
 PROGRAMS := $(wildcard examples/*.py benchmarks/*.py)
 
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
@@ -40,7 +43,9 @@ demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files with Spark, at on
 	@$(PY) -P examples/demo.py
 
 test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
-	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(PYTEST_ARGS)
+	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(or $(PYTEST_ARGS),$(ALL_BUT_KAFKA))
+	@# In a process of their own: Spark takes the jars of its own Kafka source only when its JVM starts.
+	@$(if $(PYTEST_ARGS),,FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(KAFKA))
 
 newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)
 	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test

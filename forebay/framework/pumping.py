@@ -135,8 +135,6 @@ class Pump:
             try:
                 item = next(self._rows)
             except StopIteration:
-                if self.split.end is not None and not self._source.bounded:
-                    packer.check_complete()
                 return False
             with self._lock:
                 first = packer.due_in() is None

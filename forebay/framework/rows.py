@@ -117,24 +117,6 @@ class RowPacker:
         full = self._count >= self._max_rows or self._bytes >= self._max_bytes or self.at_end
         return self.take() if full else None
 
-    def check_complete(self) -> None:
-        """Refuse plain rows that stop short of the end the read was given: the next read would begin behind the gap.
-
-        Called once the generator has returned, where somebody else goes on from that end.
-
-        Raises:
-            ContractError: So it is. Positions of an author's own may leave gaps, and are not looked at.
-        """
-        end = self._split.end
-        if self._counting and isinstance(end, int) and isinstance(self._position, int) and self._position < end:
-            raise ContractError(
-                f"read() returned after row {self._position}, and the read was to end at {end}, as latest() said",
-                source=self._source,
-                split=self._split.id,
-                rule="DIS-1",
-                advice="return from latest() the number of rows that read() gives now, not more",
-            )
-
     def due_in(self) -> float | None:
         """Return the seconds until `take_due` gives something; None while empty."""
         return None if not self._count else max(0.0, self._since + self._max_delay - self._clock.monotonic())

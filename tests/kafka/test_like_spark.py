@@ -39,7 +39,7 @@ def jars(tmp_path_factory) -> str:
         command += ["-retrieve", f"{home}/lib/[artifact]-[revision].[ext]"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if not (home / "lib" / f"{name}-{version}.jar").exists():
-            pytest.skip(f"{name} {version} cannot be fetched here: {done.stdout[-300:]}")
+            pytest.fail(f"{name} {version} cannot be fetched here: {done.stdout[-300:]}")
     return ",".join(str(one) for one in sorted((home / "lib").iterdir()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simple source of plain rows in a stream: limits in rows, and an end that promises more than there is."""
+"""A simple source of plain rows in a stream: limits in rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from forebay.errors import ConfigurationError, ContractError
+from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.tasks.task import run_task
@@ -22,13 +22,12 @@ class Lines(SimpleSource):
     bounded = False
     positions_are_rows = True
     there: ClassVar[int] = 25
-    promised: ClassVar[int] = 25
 
     def schema(self):
         return pa.schema({"n": pa.int64()})
 
     def latest(self, split):
-        return self.promised
+        return self.there
 
     def read(self, split):
         for n in range(split.position or 0, self.there):
@@ -63,12 +62,3 @@ def test_it_is_refused_with_the_way_out_where_nobody_says_so():
     with pytest.raises(ConfigurationError, match="maxRowsPerTrigger cannot be kept") as caught:
         drained(Uncounted(), max_rows_per_trigger=10)
     assert "positions_are_rows" in str(caught.value.advice)
-
-
-def test_plain_rows_that_stop_short_of_the_promised_end_are_not_passed_over():
-    class Promising(Lines):
-        promised = 30
-
-    with pytest.raises(ContractError, match="returned after row 25, and the read was to end at 30") as caught:
-        drained(Promising())
-    assert caught.value.rule == "DIS-1"
