@@ -134,6 +134,10 @@ class Registry:
         self._warn(clash for clash in self.clashes() if _fold(clash.winner.name) == _fold(name))
         return name
 
+    def forget_class(self, name: str) -> None:
+        """Take out what `register_class` made known under a name; what is installed stays. Any name may be given."""
+        self._registered = [entry for entry in self._registered if _fold(entry.name) != _fold(name)]
+
     def lookup(self, name: str) -> type:
         """Return the source class of a format name, importing it now.
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping
 
@@ -11,7 +12,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ForebayError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import class_options, parse_options
@@ -20,6 +21,8 @@ from forebay.spark import pickling
 from forebay.spark.data_source import format_class
 from forebay.spark.origin import Installed, Origin, PickledClass, PickledSource, Session, demand
 from forebay.spark.workers import check_workers
+
+_log = logging.getLogger(__name__)
 
 OLDEST_SPARK = (4, 2)
 """Before it, a stream is told neither where it starts nor how much to take."""
@@ -57,9 +60,19 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
             source=twice,
             advice='set `name = "…"` on one of the classes',
         )
+    made = []
     for origin in origins:
-        _register(spark, origin, session)
-    return tuple(origin.name for origin in origins)
+        try:
+            _register(spark, origin, session)
+        except ConfigurationError as error:
+            # It can be used nowhere, and must not fail a later `register` of all that is known.
+            default_registry.forget_class(origin.name)
+            if sources:
+                raise
+            _log.warning("%s is left out: %s", origin.name, error)
+        else:
+            made.append(origin.name)
+    return tuple(made)
 
 
 def read(
@@ -185,8 +198,11 @@ def _all() -> list[Origin]:
     for entry in default_registry.entries():
         if isinstance(entry.target, str):
             origins.append(Installed(entry.name))
-        else:
+            continue
+        try:
             origins.append(_origin(entry.target))
+        except ForebayError as error:  # registered before, by another call: it must not fail this one
+            _log.warning("%s is left out: %s", entry.name, error)
     return origins
 
 
