@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from forebay.errors import ContractError
 from forebay.framework.connector_errors import closing
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
+from forebay.framework.microbatch.found import before, checked_discovery
 from forebay.framework.microbatch.portions.tasking import spread
-from forebay.framework.microbatch.supply.planning import PlanningContext, repeated_id
+from forebay.framework.microbatch.supply.planning import PlanningContext
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
@@ -65,33 +66,11 @@ def _plan_discovery(
     source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, cores: int, calls: Calls
 ) -> list[tuple[Split, ...]]:
     with closing(source.name, lambda: calls.call("close()", enumerator.close)):
-        splits = _discovered(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
+        _, found = checked_discovery(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
+        splits = list(found.values())
         ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
         splits = _unread(source, _ended(source, splits, ends))
         return calls.call("tasks(), size() or slices()", lambda: spread(enumerator, splits, options, cores))
-
-
-def _discovered(source: Source, found: object) -> list[Split]:
-    if not isinstance(found, Discovered):
-        raise ContractError(
-            f"discover() gave {type(found).__name__}",
-            source=source.name,
-            rule="ENU-10",
-            advice="return Discovered(splits)",
-        )
-    splits: dict[str, Split] = {}
-    for split in found.splits:
-        if not isinstance(split, Split):
-            raise ContractError(
-                f"discover() gave {split!r} among its splits",
-                source=source.name,
-                rule="SPL-1",
-                advice="give Split objects",
-            )
-        if split.id in splits:
-            raise repeated_id(source.name, split.id)
-        splits[split.id] = split
-    return list(splits.values())
 
 
 def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> list[Split]:
@@ -103,7 +82,7 @@ def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]
             continue
         latest = normalise(found, split.id)
         own = split.end
-        reachable = own if own is not None and (source.bounded or _before(source, own, latest, split)) else latest
+        reachable = own if own is not None and (source.bounded or before(source, own, latest, split.id)) else latest
         result.append(split.slice(split.position, reachable))
     return result
 
@@ -117,17 +96,4 @@ def _done(source: Source, split: Split) -> bool:
     position, end = split.position, split.end
     if position is None or end is None:
         return False
-    return position == end or (not source.bounded and _before(source, end, position, split))
-
-
-def _before(source: Source, one: Position, other: Position, split: Split) -> bool:
-    try:
-        return bool(source.order_key(one) < source.order_key(other))
-    except TypeError as error:
-        raise ContractError(
-            f"the positions {one!r} and {other!r} cannot be compared",
-            source=source.name,
-            split=split.id,
-            rule="SPL-2",
-            advice="use one type for all positions of a split, or override order_key(position)",
-        ) from error
+    return position == end or (not source.bounded and before(source, end, position, split.id))

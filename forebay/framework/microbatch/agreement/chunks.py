@@ -12,6 +12,7 @@ from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.agreement.claims import Chain, Claim, Share
+from forebay.framework.microbatch.found import before
 from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -270,16 +271,7 @@ class AgreedRead:
     # ---- rules
 
     def _before(self, one: Position, other: Position) -> bool:
-        try:
-            return bool(self._source.order_key(one) < self._source.order_key(other))
-        except TypeError as error:
-            raise ContractError(
-                f"the positions {one!r} and {other!r} cannot be compared",
-                source=self._source.name,
-                split=self._split.id,
-                rule="SPL-2",
-                advice="use one type for all positions of a split, or override order_key(position)",
-            ) from error
+        return before(self._source, one, other, self._split.id)
 
     def _check_forward(self, end: Position | None) -> None:
         """Refuse an end that is not after the position: what is read again is cut by comparing."""

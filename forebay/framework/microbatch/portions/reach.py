@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.microbatch.found import before
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
 from forebay.framework.microbatch.portions.backlog import Backlog
 from forebay.framework.source import Source
@@ -103,16 +104,7 @@ class Reach:
         Raises:
             ContractError: They cannot be compared.
         """
-        try:
-            return bool(self._source.order_key(one) < self._source.order_key(other))
-        except TypeError as error:
-            raise ContractError(
-                f"the positions {one!r} and {other!r} cannot be compared",
-                source=self._source.name,
-                split=split.id,
-                rule="SPL-2",
-                advice="use one type for all positions of a split, or override order_key(position)",
-            ) from error
+        return before(self._source, one, other, split.id)
 
     def check_within(self, taken: Sequence[Planned], there: Sequence[Planned]) -> None:
         """Check that no split is taken further than it goes.

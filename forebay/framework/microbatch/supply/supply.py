@@ -12,7 +12,7 @@ from forebay.framework.backoff import backoff
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.supply.planning import repeated_id
+from forebay.framework.microbatch.found import checked_discovery
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split, normalise
@@ -271,33 +271,15 @@ class DiscoverySupply(Supply):
         return self._taken(found[0], known, unfinished)
 
     def _taken(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> Look:
-        if not isinstance(result, Discovered):
-            raise ContractError(
-                f"discover() gave {type(result).__name__}",
-                source=self._source.name,
-                rule="ENU-10",
-                advice="return Discovered(splits)",
-            )
-        found: dict[str, Split] = {}
-        for split in result.splits:
-            if not isinstance(split, Split):
-                raise ContractError(
-                    f"discover() gave {split!r} among its splits",
-                    source=self._source.name,
-                    rule="SPL-1",
-                    advice="give Split objects",
-                )
-            if split.id in found:
-                raise repeated_id(self._source.name, split.id)
-            found[split.id] = split
+        discovered, found = checked_discovery(self._source, result)
         missing = [one for one in unfinished.values() if one.id not in found]
         gone: list[str] = []
         dropped = bool(missing) and self._calls.call("vanished()", lambda: bool(self._enumerator.vanished(missing)))
         if dropped:
             _log.warning("%s: %d splits are gone and dropped, first %r", self._source.name, len(missing), missing[0].id)
             gone = [one.id for one in missing]
-        self._first, self._state = False, result.state
-        return Look([split for split_id, split in found.items() if split_id not in known], gone, result.horizon)
+        self._first, self._state = False, discovered.state
+        return Look([split for split_id, split in found.items() if split_id not in known], gone, discovered.horizon)
 
 
 class Ends:
