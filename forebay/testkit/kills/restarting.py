@@ -47,7 +47,7 @@ def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: i
         before = len(kills.fired())
         try:
             start().awaitTermination()
-        except Exception:
+        except Exception:  # of whatever kind a kill leaves behind; without a kill it is an error of its own
             if len(kills.fired()) == before:
                 raise
         else:
