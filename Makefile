@@ -30,10 +30,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test newest lint format bench soak clean java FORCE
+.PHONY: help demo test newest lint format bench bench-kafka soak clean java FORCE
 
 help: ## Print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=<path>        the Python to make $(VENV) with (else the newest of 3.11 and later that is found)"
 	@echo "  BENCH=<names>        which of $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py)) to run"
@@ -63,6 +63,9 @@ format: $(STAMPS)/dev ## Write the code the way `make lint` wants it
 
 bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own sources; results go to build/bench (needs Java, minutes)
 	@for name in $(BENCH); do PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/$$name.py $(BENCH_ARGS) || exit 1; done
+
+bench-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own Kafka source (needs Java, about twelve minutes)
+	@PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/kafka_throughput.py $(BENCH_ARGS)
 
 soak: java $(STAMPS)/dev $(STAMPS)/installed ## Run the long tests: gigabytes, many seeds, fresh environments (needs Java)
 	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600 $(PYTEST_ARGS)

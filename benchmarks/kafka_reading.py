@@ -7,15 +7,13 @@ Run it: ``PYTHONPATH=benchmarks python -P benchmarks/kafka_reading.py --rows 200
 from __future__ import annotations
 
 import argparse
-import random
 import struct
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
 
-import cramjam
-import crc32c
 from cpu import tree_cpu_seconds
+from kafka_topics import KINDS, batches, fill
 
 from forebay.looking.tables import text_table
 from forebay.sources.kafka.fetching import FETCH_BYTES, PartitionFetcher
@@ -25,51 +23,6 @@ from forebay.sources.kafka.records.raw import RawFetch
 from forebay.testkit.kafka_broker import KafkaBroker
 
 PARTITIONS = 4
-BATCH_BYTES = 16_384
-"""What Java's producer puts into a batch by default."""
-# Name: bytes of a value on average, with keys, compressed.
-CELLS = {"100 B": (100, False, False), "100 B keyed lz4": (100, True, True), "1 KB keyed": (1000, True, False)}
-
-
-def number(value: int) -> bytes:
-    left, out = value << 1, bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*out, left])
-
-
-def lz4(data: bytes) -> bytes:
-    """Compress as Java's producer does: one independent block, which is all that a broker takes."""
-    block = bytes(cramjam.lz4.compress_block(data, store_size=False))
-    return bytes.fromhex("04224d18604082") + struct.pack("<I", len(block)) + block + bytes(4)
-
-
-def batch(rows: int, size: int, keyed: bool, compressed: bool, chance: random.Random, fixed: bool) -> bytes:
-    """Encode one record batch as a producer would; sizes of values vary by a tenth, unless fixed."""
-    noise = chance.randbytes(size)
-    records = []
-    for row in range(rows):
-        length = size if fixed else chance.randrange(size * 9 // 10, size * 11 // 10)
-        value = (b'{"id": %d, "name": "customer-%d", "data": "' % (row, row * 7919) + noise.hex().encode())[:length]
-        value = value.ljust(length, b"x")
-        key = number(12) + b"key-%08d" % (row * 31) if keyed else b"\x01"
-        inner = b"\0" + number(row // 8) + number(row) + key + number(length) + value + b"\0"
-        records.append(number(len(inner)) + inner)
-    body = b"".join(records)
-    if compressed:
-        body = lz4(body)
-    now = 1_700_000_000_000
-    covered = struct.pack(">hiqqqhii", 3 if compressed else 0, rows - 1, now, now + rows // 8, -1, -1, -1, rows) + body
-    return struct.pack(">qiibI", 0, len(covered) + 9, 0, 2, crc32c.crc32c(covered)) + covered
-
-
-def batches(rows: int, cell: str, fixed: bool) -> tuple[list[bytes], int]:
-    """Return a few hundred different batches, and how many rows each has."""
-    size, keyed, compressed = CELLS[cell]
-    chance = random.Random(7)
-    each = BATCH_BYTES // (size + 10)
-    return [batch(each, size, keyed, compressed, chance, fixed) for _ in range(min(400, rows // each))], each
 
 
 def decoding(made: list[bytes], each: int, columns: list[str] | None) -> Callable[[], int]:
@@ -85,16 +38,6 @@ def decoding(made: list[bytes], each: int, columns: list[str] | None) -> Callabl
     fetch = RawFetch("orders", 0, memoryview(bytes(data)), 0)
     decoder = ColumnarDecoder(record_schema(columns))
     return lambda: sum(part.batch.num_rows for part in decoder.decode(fetch) if part.batch is not None)
-
-
-def fill(broker: KafkaBroker, topic: str, rows: int, made: list[bytes], each: int) -> int:
-    """Write about so many rows into a new topic; return how many each partition has."""
-    broker.create_topic(topic, PARTITIONS, {"retention.ms": "-1"})  # the time stamps are old
-    rounds = max(1, rows // (each * PARTITIONS))
-    with broker.appending() as append:
-        for turn in range(rounds):
-            append(topic, {at: made[(turn * PARTITIONS + at) % len(made)] for at in range(PARTITIONS)})
-    return rounds * each
 
 
 def fetching(broker: KafkaBroker, topic: str, ends: int, columns: list[str] | None) -> Callable[[], int]:
@@ -139,17 +82,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--columns", help="only these, between commas")
-    parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument("--cells", default=",".join(KINDS))
     parser.add_argument("--fixed", action="store_true", help="values of one size")
     args = parser.parse_args()
     columns = args.columns.split(",") if args.columns else None
     table = []
     with KafkaBroker() as broker:
         for count, cell in enumerate(args.cells.split(",")):
-            rows = args.rows * 100 // CELLS[cell][0] if CELLS[cell][0] > 500 else args.rows
-            made, each = batches(rows, cell, args.fixed)
+            kind = KINDS[cell]
+            rows = args.rows * 100 // kind.size
+            made, each = batches(kind, rows, fixed=args.fixed)
             alone, alone_cpu = rate(decoding(made, each, columns), args.repeats)
-            ends = fill(broker, f"cell-{count}", rows, made, each)
+            ends = fill(broker, f"cell-{count}", kind, rows, PARTITIONS, fixed=args.fixed)
             whole, whole_cpu = rate(fetching(broker, f"cell-{count}", ends, columns), args.repeats)
             table.append([cell, alone, alone_cpu, whole, whole_cpu])
             broker.delete_topic(f"cell-{count}")

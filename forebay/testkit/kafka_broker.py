@@ -98,6 +98,11 @@ class KafkaBroker:
         return f"{HOST}:{self._ports[0]}"
 
     @property
+    def pid(self) -> int | None:
+        """The process that runs the broker, and ends it; None while it is down."""
+        return None if self._process is None else self._process.pid
+
+    @property
     def log(self) -> str:
         """What the broker has logged so far: warnings and errors."""
         if self._home is None:
