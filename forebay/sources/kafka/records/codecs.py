@@ -11,6 +11,8 @@ import cramjam
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16  # the magic, a version and the oldest version that can read it
 _LENGTH = struct.Struct(">i")
+_SNAPPY_MOST = 64 / 3
+"""So many bytes come out of one: three say that 64 are to be copied."""
 
 NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
@@ -18,16 +20,24 @@ NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 def _snappy(data: memoryview) -> memoryview:
     """Decompress raw snappy (librdkafka), or blocks of it framed as the Java library does."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
-        return memoryview(cramjam.snappy.decompress_raw(data))
+        return _snappy_block(data)
     blocks, at = [], _XERIAL_HEADER
     while at < len(data):
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length < 0 or at + length > len(data):
             raise ValueError(f"a snappy block of {length} bytes, where {len(data) - at} are left")
-        blocks.append(cramjam.snappy.decompress_raw(data[at : at + length]))
+        blocks.append(_snappy_block(data[at : at + length]))
         at += length
-    return memoryview(blocks[0] if len(blocks) == 1 else b"".join(map(bytes, blocks)))
+    return blocks[0] if len(blocks) == 1 else memoryview(b"".join(blocks))
+
+
+def _snappy_block(data: memoryview) -> memoryview:
+    # As much memory is taken as the block says it needs, and where that cannot be had, the process ends.
+    claimed = cramjam.snappy.decompress_raw_len(data)
+    if claimed > len(data) * _SNAPPY_MOST:
+        raise ValueError(f"{len(data)} bytes that say they hold {claimed}")
+    return memoryview(cramjam.snappy.decompress_raw(data))
 
 
 _CODECS: Mapping[int, Callable[[memoryview], memoryview]] = {

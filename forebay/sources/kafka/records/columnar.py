@@ -181,15 +181,20 @@ def _times(taken: _Taken, group: Sequence[Body]) -> Ints:
     headers = [body.header for body in group]
     firsts = np.array([header.first_timestamp for header in headers], np.int64)
     appended = np.array([header.timestamp_type == 1 for header in headers], np.bool_)
-    if (np.abs(firsts) > _FARTHEST).any() or (np.abs(taken.stamps) > _FARTHEST).any():
+    if _too_far(firsts) or _too_far(taken.stamps):
         raise MalformedError("a time stamp that may not fit")
     millis = taken.stamps + firsts[taken.of]
     if appended.any():
         latest = np.array([header.max_timestamp for header in headers], np.int64)
         millis = np.where(appended[taken.of], latest[taken.of], millis)
-    if (np.abs(millis) > _FARTHEST).any():
+    if _too_far(millis):
         raise MalformedError("a time stamp that does not fit")
     return millis * 1000
+
+
+def _too_far(millis: Ints) -> bool:
+    # Not by `abs`: that of the least number there is, is negative.
+    return bool(((millis > _FARTHEST) | (millis < -_FARTHEST)).any())
 
 
 def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np.bool_], Ints]:

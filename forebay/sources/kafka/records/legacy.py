@@ -43,6 +43,8 @@ def records(body: Body, place: Place, *, check_crcs: bool) -> Iterator[Record]:
         batch = _Message(body.data, body.header.magic)
         right = not check_crcs or batch.validate_crc()
         for record in batch if right else ():
+            if not 0 <= record.offset <= offset:
+                raise ValueError(f"it holds one of the offset {record.offset}")  # noqa: TRY301 - told below, as others
             stamped = record.timestamp is not None
             kind = record.timestamp_type if record.timestamp_type is not None else -1
             yield Record(record.offset, record.timestamp if stamped else -1, kind, record.key, record.value)

@@ -52,13 +52,15 @@ class PlainDecoder:
             DataError: Damaged records, after the batches before theirs have been yielded.
         """
         rows: list[Record] = []
+        reached = fetch.start
         for body in bodies:
             try:
                 rows += self.rows(body, fetch)
             except DataError:
-                if rows:
-                    yield Decoded(self.table(rows, fetch), max(fetch.start, body.header.base))
+                if rows:  # not up to the damaged one: an old message tells its last offset only
+                    yield Decoded(self.table(rows, fetch), reached)
                 raise
+            reached = max(reached, min(body.header.last + 1, after))
         yield Decoded(self.table(rows, fetch) if rows else None, after)
 
     def rows(self, body: Body, fetch: RawFetch) -> list[Record]:

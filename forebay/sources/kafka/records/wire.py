@@ -21,6 +21,8 @@ CRC_BEGIN = 21
 """The checksum of format 2 covers everything from here on."""
 _LEAST_OLD = 14 + LOG_OVERHEAD
 _MAGIC = 16
+_MOST_OFFSET = (1 << 63) - 2
+"""The offset after it must be one, too."""
 
 _CODEC_MASK = 0x07
 _LOG_APPEND = 0x08
@@ -104,24 +106,29 @@ def headers(data: memoryview, place: Place) -> Iterator[Header]:
     """Walk the whole record batches of fetched bytes; what a broker cut off at the end is left out.
 
     Raises:
-        DataError: A length or a format that cannot be.
+        DataError: A length, a format or an offset that cannot be.
     """
-    begin, size = 0, len(data)
+    begin, size, reached = 0, len(data), -1
     while size - begin >= _MAGIC + 1:
         base, length, _, magic = _COMMON.unpack_from(data, begin)
         end = begin + LOG_OVERHEAD + length
         least = HEADER_SIZE if magic == 2 else _LEAST_OLD
         if length < least - LOG_OVERHEAD or not 0 <= magic <= 2:
             raise place.damage(f"a record batch of format {magic} and {length} bytes cannot be", base)
+        if not 0 <= base <= _MOST_OFFSET:
+            raise place.damage("a record batch at such an offset cannot be", base)
         if end > size:
             return
-        yield _header(data, begin, end, place) if magic == 2 else _old(base, begin, end, magic)
-        begin = end
+        header = _header(data, begin, end, place) if magic == 2 else _old(base, begin, end, magic)
+        if base <= reached:  # else its records would be read twice, or after later ones
+            raise place.damage(f"a record batch that begins here cannot follow one that goes up to {reached}", base)
+        yield header
+        begin, reached = end, header.last
 
 
 def _header(data: memoryview, begin: int, end: int, place: Place) -> Header:
     base, _, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
-    if count < 0 or delta < 0:
+    if count < 0 or delta < 0 or base + delta > _MOST_OFFSET:
         raise place.damage(f"a record batch with {count} records over {delta + 1} offsets cannot be", base)
     return Header(begin, end, base, base + delta, magic, epoch, crc, attributes, first, latest, producer, count)
 
