@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jars of Apache Kafka, fetched once by the Ivy that ships inside PySpark, and the Java that runs them."""
+"""Jars of Maven Central, Kafka's first of all, fetched once by the Ivy inside PySpark, and the Java that runs them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from forebay.errors import ConfigurationError, RetriableError
 
 VERSION = "4.1.0"
 
-# Kafka logs through slf4j and brings no logger: without one a broker that does not start says nothing.
 _IVY = """\
 <ivy-module version="2.0"><info organisation="forebay" module="testkit"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
-    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>
+{dependencies}
   </dependencies>
 </ivy-module>
 """
+_DEPENDENCY = '<dependency org="{0.group}" name="{0.name}" rev="{0.version}" transitive="{1}" conf="default->default"/>'
 _PATIENCE = 600.0
 
 
@@ -51,47 +52,80 @@ def java() -> str:
     return found
 
 
+class Module(NamedTuple):
+    """A module of Maven Central.
+
+    Args:
+        group: Its group, such as `org.apache.kafka`.
+        name: Its name.
+        version: Its version.
+        alone: Without what it depends on.
+    """
+
+    group: str
+    name: str
+    version: str
+    alone: bool = False
+
+
 def jars(version: str = VERSION) -> Path:
     """Return the directory of Kafka's jars; the first call downloads them (43 MB), later ones find them.
-
-    Safe to call from several processes at once: the directory appears whole or not at all.
 
     Raises:
         ConfigurationError: No Java, or no PySpark, in which Ivy is.
         RetriableError: The download failed.
     """
-    place = cache() / f"kafka-{version}"
-    if place.is_dir():
-        return place
+    # Kafka logs through slf4j and brings no logger: without one a broker that does not start says nothing.
+    wanted = [Module("org.apache.kafka", "kafka_2.13", version), Module("org.slf4j", "slf4j-simple", "1.7.36")]
+    return fetched(f"kafka-{version}", wanted)
+
+
+def fetched(place: str, modules: Sequence[Module]) -> Path:
+    """Return a directory of jars in the cache; the first call downloads them, later ones find them.
+
+    Safe to call from several processes at once: the directory appears whole or not at all.
+
+    Args:
+        place: The name of the directory; another one where the modules are others.
+        modules: What must be in it.
+
+    Raises:
+        ConfigurationError: No Java, or no PySpark, in which Ivy is.
+        RetriableError: The download failed.
+    """
+    kept = cache() / place
+    if kept.is_dir():
+        return kept
     spec = find_spec("pyspark")
     ivy = sorted(Path(str(spec.origin)).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not ivy:
         raise ConfigurationError(
-            "the jars of Apache Kafka are fetched by the Ivy inside PySpark, and there is no PySpark here",
+            f"the jars of {modules[0].name} are fetched by the Ivy inside PySpark, and there is no PySpark here",
             advice="pip install 'forebay[spark]'",
         )
     cache().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache(), prefix="fetching-") as work:
-        _retrieve(ivy[-1], Path(work), version)
+        _retrieve(ivy[-1], Path(work), modules)
         try:
-            (Path(work) / "lib").rename(place)
+            (Path(work) / "lib").rename(kept)
         except OSError:
-            if not place.is_dir():  # else another process was quicker
+            if not kept.is_dir():  # else another process was quicker
                 raise
-    return place
+    return kept
 
 
-def _retrieve(ivy: Path, work: Path, version: str) -> None:
-    (work / "ivy.xml").write_text(_IVY.format(version=version), encoding="utf-8")
+def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
+    lines = (_DEPENDENCY.format(one, "false" if one.alone else "true") for one in modules)
+    (work / "ivy.xml").write_text(_IVY.format(dependencies="\n".join(lines)), encoding="utf-8")
     pattern = f"{work}/lib/[artifact]-[revision].[ext]"
     command = [java(), "-jar", str(ivy), "-cache", str(cache() / "ivy"), "-ivy", str(work / "ivy.xml")]
     command += ["-confs", "default", "-retrieve", pattern, "-types", "jar", "bundle"]
+    what = ", ".join(f"{one.name} {one.version}" for one in modules)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False, cwd=work)  # noqa: S603 - our own command
     except subprocess.TimeoutExpired as error:
-        raise RetriableError(f"Ivy did not fetch Apache Kafka {version} within {_PATIENCE:.0f} s") from error
-    if done.returncode or not list((work / "lib").glob(f"kafka_2.13-{version}.jar")):
+        raise RetriableError(f"Ivy did not fetch {what} within {_PATIENCE:.0f} s") from error
+    there = [(work / "lib" / f"{one.name}-{one.version}.jar").exists() for one in modules]
+    if done.returncode or not all(there):
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise RetriableError(
-            f"Ivy could not fetch Apache Kafka {version}:\n{tail}", advice="is Maven Central within reach?"
-        )
+        raise RetriableError(f"Ivy could not fetch {what}:\n{tail}", advice="is Maven Central within reach?")
