@@ -26,6 +26,8 @@ from forebay.storage.store import Store, is_url, join, place_of, store_for
 _HEADER: Final = ("source", "split", "read to", "being read to", "end")
 _LONGEST: Final = 200
 _TIMEOUT: Final = 60.0
+_NOTHING: Final = "-"
+"""What Spark writes of a source that had nothing so far."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class SplitOffset:
         read_to: Up to where it is read, exclusive.
         being_read_to: Up to where the micro-batch reads it that is planned and not done; empty if it does not.
         end: Its own end; empty while it is open.
+        position: What `read_to` says, as the source gave it; None if nothing is read yet, or only its tasks know.
     """
 
     source: str
@@ -45,6 +48,7 @@ class SplitOffset:
     read_to: str
     being_read_to: str
     end: str
+    position: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Offsets:
         planned_at: When the last one was planned.
         splits: Where each split of forebay's sources stands.
         notes: What else there is to know: splits that are over, other sources, what could not be read.
+        others: The offsets of sources that are none of forebay's, as they wrote them.
     """
 
     directory: str
@@ -66,6 +71,7 @@ class Offsets:
     planned_at: datetime | None
     splits: tuple[SplitOffset, ...]
     notes: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join([self._title(), *([text_table(_HEADER, self._rows())] if self.splits else []), *self.notes])
@@ -127,7 +133,8 @@ def offsets(checkpoint_directory: str) -> Offsets:
         notes += said
     at = metadata.get("batchTimestampMs")
     when = datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) and at > 0 else None
-    return Offsets(path, last, done, when, tuple(splits), tuple(notes))
+    others = tuple(entry for _, entry in _named(entries) if isinstance(entry, str) and entry != _NOTHING)
+    return Offsets(path, last, done, when, tuple(splits), tuple(notes), others)
 
 
 # ---- the files that Spark writes
@@ -201,7 +208,7 @@ class _AnySplit(Split):
 def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list[SplitOffset], list[str]]:
     if isinstance(entry, str):
         label = f"source{name}"
-        if entry == "-":
+        if entry == _NOTHING:
             return [], [f"{label}: nothing was planned of it yet"]
         return [], [f"{label} is none of forebay's: {entry if len(entry) <= _LONGEST else entry[:_LONGEST] + '…'}"]
     try:
@@ -233,9 +240,11 @@ def _words(name: str, planned: Planned, *, done: bool) -> SplitOffset:
     target = whole if isinstance(to, Whole) else agreed if isinstance(to, Agreed) else _shown(to)
     if done:
         read, reading = (f"{target}, done" if planned.ends else target), ""
+        position = None if isinstance(to, (Whole, Agreed)) else to
     else:
         read, reading = _shown(split.position), "" if planned.empty else target
-    return SplitOffset(name, split.id, read, reading, "" if split.end is None else _shown(split.end))
+        position = split.position
+    return SplitOffset(name, split.id, read, reading, "" if split.end is None else _shown(split.end), position)
 
 
 def _shown(position: Position | None) -> str:

@@ -52,6 +52,7 @@ class SourceStanding:
         seconds: Until it has caught up, at this speed; None = not known, infinite = it does not.
         splits: Those that are furthest behind.
         more: How many more are behind.
+        trouble: Why the last look at what there is failed, in words; empty if it did not.
     """
 
     name: str
@@ -63,6 +64,7 @@ class SourceStanding:
     seconds: float | None = None
     splits: tuple[SplitStanding, ...] = ()
     more: int = 0
+    trouble: str = ""
 
 
 class Standings:
@@ -114,6 +116,7 @@ class Standings:
             backlog.seconds(),
             tuple(_split(each) for each in worst[:_SPLITS]),
             max(0, int(report["splits"]["behind"]) - min(_SPLITS, len(worst))),
+            _trouble(report.get("discovery") or {}),
         )
 
 
@@ -160,12 +163,15 @@ def lines(standings: Standings) -> list[str]:
             shown.append(f"    {split.name.ljust(width)}  {behind}, {split.at}")
         if source.more:
             shown.append(f"    and {source.more:,} more behind")
+        if source.trouble:
+            shown.append(f"    {source.trouble}")
     return shown
 
 
 def one_line(standings: Standings) -> str:
     """Return the view for a log: all of it in one line, without the splits."""
-    return "; ".join([_title(standings), *(f"{one.name} {_percent(one)}{_words(one)}" for one in standings.sources)])
+    told = [f"{one.name} {_percent(one)}{_words(one)}" for one in standings.sources]
+    return "; ".join([_title(standings), *told, *(one.trouble for one in standings.sources if one.trouble)])
 
 
 def html(standings: Standings) -> str:
@@ -184,6 +190,8 @@ def html(standings: Standings) -> str:
             parts.append(f"<table><thead>{head}</thead><tbody>{''.join(cells)}</tbody></table>")
         if source.more:
             parts.append(f"<p>and {source.more:,} more behind</p>")
+        if source.trouble:
+            parts.append(f"<p>{escape(source.trouble)}</p>")
     return "".join(parts)
 
 
@@ -243,6 +251,14 @@ def _behind(report: Mapping[str, Any]) -> tuple[str, int]:
         if unit in amounts:
             return unit, int(amounts[unit])
     return "splits", int(report["splits"]["behind"])
+
+
+def _trouble(discovery: Mapping[str, Any]) -> str:
+    error = discovery.get("error")
+    if not error or error["over"]:
+        return ""
+    at = datetime.fromisoformat(error["at"])
+    return f"the last look failed at {at:%H:%M:%S} UTC: {str(error['text']).splitlines()[0]}"
 
 
 def _split(each: Mapping[str, Any]) -> SplitStanding:

@@ -102,15 +102,16 @@ def test_a_micro_batch_that_is_done_says_up_to_where_each_split_is_read(tmp_path
         "└────────┴───────┴─────────┴───────────────┴─────┘",
     ]
     assert repr(found) == str(found)
+    assert [each.position for each in found.splits] == [1000, 7]
 
 
 def test_one_that_is_planned_and_not_done_is_told_apart(tmp_path):
     (first,) = planned(Orders())
     found = offsets(checkpoint(tmp_path, [first]))
     assert (found.micro_batch, found.done) == (0, None)
-    assert [(each.split, each.read_to, each.being_read_to) for each in found.splits] == [
-        ("eu", "0", "1,000"),
-        ("us", "0", "7"),
+    assert [(each.split, each.read_to, each.position, each.being_read_to) for each in found.splits] == [
+        ("eu", "0", 0, "1,000"),
+        ("us", "0", 0, "7"),
     ]
     assert "micro-batch 0 is planned and not done; a restart reads it again" in str(found)
 
@@ -118,7 +119,8 @@ def test_one_that_is_planned_and_not_done_is_told_apart(tmp_path):
 def test_splits_that_are_over_are_counted(tmp_path):
     batches = [[each] for each in planned(Parts(), times=2, max_files_per_trigger=1)]
     found = offsets(checkpoint(tmp_path, *batches, committed=2))
-    assert [(each.split, each.read_to, each.end) for each in found.splits] == [("b", "its end, done", "")]
+    (split,) = found.splits
+    assert (split.split, split.read_to, split.position, split.end) == ("b", "its end, done", None, "")
     assert found.notes == ("parts: 2 splits read to the end",)
 
 
@@ -161,6 +163,7 @@ def test_other_sources_are_named_and_two_of_one_name_are_told_apart(tmp_path):
         'source (1) is none of forebay\'s: {"logOffset":3}',
         "source (2): nothing was planned of it yet",
     )
+    assert found.others == ('{"logOffset":3}',)
 
 
 def test_a_damaged_offset_is_a_note(tmp_path):

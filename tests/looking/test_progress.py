@@ -86,6 +86,20 @@ def test_a_query_is_drawn_with_a_bar_for_each_source_and_a_line_for_each_of_the_
     ]
 
 
+def test_a_look_that_failed_is_shown_until_it_is_over():
+    error = {"at": "2024-01-01T12:00:05Z", "text": "no <broker>\n  next step: wait", "over": False}
+    standings = Standings()
+    failing = ours(3, 4000, read=1000)
+    failing["discovery"]["error"] = error
+    standings.update("q", report(3, failing))
+    assert lines(standings)[-1] == "    the last look failed at 12:00:05 UTC: no <broker>"
+    assert one_line(standings).endswith("; the last look failed at 12:00:05 UTC: no <broker>")
+    assert "UTC: no &lt;broker&gt;</p>" in html(standings)
+    error["over"] = True
+    standings.update("q", report(4, failing, second=1))
+    assert "no <broker>" not in one_line(standings)
+
+
 def test_the_same_in_one_line_and_as_html():
     standings = Standings()
     standings.update("<q>", report(3, ours(3, 4000, read=1000, worst=[EU])))

@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import json
+import random
+from datetime import datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from forebay.clock import ManualClock
+from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.supply.supply import Failure, Freshness
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 
@@ -136,13 +142,43 @@ def test_a_failed_discovery_is_counted():
         def discover(self, known, first):
             self.count += 1
             if self.count > 1:
-                from forebay.errors import RetriableError
-
                 raise RetriableError("not now")
             return super().discover(known, first)
 
     report = follow(stream({"a": 3}, make=lambda: Fails({"a": 3}), retries=0), times=2)
     assert report["discovery"]["retried"] == 1 and report["discovery"]["seconds"] >= 0
+
+
+def test_the_last_failure_is_told_with_its_time_and_split_and_whether_it_is_over():
+    class Fails(Log):
+        trouble = None
+
+        def latest(self, splits):
+            if self.trouble is not None:
+                raise self.trouble
+            return super().latest(splits)
+
+    log = Fails({"a": 3})
+    planner = stream({}, make=lambda: log, retries=0)
+    offset = dict(planner.latest(planner.initial()))
+    assert "error" not in planner.report()["discovery"]
+    log.trouble = RetriableError("no answer, " + "z" * 1000, split="a")
+    planner.latest(offset)
+    error = planner.report()["discovery"]["error"]
+    assert datetime.fromisoformat(error.pop("at")).tzinfo is not None
+    assert len(error["text"]) == 500 and error.pop("text").startswith("no answer, zz")
+    assert error == {"split": "a", "over": False}
+
+
+def test_a_failure_is_over_once_somebody_answered():
+    clock = ManualClock(0)
+    asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 1.0)
+    assert (asked.failed, asked.failure) == (0, None)
+    asked.put_off(RetriableError("gone", advice="wait"))
+    assert asked.failure == Failure(0, "gone\n  next step: wait", None, over=False)
+    clock.advance(60)
+    asked.measure(lambda: None)
+    assert asked.failure == Failure(0, "gone\n  next step: wait", None, over=True)
 
 
 def test_the_payload_is_made_once_per_look(monkeypatch):

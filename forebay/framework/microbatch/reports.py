@@ -4,7 +4,8 @@
 ```
 {"source": "orders", "n": 12, "idle": false,
  "splits": {"open": 8, "behind": 3, "done": 120}, "behind": {"rows": 5200, "bytes": 81000},
- "last": {"n": 12, "splits": 8, "rows": 1000, "bytes": 16000}, "discovery": {"seconds": 0.012, "retried": 0},
+ "last": {"n": 12, "splits": 8, "rows": 1000, "bytes": 16000}, "discovery": {"seconds": 0.012, "retried": 1,
+  "error": {"at": "2026-01-31T12:00:00Z", "text": "…", "split": "eu", "over": true}},
  "worst": [{"split": "eu", "position": 400, "end": 2500, "behind": 2100, "last": {"rows": 125}}, …]}
 ```
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -28,6 +30,9 @@ _MEASURED: Final = 5_000
 
 _LONGEST: Final = 120
 """Characters of an id or of a position."""
+
+_LONGEST_ERROR: Final = 500
+"""Characters of an error."""
 
 
 class Report:
@@ -87,13 +92,23 @@ class Report:
             "idle": not self._taken,
             "splits": {**self._counts, "behind": len(behind) + others},
             "behind": {} if others else _total(behind),
-            "discovery": {"seconds": round(self._supply.took, 3), "retried": self._supply.retried},
+            "discovery": self._discovery(),
             "worst": [self._detail(one) for one in worst],
         }
         if self._last is None:
             return report
         n, taken = self._last
         return {**report, "last": {"n": n, "splits": len(taken), **_total([self._amount(part) for part in taken])}}
+
+    def _discovery(self) -> dict[str, Json]:
+        told: dict[str, Json] = {"seconds": round(self._supply.took, 3), "retried": self._supply.retried}
+        failure = self._supply.failure
+        if failure is None:
+            return told
+        text = failure.text if len(failure.text) <= _LONGEST_ERROR else f"{failure.text[: _LONGEST_ERROR - 1]}…"
+        at = datetime.fromtimestamp(failure.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        split = {} if failure.split is None else {"split": _short(failure.split)}
+        return {**told, "error": {"at": at, "text": text, **split, "over": failure.over}}
 
     def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
         """Return how many more the micro-batch reads to their end; behind those taken, nothing is looked at."""

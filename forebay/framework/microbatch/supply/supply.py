@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from forebay.errors import ContractError, RetriableError
+from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.backoff import backoff
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
@@ -24,6 +25,19 @@ _WORTH = 20.0
 
 LONGEST = 10.0
 """Seconds after which an answer is too old, however long it took."""
+
+
+class Failure(NamedTuple):
+    """A question to the outside that failed."""
+
+    at: float
+    """The wall time, in seconds since 1970."""
+    text: str
+    """What was said, without secrets."""
+    split: str | None
+    """The split it was about, if it was about one."""
+    over: bool
+    """Whether a later question was answered."""
 
 
 class Freshness:
@@ -46,6 +60,12 @@ class Freshness:
         self.took = 0.0
         self.failed = 0
         """How many tries failed, in all."""
+        self._failure: Failure | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The last try that failed."""
+        return self._failure and self._failure._replace(over=not self._failures)
 
     @property
     def due(self) -> float:
@@ -68,10 +88,11 @@ class Freshness:
             pause = min(LONGEST, max(self._floor, _WORTH * self.took))
         self._asked, self._due = began, now + pause
 
-    def put_off(self) -> float:
-        """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed."""
+    def put_off(self, error: ForebayError) -> float:
+        """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed, with `error`."""
         self._failures += 1
         self.failed += 1
+        self._failure = Failure(self._clock.now(), str(error), error.split, over=False)
         pause = backoff(self._failures, self._random)
         self._asked = self._clock.monotonic()
         self._due = self._asked + pause
@@ -140,6 +161,11 @@ class Supply(ABC):
     def retried(self) -> int:
         """How many looks failed and were tried again later."""
         return 0
+
+    @property
+    def failure(self) -> Failure | None:
+        """The last of these."""
+        return None
 
     @property
     def enumerator(self) -> DiscoveryEnumerator | None:
@@ -214,6 +240,12 @@ class DiscoverySupply(Supply):
         return self._freshness.failed + self._ends.failed
 
     @property
+    def failure(self) -> Failure | None:
+        """The last of these; while a failure lasts, it is the one."""
+        found = [one for one in (self._freshness.failure, self._ends.failure) if one is not None]
+        return max(found, key=lambda one: (not one.over, one.at), default=None)
+
+    @property
     def enumerator(self) -> DiscoveryEnumerator:
         """The author's."""
         return self._enumerator
@@ -265,7 +297,7 @@ class DiscoverySupply(Supply):
         except RetriableError as error:
             if fresh or self._first:
                 raise
-            pause = self._freshness.put_off()
+            pause = self._freshness.put_off(error)
             _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
             return Look()
         return self._taken(found[0], known, unfinished)
@@ -310,6 +342,11 @@ class Ends:
         """How many questions failed, and were asked again later."""
         return self._freshness.failed
 
+    @property
+    def failure(self) -> Failure | None:
+        """The last of these."""
+        return self._freshness.failure
+
     def due(self) -> float:
         """Return the monotonic time from which on the ends are too old; never, if nobody asks for any."""
         return self._freshness.due if self._asked else float("inf")
@@ -327,7 +364,7 @@ class Ends:
             except RetriableError as error:
                 if fresh or not known:  # without any end a plan cannot be made
                     raise
-                pause = self._freshness.put_off()
+                pause = self._freshness.put_off(error)
                 _log.warning("%s: the ends are not known anew, again in %.1f s: %s", self._source.name, pause, error)
             else:
                 self._asked = wanted

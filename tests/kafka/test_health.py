@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Position, end, lag and the last failed question of a stream over Kafka, in what it reports of itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.opening import open_stream
+from forebay.sources.kafka import KafkaSource
+from forebay.testkit.kafka_broker import KafkaBroker
+
+
+class Query:
+    """A planner with its last offset, as Spark holds it; what is asked for is asked anew each time."""
+
+    def __init__(self, address, topic, **limits):
+        brokers = {"bootstrap.servers": address, "default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
+        source = KafkaSource(subscribe=[topic], starting_offsets="earliest", kafka=brokers, num_retries=0)
+        options = HostOptions(refresh_interval="0s", discovery_interval="0s", retries=0, **limits)
+        self.planner = open_stream(source, options, parallelism=2)
+        self.offset = self.planner.initial()
+
+    def look(self):
+        self.offset = json.loads(json.dumps(dict(self.planner.latest(self.offset))))
+        return self.planner.report()
+
+
+@pytest.fixture
+def query(request):
+    made = []
+
+    def make(*args, **limits):
+        made.append(Query(*args, **limits))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.planner.close()
+
+
+def test_a_capped_query_says_of_each_partition_where_it_stands_how_far_it_goes_and_what_is_left(kafka, query):
+    topic = kafka.topic(2)
+    kafka.send(topic, range(30), partition=0)
+    kafka.send(topic, range(10), partition=1)
+    capped = query(kafka.address, topic, max_rows_per_trigger=20)
+    report = capped.look()
+    assert report["behind"]["rows"] == 20
+    told = {one["split"]: (one["position"], one["end"], one["behind"]) for one in report["worst"]}
+    assert told == {f"{topic}/0": (15, 30, 15), f"{topic}/1": (5, 10, 5)}
+    kafka.send(topic, range(100), partition=1)  # more than a micro-batch takes: the lag grows
+    report = capped.look()
+    assert report["behind"]["rows"] == 100
+    (first, *_) = report["worst"]
+    assert (first["split"], first["end"]) == (f"{topic}/1", 110)
+    while not report["idle"]:
+        report = capped.look()
+    assert report["behind"]["rows"] == 0 and report["splits"]["behind"] == 0
+    assert "error" not in report["discovery"]
+
+
+def test_a_broker_that_is_down_is_told_and_that_it_came_back(query, refusing):
+    with KafkaBroker() as broker:
+        broker.create_topic("orders")
+        stopped = query(broker.address, "orders")
+        stopped.look()
+        broker.stop()
+        report = stopped.look()  # what is known is read on
+        error = report["discovery"]["error"]
+        assert not error["over"] and report["discovery"]["retried"] >= 1
+        assert broker.address in error["text"]
+        broker.start()
+        pause = threading.Event()
+        for _ in range(600):
+            report = stopped.look()
+            if report["discovery"]["error"]["over"]:
+                break
+            pause.wait(0.1)
+        assert report["discovery"]["error"]["over"]
+        assert report["discovery"]["error"]["at"] >= error["at"]
