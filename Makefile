@@ -15,6 +15,7 @@ PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
+PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest
 TYPED := forebay stubs tests $(wildcard pyspark_forebay_*.py)
 ALL_BUT_KAFKA := --ignore=tests/kafka
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
@@ -43,9 +44,15 @@ demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files with Spark, at on
 	@$(PY) -P examples/demo.py
 
 test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
-	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(or $(PYTEST_ARGS),$(ALL_BUT_KAFKA))
-	@# In a process of their own: Spark takes the jars of its own Kafka source only when its JVM starts.
-	@$(if $(PYTEST_ARGS),,FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest $(KAFKA))
+ifdef PYTEST_ARGS
+	@$(PYTEST) $(PYTEST_ARGS)
+else
+	@# Two processes side by side: Spark takes the jars of its own Kafka source only when its JVM starts.
+	@$(PYTEST) $(KAFKA) > build/kafka-tests.txt 2>&1 & kafka=$$!; trap 'kill $$kafka 2>/dev/null' INT TERM; \
+	$(PYTEST) $(ALL_BUT_KAFKA); rest=$$?; \
+	echo "waiting for the tests of Kafka, which write build/kafka-tests.txt"; \
+	wait $$kafka; failed=$$?; cat build/kafka-tests.txt; exit $$((rest ? rest : failed))
+endif
 
 newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)
 	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test
