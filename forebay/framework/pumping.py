@@ -39,6 +39,7 @@ class Pump:
         runtime: Lock, signal and clock.
         options: Sizes and delay of record batches.
         ready: Set whenever there is something to take.
+        promised: The split's end was promised to somebody, who goes on from there.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class Pump:
         runtime: Runtime,
         options: HostOptions,
         ready: Signal,
+        *,
+        promised: bool = False,
     ) -> None:
         self.signal: Signal = runtime.signal()
         self.split = split
@@ -57,6 +60,7 @@ class Pump:
         self._runtime = runtime
         self._options = options
         self._ready = ready
+        self._promised = promised and split.end is not None
         self._lock = runtime.lock()
         self._packer: RowPacker | None = None
         self._rows: Iterator[object] | None = None
@@ -135,6 +139,8 @@ class Pump:
             try:
                 item = next(self._rows)
             except StopIteration:
+                if self._promised:
+                    packer.check_complete(counted=self._source.positions_are_rows)
                 return False
             with self._lock:
                 first = packer.due_in() is None
@@ -203,6 +209,7 @@ class PumpingSplitReader(SplitReader):
         self._source = source
         self._runtime = context.runtime
         self._options = context.options
+        self._promised = context.ends_are_promises
         self._ready = context.runtime.signal()
         self._schema: pa.Schema | None = None
         self._slots = 1 if source.bounded else _UNBOUNDED_PUMPS
@@ -269,7 +276,15 @@ class PumpingSplitReader(SplitReader):
             split = self._parking.take(now)
             if split is None:
                 return
-            pump = Pump(self._source, split, self._schema, self._runtime, self._options, self._ready)
+            pump = Pump(
+                self._source,
+                split,
+                self._schema,
+                self._runtime,
+                self._options,
+                self._ready,
+                promised=self._promised,
+            )
             self._pumps[split.id] = (pump, self._runtime.start(f"forebay-{self._source.name}-pump-{split.id}", pump))
 
     def _free_slots(self) -> int:

@@ -122,6 +122,11 @@ class SourceReaderContext(ABC):
     def options(self) -> HostOptions:
         """The host's options: sizes of record batches and of the queue, time-outs, retries."""
 
+    @property
+    def ends_are_promises(self) -> bool:
+        """Whether somebody goes on from the ends of the splits given, whether or not they were reached (Spark)."""
+        return False
+
     @abstractmethod
     def current_parallelism(self) -> int:
         """Return how many readers there are now."""

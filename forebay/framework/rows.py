@@ -117,6 +117,33 @@ class RowPacker:
         full = self._count >= self._max_rows or self._bytes >= self._max_bytes or self.at_end
         return self.take() if full else None
 
+    def check_complete(self, *, counted: bool) -> None:
+        """Refuse rows that stop short of the end the read was given: the next read would begin behind the gap.
+
+        Called once the generator has returned, where somebody goes on from that end. Positions of an author's own may
+        leave gaps, and are not looked at.
+
+        Args:
+            counted: The source says that positions are numbers of rows; plain rows say so themselves.
+
+        Raises:
+            ContractError: Rows are missing.
+        """
+        end, position = self._split.end, 0 if self._position is None else self._position
+        if not (counted or self._counting) or not (isinstance(end, int) and isinstance(position, int)):
+            return
+        if position < end:
+            raise ContractError(
+                f"read() returned at row {position}, and was to give every row before {end}: the next micro-batch "
+                "begins there, and those between would be lost",
+                source=self._source,
+                split=self._split.id,
+                position=position,
+                rule="DIS-1",
+                advice="in the connector, let latest() return the number of rows that read() gives now, and not more, "
+                "and let read() return only at split.end; once it gives them, start the query again: nothing is lost",
+            )
+
     def due_in(self) -> float | None:
         """Return the seconds until `take_due` gives something; None while empty."""
         return None if not self._count else max(0.0, self._since + self._max_delay - self._clock.monotonic())

@@ -69,7 +69,7 @@ def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Del
 
 def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> Iterator[Delivered]:
     name = task.source.name
-    context = TaskContext(task.source, task.options, runtime, index=task.index, count=task.count)
+    context = TaskContext(task.source, task.options, runtime, index=task.index, count=task.count, planned=True)
     # A task of one split can name it also where the source does not say which split failed.
     split = slices[0].id if len({one.id for one in slices}) == 1 else None
     try:

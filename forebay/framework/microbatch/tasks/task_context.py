@@ -84,16 +84,25 @@ class TaskContext(SourceReaderContext):
         runtime: Threads and time.
         index: The number of the task.
         count: How many tasks there are.
+        planned: The ends of splits were planned, and the next micro-batch begins there.
     """
 
     def __init__(
-        self, source: Source, options: HostOptions, runtime: Runtime, *, index: int = 0, count: int = 1
+        self,
+        source: Source,
+        options: HostOptions,
+        runtime: Runtime,
+        *,
+        index: int = 0,
+        count: int = 1,
+        planned: bool = False,
     ) -> None:
         self._source = source
         self._options = options
         self._runtime = runtime
         self._index = index
         self._count = count
+        self._planned = planned
         self._loans = Loans(source, runtime)
 
     @property
@@ -110,6 +119,11 @@ class TaskContext(SourceReaderContext):
     def options(self) -> HostOptions:
         """Bounds and time-outs."""
         return self._options
+
+    @property
+    def ends_are_promises(self) -> bool:
+        """Whether the ends were planned; a bounded source ends where it ends, and nothing is planned after that."""
+        return self._planned and not self._source.bounded
 
     def current_parallelism(self) -> int:
         """Return how many tasks there are."""
