@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,35 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+Run = Callable[..., dict[int, list[int]]]
+
+
+@pytest.fixture
+def run_stream() -> Run:
+    """Run a streaming query of a column `n` to its end; gives the sorted values of each micro-batch, by number."""
+
+    def run(
+        frame: DataFrame,
+        checkpoint: Path,
+        *,
+        before: Callable[[], object] | None = None,
+        view: Callable[[DataFrame], DataFrame] = lambda found: found,
+    ) -> dict[int, list[int]]:
+        batches = {}
+
+        def keep(found: DataFrame, number: int) -> None:
+            if before is not None:
+                before()
+            batches[number] = sorted(row.n for row in view(found).collect())
+
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(keep)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+        return batches
+
+    return run
