@@ -125,13 +125,13 @@ class Cluster:
                             found[place] = max(found.get(place, 0), one["partition_size"])
         return found
 
-    def group_offsets(self, group: str, places: Collection[Place]) -> dict[Place, int]:
-        """Return what a group has committed; partitions that it has not are left out.
+    def group_offsets(self, group: str, places: Collection[Place] | None) -> dict[Place, int]:
+        """Return what a group has committed, of these partitions or all; those without a commit are left out.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        asked = [TopicPartition(*place) for place in places]
+        asked = None if places is None else [TopicPartition(*place) for place in places]
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
             lambda admin: admin.list_group_offsets({group: asked}),

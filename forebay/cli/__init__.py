@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `forebay`. What it needs beyond forebay itself is imported only once it is known to be there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code. Called by the script `forebay`.
+
+    Args:
+        arguments: Those behind the program's name; None = those of this process.
+    """
+    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(f'forebay: the command line needs {" and ".join(missing)}: pip install "forebay[cli]"\n')
+        return 1
+    from forebay.cli.app import run
+
+    return run(arguments)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands, and what they say when something is wrong.
+
+Exit codes: 0 it was shown, 1 it could not be, 2 the command line is wrong, 3 `--max-lag` is exceeded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from forebay.cli import kafka_lag
+from forebay.cli.arguments import Options, option_texts
+from forebay.errors import ForebayError
+from forebay.looking.describe import describe as description
+from forebay.looking.named import named_source, source_class
+from forebay.looking.offsets import offsets as offsets_of
+from forebay.looking.peek import peek as first_rows
+from forebay.version import __version__
+
+app = typer.Typer(
+    help="Look at sources, streams and topics.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Its tracebacks show the values of variables, which may be secret.
+    pretty_exceptions_enable=False,
+)
+kafka = typer.Typer(help="Look at Apache Kafka.", no_args_is_help=True)
+app.add_typer(kafka, name="kafka")
+kafka.command("lag")(kafka_lag.lag)
+
+_Format = Annotated[str, typer.Argument(help="The name of a format, such as forebay_files.", show_default=False)]
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; an error of ours is told in a paragraph, without a traceback."""
+    # It logs each failed connection; what matters of that is in our errors.
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="forebay", standalone_mode=True)
+    except SystemExit as end:  # how typer ends
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except ForebayError as error:
+        typer.echo(f"forebay: {error}", err=True)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+@app.callback(invoke_without_command=True)
+def _root(*, version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False) -> None:
+    if version:
+        typer.echo(f"forebay {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def offsets(
+    checkpoint: Annotated[str, typer.Argument(help="What the query was given as checkpointLocation.")],
+) -> None:
+    """Say where every split of a streaming query stands, from its checkpoint alone."""
+    typer.echo(str(offsets_of(checkpoint)))
+
+
+@app.command()
+def describe(name: _Format, option: Options = None) -> None:
+    """Say what a format is and which options it takes; with options of it, also its schema."""
+    given = option_texts(option)
+    typer.echo(str(description(named_source(name, given) if given else source_class(name))))
+
+
+@app.command()
+def peek(
+    name: _Format,
+    option: Options = None,
+    rows: Annotated[int, typer.Option("-n", "--rows", min=0, help="How many rows at most.")] = 20,
+) -> None:
+    """Show the first rows of a source, without Spark."""
+    typer.echo(str(first_rows(named_source(name, option_texts(option)), rows)))

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far somebody is behind the topics he reads: positions, from a checkpoint or a group, beside the brokers' ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forebay.errors import ConfigurationError
+from forebay.options import class_options, parse_options
+from forebay.sources.kafka.bounds import EARLIEST, LATEST
+from forebay.sources.kafka.client_options import translate
+from forebay.sources.kafka.cluster import Cluster, Topic
+from forebay.sources.kafka.source import KafkaSource
+from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.trouble import explained
+
+_OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
+"""Those of the source's options that say how to reach brokers."""
+
+_CLIENT: Final = "forebay-lag"
+_NAMED: Final = 10
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far one partition is read.
+
+    Args:
+        topic: Its topic.
+        partition: Its number.
+        position: The offset of the next record to be read.
+        end: The offset after the last one there is, under the isolation level that was asked for; None = nobody knows.
+        lag: How many offsets are between them; None if that means nothing.
+        note: What is wrong with it, in words; empty if nothing is.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    end: int | None
+    lag: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a query or a group is behind.
+
+    Args:
+        partitions: Each partition that it reads, by topic and number.
+        notes: What else there is to know: partitions that it does not read yet.
+    """
+
+    partitions: tuple[PartitionLag, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Offsets behind, of all partitions of which that is known."""
+        return sum(one.lag or 0 for one in self.partitions)
+
+
+class LagReader:
+    """Asks brokers how far partitions go. Called by the command line, on one thread; connects at the first question.
+
+    Args:
+        options: Texts, as the user gives them: `kafka.bootstrap.servers`, `kafka.security.protocol`, …
+
+    Raises:
+        ConfigurationError: An option is unknown or wrong, or no brokers are named.
+    """
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        specs = [spec for spec in class_options(KafkaSource) if spec.python_name in _OPTIONS]
+        values = parse_options(specs, options, source=KafkaSource.name)
+        kafka = {"client.id": _CLIENT, **{name.lower(): value for name, value in values["kafka"].items()}}
+        self._options = translate(kafka, values["oauth_token_provider"])
+        interval = values["retry_interval_ms"] / 1000
+        self._cluster = Cluster(self._options, retries=values["num_retries"], interval=interval)
+
+    @property
+    def servers(self) -> str:
+        """The brokers, for messages."""
+        return self._cluster.servers
+
+    def of_positions(self, positions: Mapping[Place, int], *, reads: str = "read") -> Lag:
+        """Return how far these positions are behind the present ends.
+
+        Args:
+            positions: The offset of the next record of each partition.
+            reads: What is not yet done with partitions that are missing, for a note: "read", "committed".
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse to.
+        """
+        topics = self._topics({place.topic for place in positions})
+        living = [place for place in positions if _leader(topics, place) >= 0]
+        ends = self._cluster.offsets(dict.fromkeys(living, LATEST), committed=self._options.read_committed)
+        starts = self._cluster.offsets(dict.fromkeys(living, EARLIEST), committed=self._options.read_committed)
+        rows = []
+        for place in sorted(positions):
+            position, end = positions[place], ends.get(place)
+            if end is None:
+                note = "it has no leader" if _has(topics, place) else "it is gone"
+                rows.append(PartitionLag(*place, position, None, None, note))
+                continue
+            note = _note(position, starts[place], end)
+            rows.append(PartitionLag(*place, position, end, None if position > end else end - position, note))
+        return Lag(tuple(rows), tuple(_missing(topics, positions, reads)))
+
+    def of_group(self, group: str) -> Lag:
+        """Return how far what a consumer group has committed is behind the present ends.
+
+        Raises:
+            ConfigurationError: The group has committed nothing: it does not exist, or its offsets have expired.
+            ForebayError: The brokers do not answer, or refuse to.
+        """
+        positions = self._cluster.group_offsets(group, None)
+        if not positions:
+            raise ConfigurationError(
+                f"the group {group!r} has committed no offset on {self.servers}: there is no such group, or its "
+                "offsets have expired",
+                option="kafka.group.id",
+                advice="check its name; a query of forebay commits with commitOffsets=true only, and has a checkpoint",
+            )
+        return self.of_positions(positions, reads="committed")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def _topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        topics = self._cluster.topics(sorted(names))
+        for name, topic in topics.items():
+            if topic.error is not None:
+                raise explained(topic.error, f"asking for the topic {name!r}", self._options)
+        return topics
+
+
+def _has(topics: Mapping[str, Topic], place: Place) -> bool:
+    return place.topic in topics and place.partition in topics[place.topic].leaders
+
+
+def _leader(topics: Mapping[str, Topic], place: Place) -> int:
+    return topics[place.topic].leaders[place.partition] if _has(topics, place) else -1
+
+
+def _note(position: int, start: int, end: int) -> str:
+    if position > end:
+        return "beyond the end: it was truncated, or its topic made anew"
+    if position < start:
+        return f"{start - position:,} offsets are gone: it begins at {start:,}"
+    return ""
+
+
+def _missing(topics: Mapping[str, Topic], positions: Mapping[Place, int], reads: str) -> Iterable[str]:
+    for name, topic in sorted(topics.items()):
+        missing = [number for number in sorted(topic.leaders) if Place(name, number) not in positions]
+        if missing:
+            shown = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
+            yield f"{name}: nothing is {reads} yet of {len(missing):,} more partitions ({shown})"

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `forebay`: what it shows, what it says when something is wrong, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from forebay.cli import main
+from forebay.version import __version__
+
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
+SPARKS = '{"orders":{"0":12,"1":7}}'
+SLOW = ["-b", "127.0.0.1:1", "-o", "kafka.default.api.timeout.ms=500", "-o", "fetchOffset.numRetries=0"]
+
+
+def checkpoint(folder, *entries):
+    """A checkpoint of Spark's, of one micro-batch with these offsets, which is done."""
+    for name, text in {"offsets": "\n".join(["v1", METADATA, *entries]), "commits": "v1\n{}"}.items():
+        (folder / name).mkdir()
+        if entries:
+            (folder / name / "0").write_text(text)
+    return str(folder)
+
+
+@pytest.fixture
+def told(capsys):
+    """Runs the command; gives its exit code, what it shows, and what it says of errors, in one line each."""
+
+    def run(*arguments):
+        code = main(arguments)
+        shown = capsys.readouterr()
+        return code, shown.out, " ".join(shown.err.replace("│", " ").split())
+
+    return run
+
+
+def test_it_says_what_it_can_do_and_which_version_it_is(told):
+    code, shown, _ = told("--help")
+    assert code == 0
+    for command in ("offsets", "describe", "peek", "kafka"):
+        assert f" {command} " in shown
+    assert told("--version") == (0, f"forebay {__version__}\n", "")
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_how_to_install_it(missing):
+    program = f"""
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == {missing!r} else found(name, *more)
+from forebay.cli import main
+code = main(["--version"])
+assert not {{"typer", "rich"}} & set(sys.modules)
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f'forebay: the command line needs {missing}: pip install "forebay[cli]"\n'
+
+
+def test_describe_shows_options_and_with_options_the_schema(told):
+    code, shown, _ = told("describe", "forebay_rate")
+    assert code == 0 and "rowsPerSecond" in shown and "int64" not in shown
+    code, shown, _ = told("describe", "forebay_rate", "-o", "rowsPerSecond=7")
+    assert code == 0 and "7.0" in shown and "int64" in shown
+
+
+def test_describe_hides_secrets(told):
+    code, shown, _ = told("describe", "forebay_kafka", "-o", "subscribe=t", "-o", "kafka.bootstrap.servers=x:1",
+                          "-o", "kafka.security.protocol=SSL", "-o", "kafka.ssl.truststore.location=/x.p12",
+                          "-o", "kafka.ssl.truststore.password=hunter2")  # fmt: skip
+    assert code == 0 and "bootstrap.servers" in shown and "hunter2" not in shown
+
+
+def test_peek_shows_the_first_rows(told):
+    code, shown, _ = told("peek", "forebay_rate", "-o", "startTime=0", "-o", "rows=5", "-n", "2")
+    assert code == 0 and shown.splitlines()[-1] == "2 rows, perhaps more"
+
+
+def test_offsets_shows_a_checkpoint(told, tmp_path):
+    code, shown, _ = told("offsets", checkpoint(tmp_path, SPARKS))
+    assert code == 0 and "micro-batch 0 is done" in shown and "none of forebay's" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["describe", "nope"], 1, "no source is called 'nope'"),
+        (["peek", "forebay_rate", "-o", "rowPerSecond=1"], 1, "rowsPerSecond"),
+        (["peek", "forebay_rate", "-o", "hunter2"], 2, "NAME=VALUE"),
+        (["peek", "forebay_rate", "-o", "rows=1", "-o", "rows=2"], 2, "rows is given twice"),
+        (["offsets", "/nowhere/at/all"], 1, "is no checkpoint of a streaming query"),
+        (["kafka", "lag"], 2, "--checkpoint DIRECTORY or --group NAME"),
+        (["kafka", "lag", "--group", "g"], 2, "--bootstrap-servers HOST:PORT"),
+        (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.bootstrap.servers=y:1"], 2, "given twice"),
+        (["kafka", "lag", "--group", "g", "-b", "x:1", "--watch", "1", "--max-lag", "5"], 2, "one look"),
+        (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "subscribe=t"], 1, "subscribe"),
+        (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.enable.auto.commit=true"], 1, "positions"),
+        (["kafka", "lag", "--checkpoint", "/nowhere", "-b", "x:1"], 1, "is no checkpoint of a streaming query"),
+        (["kafka", "lag", "--group", "g", *SLOW], 1, "no broker of 127.0.0.1:1 can be reached"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
+def test_what_is_wrong_is_told_in_a_paragraph(told, arguments, code, text):
+    found, shown, said = told(*arguments)
+    assert (found, shown) == (code, "")
+    assert text in said and "Traceback" not in said and "hunter2" not in said
+
+
+def ours(source):
+    return json.dumps({"v": 1, "source": source, "n": 0, "id": "x", "splits": [["eu", 0, 10]]})
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ([SPARKS], "is the checkpoint of a query of Spark's own Kafka source"),
+        ([], "no micro-batch was planned yet"),
+        (['{"logOffset":3}'], 'source (0) is none of forebay\'s: {"logOffset":3}'),
+        (["-"], "nothing was planned of it yet"),
+        (['{"v":99,"source":"forebay_kafka","n":3,"forebay":"9.0"}'], "newer forebay (9.0)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
+def test_a_checkpoint_without_positions_of_kafka_says_what_it_is(told, tmp_path, entries, text):
+    code, shown, said = told("kafka", "lag", "--checkpoint", checkpoint(tmp_path, *entries), "-b", "127.0.0.1:1")
+    assert (code, shown) == (1, "")
+    assert text in said and "next step:" in said
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
+def test_a_password_on_the_command_line_is_not_repeated(told):
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2hunter2";'
+    login = ["-o", "kafka.security.protocol=SASL_PLAINTEXT", "-o", "kafka.sasl.mechanism=PLAIN"]
+    for wrong in (jaas, jaas.replace("required", "perhaps")):
+        code, _, said = told("kafka", "lag", "--group", "g", *SLOW, *login, "-o", f"kafka.sasl.jaas.config={wrong}")
+        assert code == 1 and "hunter2" not in said
+
+
+def test_where_kafka_python_is_missing_its_extra_is_named(told, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("forebay.sources.kafka.")]:
+        if name.rpartition(".")[2] in {"lag", "cluster", "clients", "trouble"}:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    code, _, said = told("kafka", "lag", "--group", "g", "-b", "x:1")
+    assert code == 1 and "'kafka'" in said and 'pip install "forebay[kafka]"' in said

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay kafka lag` on a real broker: of a checkpoint and of a group, in words and for machines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from forebay.cli import main
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.opening import open_stream
+from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.client_options import translate
+from forebay.sources.kafka.cluster import Cluster
+from forebay.sources.kafka.split import Place
+from forebay.testkit.kafka_broker import KafkaBroker
+
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
+
+
+@pytest.fixture
+def told(capsys):
+    def run(*arguments):
+        code = main(["kafka", "lag", *arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture
+def checkpoint(kafka, tmp_path):
+    """Plans a micro-batch of so many rows, and writes down what Spark would: it is done, or was only planned."""
+
+    def make(*topics, rows, done=True):
+        kept = KafkaSource(subscribe=topics, starting_offsets="earliest", kafka={"bootstrap.servers": kafka.address})
+        planner = open_stream(kept, HostOptions(max_rows_per_trigger=rows), parallelism=1)
+        try:
+            offset = json.dumps(dict(planner.latest(planner.initial())))
+        finally:
+            planner.close()
+        for name, text in {"offsets": f"v1\n{METADATA}\n{offset}", "commits": "v1\n{}"}.items():
+            (tmp_path / name).mkdir(exist_ok=True)
+            if name == "offsets" or done:
+                (tmp_path / name / "0").write_text(text)
+        return str(tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def orders(kafka):
+    topic = kafka.topic(2)
+    kafka.send(topic, range(3000), partition=0)
+    kafka.send(topic, range(10), partition=1)
+    return topic
+
+
+def commit(broker, group, topic, offsets):
+    """Commit as a query with `commitOffsets` does; a new broker makes its topic of offsets first."""
+    cluster = Cluster(translate({"bootstrap.servers": broker.address}), retries=3, interval=0.1)
+    try:
+        cluster.commit(group, {Place(topic, number): offset for number, offset in offsets.items()})
+    finally:
+        cluster.close()
+
+
+def test_the_lag_of_a_checkpoint_is_a_table_with_totals(told, kafka, orders, checkpoint):
+    directory = checkpoint(orders, rows=1000)
+    code, shown, said = told("--checkpoint", directory, "-b", kafka.address)
+    assert (code, said) == (0, "")
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in shown.splitlines() if "│" in line]
+    assert shown.startswith(f"checkpoint {directory}, brokers {kafka.address}\n")
+    assert cells[0] == ["topic", "partition", "position", "end", "lag"]
+    (_, number, position, end, lag), second, total = cells[1:]
+    assert (number, end) == ("0", "3,000") and int(position.replace(",", "")) + int(lag.replace(",", "")) == 3000
+    assert second[1] == "1"
+    assert total == ["total", "2 partitions", "", "", "2,010"]
+
+
+def test_what_is_planned_and_not_done_is_not_read(told, kafka, orders, checkpoint):
+    directory = checkpoint(orders, rows=1000, done=False)
+    _, shown, _ = told("--checkpoint", directory, "-b", kafka.address, "--json")
+    assert json.loads(shown)["lag"] == 3010
+
+
+def test_the_lag_of_a_group_for_machines(told, kafka, orders):
+    group = kafka.name("group")
+    commit(kafka, group, orders, {0: 2500})
+    code, shown, _ = told("--group", group, "-o", f"kafka.bootstrap.servers={kafka.address}", "--json")
+    assert code == 0
+    (line,) = shown.splitlines()
+    found = json.loads(line)
+    assert (found["group"], found["lag"]) == (group, 500)
+    assert found["partitions"] == [
+        {"topic": orders, "partition": 0, "position": 2500, "end": 3000, "lag": 500, "note": ""}
+    ]
+    assert found["notes"] == [f"{orders}: nothing is committed yet of 1 more partitions (1)"]
+
+
+def test_no_such_group_and_too_much_lag_have_exit_codes(told, kafka, orders):
+    code, shown, said = told("--group", "nobody", "-b", kafka.address)
+    assert (code, shown) == (1, "")
+    assert "there is no such group" in said
+    group = kafka.name("group")
+    commit(kafka, group, orders, {0: 2500, 1: 10})
+    assert told("--group", group, "-b", kafka.address, "--max-lag", "500")[0] == 0
+    code, shown, said = told("--group", group, "-b", kafka.address, "--max-lag", "499")
+    assert code == 3 and "2,500" in shown
+    assert said == "forebay: the lag is 500, more than 499\n"
+
+
+def test_both_may_be_asked_for(told, kafka, orders, checkpoint):
+    group = kafka.name("group")
+    commit(kafka, group, orders, {0: 3000, 1: 10})
+    code, shown, _ = told("--checkpoint", checkpoint(orders, rows=10), "--group", group, "-b", kafka.address)
+    assert code == 0 and shown.index("checkpoint ") < shown.index(f"group {group}")
+
+
+def test_what_is_wrong_with_a_partition_is_noted(told, kafka, orders):
+    gone, short = kafka.topic(), kafka.topic()
+    group = kafka.name("group")
+    commit(kafka, group, orders, {0: 100, 1: 10})
+    commit(kafka, group, gone, {0: 5})
+    commit(kafka, group, short, {0: 7})
+    kafka.lose(orders, 0, before=200)
+    kafka.delete(gone)
+    _, shown, _ = told("--group", group, "-b", kafka.address, "--json")
+    notes = {(one["topic"], one["partition"]): (one["lag"], one["note"]) for one in json.loads(shown)["partitions"]}
+    assert notes.pop((orders, 0)) == (2900, "100 offsets are gone: it begins at 200")
+    assert notes.pop((orders, 1)) == (0, "")
+    assert notes.pop((short, 0)) == (None, "beyond the end: it was truncated, or its topic made anew")
+    assert notes in ({}, {(gone, 0): (None, "it is gone")})  # the broker forgets offsets of topics that are gone
+    _, table, _ = told("--group", group, "-b", kafka.address)
+    assert "│ note" in table and "?" in table and "begins at 200" in table
+
+
+def test_watching_looks_again_until_it_is_interrupted(told, kafka, orders, monkeypatch):
+    group = kafka.name("group")
+    commit(kafka, group, orders, {1: 10})
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+        kafka.send(orders, ["more"], partition=1)
+
+    monkeypatch.setattr("forebay.cli.kafka_lag.time", type("Clock", (), {"sleep": staticmethod(pause)}))
+    code, shown, _ = told("--group", group, "-b", kafka.address, "--watch", "7", "--json")
+    assert (code, pauses) == (0, [7, 7, 7])
+    assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 1, 2]
+
+
+def test_watching_goes_on_while_the_broker_is_away(told, monkeypatch, refusing):
+    with KafkaBroker() as broker:
+        broker.create_topic("orders")
+        commit(broker, "g", "orders", {0: 0})
+        steps = iter([broker.stop, broker.start, None])
+
+        def pause(_seconds):
+            step = next(steps)
+            if step is None:
+                raise KeyboardInterrupt
+            step()
+
+        monkeypatch.setattr("forebay.cli.kafka_lag.time", type("Clock", (), {"sleep": staticmethod(pause)}))
+        quick = ["-o", "kafka.default.api.timeout.ms=2000", "-o", "kafka.request.timeout.ms=2000"]
+        address = broker.address
+        code, shown, said = told("--group", "g", "-b", address, *quick, "--watch", "1", "--json")
+    assert code == 0
+    assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 0]
+    assert said.startswith("forebay: ") and address in said
