@@ -12,9 +12,10 @@ from html import escape
 from typing import Any, Final, Self, cast
 
 from forebay.errors import ConfigurationError, ForebayError
+from forebay.framework.microbatch.agreement.claims import Chain, Claim, begun_of
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.book import Book, InlineBook
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Planned, Whole
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Offset, Planned, Whole
 from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
@@ -221,7 +222,32 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
     except ForebayError as error:
         return [], [f"{name}: {error}"]
     notes = [f"{name}: {count:,} split{'' if count == 1 else 's'} read to the end"] if count else []
-    return [_words(name, each, done=done) for each in offset.splits], notes
+    claims: Mapping[str, Claim] = {}
+    try:
+        claims = _claims(offset, entry.get("claims"))
+    except ForebayError as error:
+        notes.append(f"{name}: how far was read is not to be seen: {error}")
+    return [_words(name, each, claims.get(each.split.id), done=done) for each in offset.splits], notes
+
+
+def _claims(offset: Offset, at: object) -> dict[str, Claim]:
+    """Return how far the tasks have come in splits whose ends they agree on; empty where it is not known.
+
+    Raises:
+        ForebayError: What they agreed on cannot be read.
+    """
+    splits = [each.split for each in offset.splits if each.to is Agreed.AGREED]
+    if not splits or not isinstance(at, str):
+        return {}
+    store, calls = open_state_store(at), Calls(offset.source, ThreadRuntime(), retries=1, timeout=_TIMEOUT)
+    begun = begun_of(offset.query, offset.n)
+    if calls.call("reading", lambda: store.get(begun)) is None:
+        raise ConfigurationError(f"{begun} is not below {at}", advice="put back what was there, or mount it here")
+    claims = {}
+    for split in splits:
+        newest = Chain(store, calls, offset.query, offset.n, split).newest()
+        claims[split.id] = Claim(split.position) if newest is None else newest[1]
+    return claims
 
 
 def _book(entry: Mapping[str, Any]) -> Book:
@@ -234,9 +260,13 @@ def _book(entry: Mapping[str, Any]) -> Book:
     return StoredBook(source, open_state_store(at), calls)
 
 
-def _words(name: str, planned: Planned, *, done: bool) -> SplitOffset:
+def _words(name: str, planned: Planned, claim: Claim | None, *, done: bool) -> SplitOffset:
     split, to = planned.split, planned.to
+    if claim is not None and (done or claim.last):
+        to = claim.end  # nobody reads on from where the last claim ends
     whole, agreed = "its end", "where the tasks agree"
+    if claim is not None and claim.end != split.position:
+        agreed += f", beyond {_shown(claim.end)}"
     target = whole if isinstance(to, Whole) else agreed if isinstance(to, Agreed) else _shown(to)
     if done:
         read, reading = (f"{target}, done" if planned.ends else target), ""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import import_module
 
 import pyarrow as pa
@@ -13,10 +14,16 @@ import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.agreement.claims import Chain, Claim
+from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.tasks.task import run_task
+from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.looking.offsets import offsets
+from forebay.storage.state_store import LocalStateStore
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
 
@@ -130,6 +137,84 @@ def test_what_is_not_done_is_not_counted_as_over(tmp_path):
     assert [(each.split, each.read_to, each.being_read_to) for each in found.splits] == [("b", "not begun", "its end")]
     assert found.notes == ("parts: 1 split read to the end",)
     assert found.done == 0
+
+
+class Tail(SimpleSource):
+    """Nobody knows how long it is before it is read."""
+
+    name = "tail"
+    bounded = False
+    rows: int = 12
+
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+
+    def splits(self):
+        return ["a", "b"]
+
+    def read(self, split):
+        for n in range(split.position or 0, self.rows if split.id == "a" else 3):
+            yield {"n": n}
+
+
+def agreed(tmp_path, *, read):
+    """Plan a micro-batch of it, and read it or not."""
+    options = HostOptions(state_location=str(tmp_path / "state"), max_rows_per_batch=5, retries=0)
+    planner = open_stream(Tail(), options, parallelism=1)
+    start = planner.initial()
+    end = json.loads(json.dumps(dict(planner.latest(start))))
+    for task in planner.tasks(start, end):
+        found = run_task(task)
+        if read == "all":
+            list(found)
+    planner.close()
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    return folder, end
+
+
+@pytest.mark.parametrize(("read", "a", "b"), [("all", 12, 3), ("none", None, None)])
+def test_an_end_that_the_tasks_agreed_on_is_shown_once_it_is_done(tmp_path, read, a, b):
+    folder, end = agreed(tmp_path, read=read)
+    found = offsets(checkpoint(folder, [end], committed=1))
+    shown = [(each.split, each.read_to, each.position, each.being_read_to) for each in found.splits]
+    assert shown == [
+        ("a", "not begun" if a is None else str(a), a, ""),
+        ("b", "not begun" if b is None else "3", b, ""),
+    ]
+    assert found.notes == ()
+
+
+def test_one_that_is_being_agreed_on_says_how_far_it_is(tmp_path):
+    folder, end = agreed(tmp_path, read="none")
+    where = checkpoint(folder, [end])
+    assert {each.being_read_to for each in offsets(where).splits} == {"where the tasks agree"}
+    calls = Calls("tail", ThreadRuntime(), retries=0, timeout=10)
+    chain = Chain(LocalStateStore(str(tmp_path / "state")), calls, end["id"], 0, Split("a"))
+    chain.propose(0, Claim(5))
+    shown = {each.split: (each.read_to, each.being_read_to) for each in offsets(where).splits}
+    assert shown["a"] == ("not begun", "where the tasks agree, beyond 5")
+    chain.propose(1, Claim(12, last=True))
+    shown = {each.split: (each.read_to, each.being_read_to) for each in offsets(where).splits}
+    assert shown == {"a": ("not begun", "12"), "b": ("not begun", "where the tasks agree")}
+
+
+def test_claims_that_are_gone_are_a_note(tmp_path):
+    folder, end = agreed(tmp_path, read="all")
+    shutil.rmtree(tmp_path / "state")
+    found = offsets(checkpoint(folder, [end], committed=1))
+    assert [(each.split, each.read_to, each.position) for each in found.splits] == [
+        ("a", "where the tasks agree", None),
+        ("b", "where the tasks agree", None),
+    ]
+    assert "how far was read is not to be seen" in found.notes[0] and str(tmp_path / "state") in found.notes[0]
+    older = {name: value for name, value in end.items() if name != "claims"}
+    assert offsets(checkpoint_again(folder, older)).notes == ()
+
+
+def checkpoint_again(folder, entry):
+    (folder / "offsets" / "0").write_text("\n".join(["v1", METADATA, json.dumps(entry)]))
+    return str(folder)
 
 
 def test_compressed_lists_are_read(tmp_path):

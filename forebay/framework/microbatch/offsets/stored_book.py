@@ -13,7 +13,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.book import Book, checked_done, expanded
 from forebay.framework.microbatch.offsets.compact import compact, length
 from forebay.framework.microbatch.offsets.done import DoneSplits
-from forebay.framework.microbatch.offsets.offset import Offset, damaged, dump_offset, load_offset
+from forebay.framework.microbatch.offsets.offset import Agreed, Offset, damaged, dump_offset, load_offset
 from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, outdated
 from forebay.framework.source import Source
 from forebay.framework.split import Json
@@ -82,6 +82,8 @@ class StoredBook(Book):
     def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
         """Return the offset, after its segment is safely written, if it needs one."""
         data = dump_offset(offset)
+        if any(planned.to is Agreed.AGREED for planned in offset.splits):
+            data["claims"] = self._store.location  # for people: how far was read is there
         parts = _long_parts(data)
         before = self._levels.get(offset.n - 1, ())
         levels: tuple[_Level, ...] = ()
