@@ -2,8 +2,10 @@
 """A directory of very many files, streamed: what a look at it costs, and how Spark's own file stream does.
 
 Prints two tables. The first has no Spark in it: one planner over `--planned` files in one directory. The second reads
-`--drained` files with the same cap by both, in turn, and restarts both with nothing new. Run it:
-``PYSPARK_PYTHON=$(which python) python -P benchmarks/stream_files.py``; less to do by ``--planned``, ``--drained``.
+`--drained` files with the same cap by both, in turn, restarts both with nothing new, and lets each idle alone: how long
+a trigger takes that finds nothing, and what it costs. Spark's own lists all files in each trigger; ours lists as often
+as follows from what it costs, and is measured with a listing in each trigger too. Run it:
+``make bench BENCH=stream_files``, or with less to do by ``BENCH_ARGS='--planned 0 --drained 5000'``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
+from cpu import tree_cpu_seconds
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 import forebay
 from forebay.framework.host_options import HostOptions
@@ -91,23 +101,62 @@ def plan(where: Path, files: int, cap: int) -> list[list[str]]:
     return table
 
 
-def frame(spark: SparkSession, ours: bool, directory: Path, cap: int, state: Path) -> DataFrame:
+def frame(spark: SparkSession, ours: bool, directory: Path, cap: int, state: Path, **options: str) -> DataFrame:
     """Return the stream, ours or Spark's own."""
     reader = spark.readStream.schema("value string").option("maxFilesPerTrigger", cap)
     if ours:
         reader = reader.format("forebay_files").option("fileFormat", "text").option("stateLocation", str(state))
-        return reader.load(str(directory))
+        return reader.options(**options).load(str(directory))
     return reader.format("text").load(str(directory))
 
 
-def drain(spark: SparkSession, ours: bool, directory: Path, cap: int, where: Path) -> tuple[float, float]:
+class Idle(StreamingQueryListener):
+    """Counts the triggers that found nothing: Spark tells no times of them, but is told to speak of each."""
+
+    def __init__(self) -> None:
+        self.triggers = 0
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Nothing."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Count."""
+        self.triggers += 1
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing."""
+
+
+def idle(spark: SparkSession, stream: DataFrame, checkpoint: Path, seconds: float) -> tuple[float, float, float]:
+    """Let a caught-up query find nothing, as often as Spark asks it.
+
+    Returns:
+        The milliseconds of a trigger, the CPU milliseconds of it, and the cores that are in use.
+    """
+    counting = Idle()
+    spark.streams.addListener(counting)
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    deadline = time.monotonic() + 60
+    while counting.triggers < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2)  # for the compilers
+    triggers, cpu, began = counting.triggers, tree_cpu_seconds(), time.perf_counter()
+    time.sleep(seconds)
+    lasted, used, count = time.perf_counter() - began, tree_cpu_seconds() - cpu, counting.triggers - triggers
+    query.stop()
+    spark.streams.removeListener(counting)
+    return 1000 * lasted / max(1, count), 1000 * used / max(1, count), used / lasted
+
+
+def drain(spark: SparkSession, ours: bool, checkpoint: Path, directory: Path, cap: int) -> tuple[float, float]:
     """Read all there is, into nothing; then start again, with nothing new to read.
 
     Returns:
-        The seconds of the first, and the milliseconds of the trigger that finds nothing. (Of later ones Spark tells
-        no times; what ours do is in the first table.)
+        The seconds of the first, and the milliseconds of the trigger that finds nothing.
     """
-    checkpoint = where / f"checkpoint-{time.monotonic_ns()}"
     stream = frame(spark, ours, directory, cap, checkpoint / "ours")
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     taken, _ = timed(lambda: writer.trigger(availableNow=True).start().awaitTermination())
@@ -120,19 +169,33 @@ def drain(spark: SparkSession, ours: bool, directory: Path, cap: int, where: Pat
     return taken, spent[0] if spent else float("nan")
 
 
-def compare(where: Path, files: int, cap: int, repeats: int) -> list[list[str]]:
+def compare(where: Path, files: int, cap: int, repeats: int, seconds: float) -> list[list[str]]:
     """Let both take turns."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False)
+    builder = builder.config("spark.sql.streaming.noDataProgressEventInterval", 0)
     spark = builder.config("spark.ui.showConsoleProgress", False).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     forebay.register(spark)
-    make(where / "drained", 0, files)
+    drained = where / "drained"
+    make(drained, 0, files)
     found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for turn in range(repeats):
         for ours in (True, False):
-            found[ours].append(drain(spark, ours, where / "drained", cap, where))
+            checkpoint = where / f"checkpoint-{turn}-{ours}"
+            found[ours].append(drain(spark, ours, checkpoint, drained, cap))
             print(f"  turn {turn}, {'ours' if ours else 'Spark'}: {found[ours][-1]}", file=sys.stderr)
+    waits = []
+    for ours, options in ((True, {"discoveryInterval": "0s"}), (True, {}), (False, {})):
+        checkpoint = where / f"checkpoint-0-{ours}"
+        stream = frame(spark, ours, drained, cap, checkpoint / "ours", **options)
+        waits.append(idle(spark, stream, checkpoint, seconds))
+        print(f"  idle, {'ours' if ours else 'Spark'} {options}: {waits[-1]}", file=sys.stderr)
     spark.stop()
+
+    listing, usual, peer = waits
+
+    def waited(name: str, column: int, *found: tuple[float, float, float]) -> list[str]:
+        return [name, *(f"{one[column]:.1f} ms" for one in found)]
 
     def row(name: str, column: int, unit: str) -> list[str]:
         return [name, *(f"{median(one[column] for one in found[ours]):.1f} {unit}" for ours in (True, False))]
@@ -140,6 +203,11 @@ def compare(where: Path, files: int, cap: int, repeats: int) -> list[list[str]]:
     return [
         row(f"drain {files:,} files, {cap:,} at a time", 0, "s"),
         row("a restart, the trigger that finds nothing new", 1, "ms"),
+        waited("an idle trigger, with a listing", 0, listing, peer),
+        waited("an idle trigger", 0, usual, peer),
+        waited("CPU of an idle trigger, with a listing", 1, listing, peer),
+        waited("CPU of an idle trigger", 1, usual, peer),
+        ["cores while idle", *(f"{one[2]:.2f}" for one in (usual, peer))],
     ]
 
 
@@ -149,13 +217,14 @@ def main() -> None:
     parser.add_argument("--drained", type=int, default=20_000, help="files of the second; 0 leaves it out")
     parser.add_argument("--cap", type=int, default=1000, help="most files of a micro-batch")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--idle", type=float, default=15.0, help="seconds that each query idles alone")
     args = parser.parse_args()
     where = Path(tempfile.mkdtemp(prefix="forebay-files-"))
     try:
         if args.planned:
             print(text_table(["one directory, no Spark", "time", "memory"], plan(where, args.planned, args.cap)))
         if args.drained:
-            print(text_table(["", "ours", "Spark"], compare(where, args.drained, args.cap, args.repeats)))
+            print(text_table(["", "ours", "Spark"], compare(where, args.drained, args.cap, args.repeats, args.idle)))
     finally:
         shutil.rmtree(where)
 
