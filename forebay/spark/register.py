@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
@@ -208,10 +209,33 @@ def _all() -> list[Origin]:
 
 def _register(spark: SparkSession, origin: Origin, session: Session) -> None:
     try:
-        spark.dataSource.register(format_class(origin, session))
+        with _active(spark):
+            spark.dataSource.register(format_class(origin, session))
     except Exception as error:
         raise ConfigurationError(
             f"Spark refuses the format name {origin.name!r}: {error}",
             source=origin.name,
             advice='set `name = "…"` on the class, one that Spark does not use itself',
         ) from error
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one meanwhile: in that one, whichever it is, Spark looks whether a name is taken.
+
+    What is known to one session could not be registered in its `newSession()`.
+    """
+    java = getattr(spark, "_jsparkSession", None)
+    if java is None:  # over Spark Connect the server sees to it
+        yield
+        return
+    sessions = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")  # noqa: SLF001 - has no other door
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(java)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

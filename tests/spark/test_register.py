@@ -72,6 +72,19 @@ def test_registering_a_changed_class_again_replaces_it(spark):
         assert spark.read.format("changing").load().first()[0] == value
 
 
+def test_each_session_has_its_own(spark):
+    assert register(spark, Two) == ("two",)
+    other = spark.newSession()
+    spark.createDataFrame([(1,)], "x int").count()  # so the first one is active
+    assert register(other, Two) == ("two",)
+    assert other.read.format("two").load().first()[0] == 2
+    assert read(other, Two()).first()[0] == 2
+    spark.createDataFrame([(1,)], "x int").count()
+    assert type(spark).getActiveSession()._jsparkSession.equals(spark._jsparkSession)
+    assert register(other, Two) == ("two",)
+    assert type(spark).getActiveSession()._jsparkSession.equals(spark._jsparkSession), "the active session stays"
+
+
 def test_an_instance_is_refused_with_the_call_that_takes_it(spark):
     with pytest.raises(ConfigurationError, match="not a source class") as caught:
         register(spark, Two())
