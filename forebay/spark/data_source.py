@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import ClassVar, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -22,6 +23,9 @@ from forebay.spark.errors import leaving
 from forebay.spark.origin import Installed, Origin, Session
 from forebay.spark.stream import StreamReader
 
+_WRITING: Final = "pyspark.sql.worker.write_into_data_source"
+"""The program in which Spark makes a data source to write with it."""
+
 
 class ForebayDataSource(DataSource):
     """What all formats have in common; `format_class` makes the class of each.
@@ -32,6 +36,9 @@ class ForebayDataSource(DataSource):
 
     Args:
         options: What the user wrote; they are parsed here, so a mistake is an error of `load()`.
+
+    Raises:
+        ConfigurationError: An option is unknown, missing or wrong; or Spark is about to write.
     """
 
     _origin: ClassVar[Origin]
@@ -42,6 +49,8 @@ class ForebayDataSource(DataSource):
         super().__init__({})
         name = self._origin.name
         with leaving(name, "the options"):
+            if _in_program(_WRITING):  # the options are those of a sink: nothing could be said of them that helps
+                raise _not_written(name)
             made = self._origin.make(dict(options), self._session)
         self._source, self._options, self._follows_zone = made.source, made.options, made.follows_zone
         self._promised: tuple[str, ...] | None = None
@@ -144,6 +153,12 @@ class ForebayDataSource(DataSource):
         own = self._own_schema()
         check_user_schema(user, own, source.name)
         return settle(source, own), tuple(own.names)
+
+
+def _in_program(name: str) -> bool:
+    """Whether this process runs one of Spark's programs, by itself or as a child of its daemon."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return name in sys.modules or (spec is not None and spec.name == name)
 
 
 def _not_written(source: str) -> ConfigurationError:

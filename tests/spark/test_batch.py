@@ -653,6 +653,17 @@ def test_writing_is_refused_in_plain_words(spark, mode):
     assert (type(error), error and error.source) == (ConfigurationError, "countdown")
 
 
+def test_writing_is_refused_before_any_option_is_looked_at(spark, tmp_path):
+    register(spark, Countdown)
+    with pytest.raises(Exception, match="cannot be written to"):
+        spark.range(1).write.format("countdown").mode("append").option("topic", "x").save()
+    frame = spark.readStream.format("rate").load().selectExpr("value as n")
+    with pytest.raises(Exception, match="cannot be written to") as caught:
+        query = frame.writeStream.format("countdown").option("checkpointLocation", str(tmp_path)).start()
+        query.awaitTermination(60)
+    assert isinstance(unwrap(caught.value), ConfigurationError)
+
+
 def test_writing_a_stream_is_refused_in_plain_words():
     with pytest.raises(ConfigurationError, match="cannot be written to"):
         installed_format("forebay_rate")({}).streamWriter(StructType(), overwrite=False)
