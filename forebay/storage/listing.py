@@ -218,4 +218,6 @@ def _not_there(path: str, place: Place, escaped: str) -> ConfigurationError:
         advice = "no file or directory matches this glob: check each of its parts"
     else:
         advice = "check the spelling, and that this machine and the workers see the same file system"
-    return ConfigurationError(f"path does not exist: {path!r}", option="path", advice=advice)
+    # A worker or a planner may have another working directory than whoever wrote a relative path.
+    looked = "" if path.startswith("/") or is_url(path) else f", looked for as {_path(place, place.parts)!r}"
+    return ConfigurationError(f"path does not exist: {path!r}{looked}", option="path", advice=advice)

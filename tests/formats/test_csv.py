@@ -268,12 +268,29 @@ def test_dropmalformed_drops_them(memory_file) -> None:
 
 
 @pytest.mark.parametrize("multi_line", [False, True])
-def test_failfast_names_the_file_the_place_and_the_record(memory_file, multi_line) -> None:
-    with pytest.raises(DataError, match="four,y") as caught:
+def test_failfast_names_the_file_the_place_the_column_and_the_record(memory_file, multi_line) -> None:
+    with pytest.raises(DataError, match=r"in the column 'a' \(int32\): four,y") as caught:
         rows(DAMAGED, AB, memory_file, mode="FAILFAST", multi_line=multi_line)
     assert caught.value.source == "/data/part-1.csv"
-    assert caught.value.position == "between bytes 0 and 31"
+    assert caught.value.position == "record 2, between bytes 0 and 31"
     assert "PERMISSIVE" in str(caught.value.advice)
+
+
+def test_failfast_names_every_column_and_a_wrong_number_of_values(memory_file) -> None:
+    two = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    with pytest.raises(DataError, match=r"in the columns 'a' \(int64\), 'b' \(int64\): x,y") as caught:
+        rows(b"1,2\n3,4\nx,y\nz,1\n", two, memory_file, mode="FAILFAST", block_bytes=4)
+    assert str(caught.value.position).startswith("record 3, between bytes 8 and")
+    with pytest.raises(DataError, match=r"does not fit the schema: it has not 2 values: 5") as caught:
+        rows(b"1,2\n5\n", two, memory_file, mode="FAILFAST")
+    assert str(caught.value.position).startswith("record 2, ")
+
+
+def test_failfast_counts_from_where_the_read_began(memory_file) -> None:
+    reading = CsvFormat(CsvOptions(mode="FAILFAST")).read(memory_file(b"1,x\n2,y\n3,z\nno,z\n"), AB, position=8)
+    with pytest.raises(DataError, match="'a'") as caught:
+        list(reading)
+    assert caught.value.position == "record 2 after byte 8, between bytes 8 and 17"
 
 
 def test_a_record_over_the_limit_is_malformed(memory_file) -> None:

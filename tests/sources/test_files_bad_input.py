@@ -77,6 +77,8 @@ def drained(source: FileSource, splits: list[FileSplit]) -> int:
         ({"allowComments": "true"}, ["'allowComments'", "an option of json files"]),
         ({"qwertyuiop": "true"}, ["'qwertyuiop'"]),
         ({"charToEscapeQuoteEscaping": "x"}, ["'charToEscapeQuoteEscaping'", "not honoured"]),
+        ({"maxCachedFiles": "10"}, ["'maxCachedFiles'", "not honoured", "discoveryInterval"]),
+        ({"discardCachedInputRatio": "0.5"}, ["'discardCachedInputRatio'", "not honoured", "discoveryInterval"]),
         ({"compression": "gzip"}, ["'compression'", "writing"]),
         ({"header": "perhaps"}, ["'header'", "'perhaps'"]),
         ({"sep": "abc"}, ["sep"]),
@@ -156,6 +158,26 @@ def test_a_missing_path(kind: Any, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError) as raised:
             table(source_of(kind, path))
         says(raised.value, path, "does not exist", "option: path")
+
+
+def test_a_relative_path_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("no such", "a/*.none"):
+        with pytest.raises(ConfigurationError) as raised:
+            table(FileSource(path=path, file_format="text"))
+        says(raised.value, repr(path), f"looked for as '{tmp_path}/{path}'")
+    with pytest.raises(ConfigurationError) as raised:
+        table(FileSource(path=f"{tmp_path}/no such", file_format="text"))
+    assert "looked for" not in str(raised.value)
+
+
+def test_a_header_that_does_not_fit_names_source_and_file(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("a,c\n1,2\n")
+    source = FileSource(path=str(tmp_path), file_format="csv", format_options={"header": True, "enforceSchema": False})
+    with pytest.raises(ConfigurationError) as raised:
+        table(source.with_schema(pa.schema([("a", pa.int64()), ("b", pa.int64())])))
+    says(raised.value, f"{tmp_path}/f.csv has the column 'c'", "option: enforceSchema")
+    assert (raised.value.source, raised.value.split) == ("forebay_files", f"{tmp_path}/f.csv")
 
 
 def test_an_empty_directory(kind: Any, tmp_path: Path) -> None:

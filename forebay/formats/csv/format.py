@@ -51,7 +51,7 @@ class CsvFormat(FileFormat):
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """See `FileFormat.read`. A record has one malformed value or more, or another number of values, or neither."""
         try:
-            rows = RowMaker(self.options, schema, columns, file.path)
+            rows = RowMaker(self.options, schema, columns, file.path, position=position)
             for tokens, block in CsvReading(self.options, file, rows.names, rows.wanted).pieces(position, end):
                 batch = rows.oversized(block) if tokens is None else rows.batch(tokens, block)
                 if batch.num_rows:

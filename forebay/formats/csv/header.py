@@ -109,7 +109,6 @@ def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Seque
     if not options.enforce_schema:
         raise ConfigurationError(
             f"{path} {problem}",
-            source=path,
             option="enforceSchema",
             advice="correct the schema, or leave enforceSchema at true to go by position",
         )

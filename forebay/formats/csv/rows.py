@@ -21,13 +21,24 @@ _SHOWN_CHARS = 200
 class RowMaker:
     """Turns the tokens of one read into record batches. One object per read.
 
+    Args:
+        options: How to read.
+        schema: The columns of the file.
+        columns: Those wanted; None = all.
+        path: The file, for errors.
+        position: Where the read begins, for errors.
+
     Raises:
         ConfigurationError: The schema or the columns wanted do not go together with the format.
     """
 
-    def __init__(self, options: CsvOptions, schema: pa.Schema, columns: Sequence[str] | None, path: str) -> None:
+    def __init__(
+        self, options: CsvOptions, schema: pa.Schema, columns: Sequence[str] | None, path: str, *, position: int = 0
+    ) -> None:
         self._mode = options.mode
         self._path = path
+        self._position = position
+        self._rows = 0
         corrupt = options.column_name_of_corrupt_record
         names = _unique(schema.names)
         wanted = names if columns is None else list(columns)
@@ -50,6 +61,7 @@ class RowMaker:
                 option="columnNameOfCorruptRecord",
                 advice="give it the type string in the schema, or choose another name for it",
             )
+        self._types = {name: schema.field(name).type for name in wanted}
         self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
 
     def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
@@ -60,12 +72,16 @@ class RowMaker:
         """
         arrays: list[pa.Array] = []
         bad: set[int] = set(tokens.malformed)
+        misfits: list[tuple[int, str]] = []
         for convert, column in zip(self._converters, tokens.columns, strict=True):
             values, wrong = convert(column)
             arrays.append(values)
             bad.update(wrong)
+            if wrong and self._mode == "FAILFAST":
+                misfits.append((min(wrong), self.names[self.wanted[len(arrays) - 1]]))
         if bad and self._mode == "FAILFAST":
-            raise self._failure(tokens.raw()[min(bad)], block)
+            raise self._misfit(tokens, block, min(bad), misfits)
+        self._rows += tokens.rows
         if self._corrupt_at is not None:
             arrays.insert(self._corrupt_at, self._corrupt(tokens, bad))
         batch = batch_of(arrays, self.schema, tokens.rows)
@@ -78,7 +94,8 @@ class RowMaker:
         """The record batch of a block that is only the head of one much too long record."""
         text = decoded(block.data)
         if self._mode == "FAILFAST":
-            raise self._failure(text, block, why=" is longer than maxRecordBytes")
+            raise self._failure(text, block, 0, " is longer than maxRecordBytes")
+        self._rows += 1
         rows = 0 if self._mode == "DROPMALFORMED" else 1
         arrays = [
             pa.array([text] * rows, field.type) if at == self._corrupt_at else pa.nulls(rows, field.type)
@@ -94,12 +111,24 @@ class RowMaker:
                 texts[row] = raw[row]
         return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
 
-    def _failure(self, text: str, block: Block, why: str = " does not fit the schema") -> DataError:
+    def _misfit(self, tokens: Tokens, block: Block, row: int, misfits: Sequence[tuple[int, str]]) -> DataError:
+        """The error for the first malformed record, with the columns whose values do not fit."""
+        columns = [name for first, name in misfits if first == row]
+        if columns:
+            kinds = ", ".join(f"{name!r} ({self._types[name]})" for name in columns)
+            why = f" does not fit the schema in the column{'' if len(columns) == 1 else 's'} {kinds}"
+        else:
+            why = f" does not fit the schema: it has not {len(self.names)} values"
+        return self._failure(tokens.raw()[row], block, row, why)
+
+    def _failure(self, text: str, block: Block, row: int, why: str) -> DataError:
         shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+        # Of a slice, or of a read that goes on, nobody has counted the records before.
+        after = f" after byte {self._position}" if self._position else ""
         return DataError(
             f"a record of {self._path}{why}: {shown}",
             source=self._path,
-            position=f"between bytes {block.offset(0)} and {block.end}",
+            position=f"record {self._rows + row + 1}{after}, between bytes {block.offset(0)} and {block.end}",
             option="mode",
             advice="correct the file or the schema, or set mode to PERMISSIVE or DROPMALFORMED",
         )

@@ -61,6 +61,11 @@ ELSEWHERE = {
 }
 """What Spark reads and we do not, in lower case → the end of the sentence that says so."""
 
+_LISTING = "what a listing found is kept for as long as it is fresh, all of it; discoveryInterval says how long that is"
+
+OF_STREAMS = {"maxCachedFiles": _LISTING, "discardCachedInputRatio": _LISTING}
+"""Options of Spark's file stream that are refused for every format → why."""
+
 _CODECS = frozenset({"gz", "deflate", "bz2", "xz", "zst", "lz4", "snappy"})
 
 
@@ -99,7 +104,7 @@ def format_options(name: str) -> tuple[OptionSpec, ...]:
 def refused_options(name: str) -> Mapping[str, str]:
     """Return the options of Spark's reader of a format that are refused, and why."""
     module = import_module(_FORMATS[name].options_module)
-    return {**getattr(module, "IGNORED", {}), **getattr(module, "REFUSED", {})}
+    return {**OF_STREAMS, **getattr(module, "IGNORED", {}), **getattr(module, "REFUSED", {})}
 
 
 def make_format(

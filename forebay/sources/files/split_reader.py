@@ -10,7 +10,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from forebay.errors import DataError, RetriableError
+from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
@@ -46,6 +46,7 @@ class FileSplitReader(SplitReader):
         """Return the next record batch, or the end of the file at hand.
 
         Raises:
+            ConfigurationError: The file does not go together with the schema or an option.
             DataError: The file is gone, damaged or no longer the one listed, or has a record that `mode` forbids.
             RetriableError: The store did not answer; the next call goes on after the last record batch.
         """
@@ -59,6 +60,8 @@ class FileSplitReader(SplitReader):
         except RetriableError:
             reading.rewind()
             raise
+        except ConfigurationError as error:
+            raise error.located(source=self._source.name, split=reading.split.id)  # noqa: B904 - the same error
         except DataError as error:
             part = self._excused(reading, error)
         if part.finished:
