@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from forebay.framework.source import Source
 from forebay.testkit.checks import AFTER_READING, ALL, READ, Check
-from forebay.testkit.outcomes import Broken, ConformanceError, Report, UnfitRows
+from forebay.testkit.outcomes import Broken, ConformanceError, RepeatedSplit, Report, UnfitRows
 from forebay.testkit.rig import Rig
 from forebay.testkit.session import Session, read_undisturbed
 from forebay.testkit.subject import Subject
@@ -183,10 +183,19 @@ class SourceContract(ABC):
 
     def _written(self, *sizes: int) -> dict[str, Sequence[Row]]:
         """Add splits and write to each; fewer where the source has fewer."""
-        ids = [self.add_split() for _ in sizes[: self.most_splits]]
+        ids = [self._new_split() for _ in sizes[: self.most_splits]]
         return {
             split_id: self._write(split_id, size) if size else [] for split_id, size in zip(ids, sizes, strict=False)
         }
+
+    def _new_split(self) -> str:
+        """Add a split, and refuse one that is there: its rows would be looked for twice."""
+        made: set[str] = self.__dict__.setdefault("_made", set())
+        split_id = self.add_split()
+        if split_id in made:
+            raise RepeatedSplit(split_id, len(made))
+        made.add(split_id)
+        return split_id
 
     def _write(self, split_id: str, n: int) -> Sequence[Row]:
         """Write rows, and refuse what cannot be those: that would be told as a fault of the source."""
@@ -202,7 +211,7 @@ class SourceContract(ABC):
         return rows
 
     def _add(self, subject: Subject, rows: dict[str, list[str]], size: int) -> None:
-        split_id = self.add_split()
+        split_id = self._new_split()
         rows[split_id] = subject.rows_of(self._write(split_id, size))
 
     def _need(self, splits: int) -> None:

@@ -39,6 +39,21 @@ class UnfitRows(AssertionError):
         super().__init__(f"write() must return the n rows it wrote, as dicts that fit schema(): {why}")
 
 
+class RepeatedSplit(AssertionError):
+    """`add_split()` of a `SourceContract` returned an id again: a mistake of the test, not of the source.
+
+    Args:
+        split_id: The id.
+        made: How many splits there were.
+    """
+
+    def __init__(self, split_id: str, made: int) -> None:
+        super().__init__(
+            f"add_split() must make a new part each time, and returned {split_id!r} again: for a source that cannot "
+            f"have more than {made}, say most_splits = {made} in the class"
+        )
+
+
 class Skip(Exception):
     """Raised inside a check: it cannot say anything about this source; the text says why."""
 

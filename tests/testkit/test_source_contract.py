@@ -185,3 +185,25 @@ def test_what_write_returns_is_checked_before_the_source_is_blamed(returned, why
         f"write() must return the n rows it wrote, as dicts that fit schema(): {why}"
     ), caught.value
     assert not isinstance(caught.value, ConformanceError)
+
+
+class OneSplit(OfLists):
+    """An author who does not say that there is only one split."""
+
+    def add_split(self):
+        INPUT.setdefault("all", [])
+        return "all"
+
+
+class OneSplitSaid(OneSplit):
+    most_splits = 1
+
+
+def test_a_split_that_is_added_twice_is_a_mistake_of_the_test():
+    case = OneSplit()
+    case.setup_method()
+    with pytest.raises(AssertionError, match=r"returned 'all' again.*say most_splits = 1 in the class"):
+        case.test_sr_2_rows_are_those_written()
+    said = OneSplitSaid()
+    said.setup_method()
+    said.test_sr_2_rows_are_those_written()
