@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,6 +23,7 @@ MAX_RECORD_BYTES = 128 << 20
 BOM = b"\xef\xbb\xbf"
 _PAST_END_BYTES = 64 << 10
 _CUT_HEAD_BYTES = 64 << 10
+_SAMPLE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class RecordBlocks:
         self, stream: BinaryIO, *, position: int = 0, end: int | None = None, seekable: bool = False
     ) -> Iterator[Block]:
         """Like `read`, from an open stream that stands at its start; the caller closes it."""
+        _keep_freed_memory()
         window = Window(stream)
         if position:
             before = max(0, position - self._width)
@@ -97,7 +100,13 @@ class RecordBlocks:
 
     def pieces(self, block: Block, max_records: int) -> Iterator[Block]:
         """A block as one or more of about at most `max_records` each; an empty block as it is."""
-        count = -(-block.data.count(self.separator or b"\n") // max_records)
+        separator = self.separator or b"\n"
+        # To count all separators takes a twentieth of the time of reading; a part of the block tells enough.
+        sample = min(len(block.data), _SAMPLE_BYTES)
+        if 2 * len(block.data) * block.data.count(separator, 0, sample) < max_records * sample:
+            yield block
+            return
+        count = -(-block.data.count(separator) // max_records)
         if count <= 1:
             yield block
             return
@@ -213,6 +222,7 @@ class Window:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._scratch = bytearray()
         self.data = bytearray()
         self.base = 0
         self.ended = False
@@ -231,12 +241,26 @@ class Window:
         """Read `count` bytes more, or to the end of the file."""
         missing = count
         while missing > 0:
-            part = self._stream.read(missing)
-            if not part:
+            came = self._append(missing)
+            if not came:
                 self.ended = True
                 return
+            missing -= came
+
+    def _append(self, most: int) -> int:
+        """Read once, at most so many bytes; return how many came."""
+        readinto = getattr(self._stream, "readinto", None)
+        if readinto is None:
+            part = self._stream.read(most)
             self.data += part
-            missing -= len(part)
+            return len(part)
+        # The same memory every time: fresh memory costs more than what is copied into it.
+        if len(self._scratch) < min(most, BLOCK_BYTES):
+            self._scratch = bytearray(min(most, BLOCK_BYTES))
+        with memoryview(self._scratch) as whole, whole[:most] as room:
+            came: int = readinto(room)
+            self.data += room[:came]
+        return came
 
     def take(self, count: int) -> bytearray:
         """Give away the first `count` bytes and move the window behind them."""
@@ -250,6 +274,16 @@ class Window:
         del self.data[:count]
         self.base += count
         return count
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Have glibc keep freed blocks for the next ones, up to twice as much, instead of giving them back each time.
+
+    Freeing one large piece raises its thresholds for all smaller ones (mallopt(3), M_MMAP_THRESHOLD). Pages that are
+    new every time were a tenth of the CPU time of reading CSV. This piece is never touched, so it costs nothing.
+    """
+    bytes(30 << 20)
 
 
 def even_borders(size: int, target_bytes: int) -> list[int]:

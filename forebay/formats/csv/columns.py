@@ -18,14 +18,19 @@ Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
 """A regular expression of tokens that Arrow surely reads as Spark does, and what reads them."""
 
 
-def token_bytes(tokens: pa.Array) -> bytes:
-    """The bytes of all tokens, one after the other."""
+def token_view(tokens: pa.Array) -> memoryview:
+    """The bytes of all tokens, one after the other, where they are."""
     _, offsets, data = tokens.buffers()
     if data is None or offsets is None or not len(tokens):
-        return b""
+        return memoryview(b"")
     (start,) = struct.unpack_from("=i", offsets, 4 * tokens.offset)
     (end,) = struct.unpack_from("=i", offsets, 4 * (tokens.offset + len(tokens)))
-    return memoryview(data)[start:end].tobytes()
+    return memoryview(data)[start:end]
+
+
+def token_bytes(tokens: pa.Array) -> bytes:
+    """A copy of the bytes of all tokens, one after the other."""
+    return token_view(tokens).tobytes()
 
 
 def consists_of(tokens: pa.Array, allowed: bytes) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.formats.csv.columns import Converted, Converter, Plain, by_value, token_bytes
+from forebay.formats.csv.columns import Converted, Converter, Plain, by_value, token_view
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.date_patterns import DatePattern, IsoForm
 from forebay.formats.datetimes import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
@@ -127,8 +127,8 @@ def _surely_zoned(tokens: pa.Array) -> bool:
     sizes = pc.min_max(pc.binary_length(tokens)).as_py()
     size = sizes["min"]
     if size == sizes["max"] and not tokens.null_count and size >= 20:
-        data, count = token_bytes(tokens), len(tokens)
-        if data[size - 1 :: size] == b"Z" * count and data[16::size] == b":" * count:
+        data, count = token_view(tokens), len(tokens)
+        if data[size - 1 :: size].tobytes() == b"Z" * count and data[16::size].tobytes() == b":" * count:
             return True
     return pc.all(pc.match_substring_regex(tokens, rf"^.{{10}}[ T].{{5}}:.*{_OFFSET}$")).as_py() is True
 
