@@ -38,7 +38,7 @@ def both(cores: str = "*") -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("OFF")
     forebay.register(spark)
     return spark
 
