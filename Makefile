@@ -31,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test newest lint format bench bench-kafka soak clean java FORCE
+.PHONY: help demo demo-kafka test newest lint format bench bench-kafka soak clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ help: ## Print this
 
 demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files with Spark, at once and as a stream, then write a connector (needs Java)
 	@$(PY) -P examples/demo.py
+
+demo-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Read Kafka: a backfill and a live tail, on a real broker (needs Java)
+	@$(PY) -P examples/demo_kafka.py
 
 test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+import forebay
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
 from forebay.sources.kafka import KafkaSource
@@ -81,3 +84,51 @@ def test_a_broker_that_is_down_is_told_and_that_it_came_back(query, refusing):
             pause.wait(0.1)
         assert report["discovery"]["error"]["over"]
         assert report["discovery"]["error"]["at"] >= error["at"]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    sql = pytest.importorskip("pyspark.sql")
+    session = (
+        sql.SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    session.conf.set("spark.sql.streaming.noDataProgressEventInterval", "500")  # an idle query reports every 10 s
+    forebay.register(session)
+    yield session
+    session.stop()
+
+
+def test_spark_shows_that_the_broker_of_an_idle_query_is_down(spark, tmp_path, refusing):
+    with KafkaBroker() as broker:
+        broker.create_topic("orders")
+        query = (
+            spark.readStream.format("forebay_kafka")
+            .option("kafka.bootstrap.servers", broker.address)
+            .option("kafka.default.api.timeout.ms", "2000")
+            .option("kafka.request.timeout.ms", "2000")
+            .option("subscribe", "orders")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path))
+            .start()
+        )
+        pause, found = threading.Event(), None
+        try:
+            for _ in range(900):
+                assert query.exception() is None
+                report = query.lastProgress
+                if report is not None:
+                    broker.stop()
+                    found = json.loads(report["sources"][0]["latestOffset"])["discovery"].get("error")
+                if found is not None:
+                    break
+                pause.wait(0.1)
+        finally:
+            query.stop()
+        assert found is not None and broker.address in found["text"] and not found["over"]

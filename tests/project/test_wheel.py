@@ -80,12 +80,15 @@ def test_the_extra_all_is_all_the_others(metadata):
     assert set(requirements(metadata, "all")) == {line for extra in EXTRAS for line in requirements(metadata, extra)}
 
 
-def test_entry_points_lead_to_sources(contents, root):
+def test_entry_points_lead_to_sources_and_commands(contents, root):
     [name] = [name for name in contents if name.endswith(".dist-info/entry_points.txt")]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for format_name, value in project["entry-points"]["forebay.sources"].items():
         assert f"{format_name} = {value}" in contents[name].decode()
         assert isinstance(importlib.metadata.EntryPoint(format_name, value, "forebay.sources").load(), type)
+    for command, value in project["scripts"].items():
+        assert f"{command} = {value}" in contents[name].decode()
+        assert callable(importlib.metadata.EntryPoint(command, value, "console_scripts").load())
 
 
 def test_the_installed_package_is_the_wheel(contents):
