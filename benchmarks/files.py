@@ -86,7 +86,7 @@ def compare(spark: SparkSession, where: Path, kind: str, files: int, megabytes: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=170, help="size of each of the six data sets")
+    parser.add_argument("--megabytes", type=int, default=500, help="size of each of the six data sets")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--files", default=",".join(map(str, FILES)))
