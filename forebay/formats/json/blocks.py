@@ -53,12 +53,13 @@ class BlockReader:
         schema: The columns wanted.
         options: How to read.
         path: The file, for errors.
+        embedded: Records are texts in a column; see `ExactReader`. Each has one row then, or none if it is blank.
 
     Raises:
         ConfigurationError: A column has a type that JSON cannot be read as.
     """
 
-    def __init__(self, schema: pa.Schema, options: JsonOptions, path: str) -> None:
+    def __init__(self, schema: pa.Schema, options: JsonOptions, path: str, *, embedded: bool = False) -> None:
         self._schema = schema
         self._options = options
         self._path = path
@@ -74,7 +75,7 @@ class BlockReader:
         for item in self._fields:
             check_type(item.type, item.name, options)
         self._data_schema = pa.schema(self._fields)
-        self._records = RecordReader(self._fields, options)
+        self._records = RecordReader(self._fields, options, embedded=embedded)
         self._arrow = ArrowReader(self._fields, options)
         self._separator = None if options.line_sep is None else options.line_sep.encode()
         self._forms = FormReader(self._fields, options)
@@ -89,10 +90,9 @@ class BlockReader:
         Raises:
             DataError: A record is malformed and the mode is FAILFAST.
         """
-        if self._able and self._separator is None:
-            batch = self._whole(data, offset)
-            if batch is not None:
-                return batch
+        batch = self.whole(data, offset)
+        if batch is not None:
+            return batch
         return self.read_lines(self._lines(data), offset)
 
     def read_lines(self, lines: list[bytes], offset: int) -> pa.RecordBatch:
@@ -120,9 +120,13 @@ class BlockReader:
         self._add(Outcome([], bad=True), record, pieces, offset)
         return self._assembled(pieces)
 
-    def _whole(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch | None:
-        """A block without any irregularity."""
-        if self._skip:
+    def whole(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch | None:
+        """The rows of a block if it can be read at once; None if not.
+
+        Raises:
+            DataError: A record is malformed and the mode is FAILFAST.
+        """
+        if not self._able or self._separator is not None or self._skip:
             return None
         formed = self._forms.read(data)
         if formed is not None:

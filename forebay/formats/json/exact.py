@@ -53,23 +53,26 @@ class ExactReader:
     Args:
         fields: The columns to read.
         options: How to read.
+        embedded: Records are texts in a column, as Spark's from_json takes them: nobody guesses their encoding, and an
+            array is not several records, but a malformed one.
     """
 
-    def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
+    def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
         self._options = options
+        self._embedded = embedded
         self._root = _Struct(pa.struct(fields), options)
 
     def read(self, record: bytes) -> Outcome:
         """Read a record; its rows are lists of values as `build` takes them."""
         kind: int | None = None
         try:
-            tokens = Tokens(as_utf8(record), self._options)
+            tokens = Tokens(record if self._embedded else as_utf8(record), self._options)
             kind = tokens.next()
             if kind is None:
                 return Outcome([])
             if kind == START_OBJECT:
                 return Outcome([self._root.object(tokens)])
-            if kind == START_ARRAY:
+            if kind == START_ARRAY and not self._embedded:
                 return Outcome(_List(self._root).array(tokens, root=True))
         except _Partial as partial:
             return Outcome(partial.value if kind == START_ARRAY else [partial.value], bad=True)

@@ -50,11 +50,12 @@ class RecordReader:
     Args:
         fields: The columns to read.
         options: How to read.
+        embedded: Records are texts in a column; see `ExactReader`.
     """
 
-    def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
+    def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
         self._read = _struct(pa.struct(fields), options)
-        self._exact = ExactReader(fields, options)
+        self._exact = ExactReader(fields, options, embedded=embedded)
         # Numbers stay text where their digits matter.
         self._decode = json.JSONDecoder(
             parse_float=_Float if _has(fields, _digits_matter) else None,

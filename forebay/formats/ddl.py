@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas as text, as users of Spark write them: `id BIGINT, tags ARRAY<STRING>`, or what `StructType.json()` gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    **dict.fromkeys(("tinyint", "byte"), pa.int8()),
+    **dict.fromkeys(("smallint", "short"), pa.int16()),
+    **dict.fromkeys(("int", "integer"), pa.int32()),
+    **dict.fromkeys(("bigint", "long"), pa.int64()),
+    **dict.fromkeys(("float", "real"), pa.float32()),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), _TIMESTAMP),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMALS = ("decimal", "dec", "numeric")
+_NAMES: dict[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+    _TIMESTAMP: "TIMESTAMP",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+}
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<quoted>`(?:[^`]|``)+`) | (?P<word>[A-Za-z0-9_]+) | (?P<mark>[<>(),:])
+        | (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+    )""",
+    re.VERBOSE,
+)
+_DECIMAL_TEXT = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_MAX_PRECISION = 38
+_DEEPEST = 100
+
+
+class _SyntaxError(Exception):
+    """A text is no schema; the message says why."""
+
+
+def parse_schema(text: str, option: str) -> pa.Schema:
+    """Return the schema that a text means; all fields may be null, whatever the text says, as in Spark's `from_json`.
+
+    Called wherever a source is made.
+
+    Args:
+        text: Columns with their types as in Spark's SQL, also inside `STRUCT<…>`; or a `StructType` as JSON.
+        option: The name of the option, for errors.
+
+    Raises:
+        ConfigurationError: The text is no schema, or has a type that is not known here.
+    """
+    try:
+        found = _of_json(json.loads(text)) if text.lstrip().startswith("{") else _Parser(text).schema()
+        return pa.schema(list(_struct(found)))
+    except (_SyntaxError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{option} is no schema: {error}",
+            option=option,
+            advice="write it as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>', or give a StructType "
+            "by its .json()",
+        ) from None
+
+
+def type_text(data_type: pa.DataType) -> str:
+    """Return a type as Spark's SQL writes it; Arrow's own name where Spark has none."""
+    if isinstance(data_type, pa.StructType):
+        return f"STRUCT<{', '.join(f'{_name_text(field.name)}: {type_text(field.type)}' for field in data_type)}>"
+    if isinstance(data_type, pa.MapType):
+        return f"MAP<{type_text(data_type.key_type)}, {type_text(data_type.item_type)}>"
+    if isinstance(data_type, pa.ListType):
+        return f"ARRAY<{type_text(data_type.value_type)}>"
+    if isinstance(data_type, pa.Decimal128Type):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    return _NAMES.get(data_type, str(data_type))
+
+
+class _Parser:
+    """Reads Spark's SQL for the columns of a table."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        self._at = 0
+        self._depth = 0
+        at = 0
+        end = len(text.rstrip())
+        while at < end:
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise _SyntaxError(f"{text[at:].strip()[:20]!r} cannot be read; other names go into `backquotes`")
+            self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
+            at = found.end()
+
+    def schema(self) -> pa.DataType:
+        whole = [token[1].lower() for token in self._tokens[:2]] == ["struct", "<"]
+        found = self._type() if whole else pa.struct(self._fields(""))
+        if self._at < len(self._tokens):
+            raise self._unexpected()
+        return found
+
+    def _fields(self, closing: str) -> list[pa.Field]:
+        fields: list[pa.Field] = []
+        if closing and self._take(closing):
+            return fields
+        while True:
+            name = self._name()
+            self._take(":")
+            fields.append(pa.field(name, self._type()))
+            if self._take("not"):
+                self._demand("null")
+            if self._take("comment"):
+                self._text()
+            if not self._take(","):
+                break
+        if closing:
+            self._demand(closing)
+        return _checked(fields)
+
+    def _type(self) -> pa.DataType:
+        kind, word = self._next()
+        name = word.lower()
+        if kind != "word":
+            self._at -= 1
+            raise self._unexpected()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _SyntaxError(f"it has more than {_DEEPEST} types inside one another")
+        found = self._nested(name) if name in ("array", "map", "struct") else self._simple(name)
+        self._depth -= 1
+        return found
+
+    def _nested(self, name: str) -> pa.DataType:
+        self._demand("<")
+        if name == "struct":
+            return pa.struct(self._fields(">"))
+        first = self._type()
+        if name == "array":
+            self._demand(">")
+            return _list(first)
+        self._demand(",")
+        second = self._type()
+        self._demand(">")
+        return pa.map_(first, second)
+
+    def _simple(self, name: str) -> pa.DataType:
+        if name not in _DECIMALS:
+            return _known(name)
+        numbers = ["10", "0"]
+        if self._take("("):
+            numbers = [self._next()[1], "0"]
+            if self._take(","):
+                numbers[1] = self._next()[1]
+            self._demand(")")
+        if not all(number.isdecimal() for number in numbers):
+            raise _SyntaxError(f"{name}({', '.join(numbers)}) is no type")
+        return _decimal(int(numbers[0]), int(numbers[1]))
+
+    def _name(self) -> str:
+        kind, word = self._next()
+        if kind == "quoted":
+            return word[1:-1].replace("``", "`")
+        if kind != "word":
+            self._at -= 1
+            raise self._unexpected()
+        return word
+
+    def _text(self) -> None:
+        if self._next()[0] != "text":
+            self._at -= 1
+            raise self._unexpected()
+        while self._at < len(self._tokens) and self._tokens[self._at][0] == "text":
+            self._at += 1  # texts side by side are one
+
+    def _next(self) -> tuple[str, str]:
+        if self._at >= len(self._tokens):
+            raise _SyntaxError("it ends too early")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _take(self, word: str) -> bool:
+        """Step over a word or mark, if it comes next."""
+        there = self._at < len(self._tokens) and self._tokens[self._at][0] in ("word", "mark")
+        if there and self._tokens[self._at][1].lower() == word:
+            self._at += 1
+            return True
+        return False
+
+    def _demand(self, word: str) -> None:
+        if not self._take(word):
+            raise self._unexpected(f", where {word.upper()!r} must come")
+
+    def _unexpected(self, hint: str = "") -> _SyntaxError:
+        if self._at >= len(self._tokens):
+            return _SyntaxError(f"it ends too early{hint}")
+        return _SyntaxError(f"{self._tokens[self._at][1]!r} comes unexpected{hint}")
+
+
+def _of_json(found: Any) -> pa.DataType:  # noqa: ANN401 - whatever the JSON is
+    if isinstance(found, str):
+        match = _DECIMAL_TEXT.fullmatch(found)
+        return _decimal(int(match[1]), int(match[2])) if match else _known(found)
+    kind = found.get("type") if isinstance(found, dict) else None
+    try:
+        if kind == "struct":
+            return pa.struct(_checked([pa.field(str(one["name"]), _of_json(one["type"])) for one in found["fields"]]))
+        if kind == "array":
+            return _list(_of_json(found["elementType"]))
+        if kind == "map":
+            return pa.map_(_of_json(found["keyType"]), _of_json(found["valueType"]))
+    except (KeyError, TypeError) as error:
+        raise _SyntaxError(f"its JSON has no {error}") from None
+    raise _SyntaxError(f"its JSON has {json.dumps(found)[:40]} where a type must be")
+
+
+def _known(name: str) -> pa.DataType:
+    if name not in _TYPES:
+        raise _SyntaxError(f"the type {name!r} is not known; there are {', '.join(sorted({*_TYPES, 'decimal'}))}")
+    return _TYPES[name]
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if not 1 <= precision <= _MAX_PRECISION or not 0 <= scale <= precision:
+        raise _SyntaxError(
+            f"DECIMAL({precision},{scale}) has more than {_MAX_PRECISION} digits, or a scale outside them"
+        )
+    return pa.decimal128(precision, scale)
+
+
+def _struct(found: pa.DataType) -> pa.StructType:
+    if not isinstance(found, pa.StructType) or not found.num_fields:
+        raise _SyntaxError(f"{type_text(found)} is no list of fields")
+    return found
+
+
+def _list(element: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", element))
+
+
+def _checked(fields: list[pa.Field]) -> list[pa.Field]:
+    twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
+    if twice:
+        raise _SyntaxError(f"the field {twice[0]!r} comes twice")
+    return fields
+
+
+def _name_text(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_]+", name, re.ASCII) else f"`{name.replace('`', '``')}`"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON texts in a column, such as the values of messages: each becomes a struct, as Spark's `from_json` makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.formats.encodings import decoded
+from forebay.formats.json.arrow import is_utf8
+from forebay.formats.json.blocks import BlockReader
+from forebay.formats.json.options import JsonOptions
+from forebay.formats.json.reasons import Reasons
+
+_BLANKS = b" \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """What became of a column of texts.
+
+    Args:
+        values: A struct for each text: what could be read of it; null for null and for blank texts.
+        bad: The rows whose text is malformed or does not fit the schema, ascending.
+    """
+
+    values: pa.Array
+    bad: list[int]
+
+
+class CellReader:
+    """Reads columns of JSON texts into structs of one schema. For one thread.
+
+    A text that is no JSON object is a struct of nulls, of one with a value that does not fit the rest is kept: as
+    `from_json` does it. So is a text that is no UTF-8 read as Java would decode it; here it is bad, though.
+
+    Args:
+        schema: The fields. One with the name of `columnNameOfCorruptRecord`, a string, gets the text of bad ones.
+        options: How to read; its mode does not count.
+
+    Raises:
+        ConfigurationError: A field has a type that JSON cannot be read as.
+    """
+
+    def __init__(self, schema: pa.Schema, options: JsonOptions) -> None:
+        self._fields = list(schema)
+        self._type = pa.struct(self._fields)
+        corrupt = options.column_name_of_corrupt_record
+        read = self._fields if corrupt in schema.names else [*self._fields, pa.field(corrupt, pa.string())]
+        self._corrupt = [field.name for field in read].index(corrupt)
+        options = replace(options, mode="PERMISSIVE", multi_line=False, line_sep=None, encoding=None)
+        self._blocks = BlockReader(pa.schema(read), options, "", embedded=True)
+        self._block_bytes = options.block_bytes
+        self._reasons = Reasons([field for field in self._fields if field.name != corrupt], options)
+
+    def read(self, texts: pa.Array) -> Cells:
+        """Return the structs of a column of type binary."""
+        lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(lengths)
+        if len(rows) == len(texts):
+            return self._there(texts, lengths)
+        found = self._there(texts.take(pa.array(rows)), lengths[rows])
+        places = np.full(len(texts), -1)
+        places[rows] = np.arange(len(rows))
+        return Cells(_spread(found.values, places), [int(rows[row]) for row in found.bad])
+
+    def reason(self, text: bytes) -> str:
+        """Return why a text is bad, for people."""
+        return self._reasons.of(text)
+
+    def _there(self, texts: pa.Array, lengths: npt.NDArray[np.int32]) -> Cells:
+        """Read texts that are neither null nor empty, in blocks as files are read: caches hold them."""
+        parts: list[pa.Array] = [pa.nulls(0, self._type)]
+        bad: list[int] = []
+        ends = np.cumsum(lengths, dtype=np.int64)
+        at = 0
+        while at < len(texts):
+            most = self._block_bytes + (int(ends[at - 1]) if at else 0)
+            after = max(at + 1, int(np.searchsorted(ends, most, "right")))
+            part = self._part(texts.slice(at, after - at))
+            parts.append(part.values)
+            bad += [at + row for row in part.bad]
+            at = after
+        return Cells(parts[1] if len(parts) == 2 else pa.concat_arrays(parts), bad)
+
+    def _part(self, texts: pa.Array) -> Cells:
+        data = _lines(texts)
+        spoiled: list[int] = []
+        if not is_utf8(data):
+            texts, spoiled = _as_utf8(texts)
+            data = _lines(texts)
+        found: Cells | None = None
+        if data.count(b"\n") == len(texts) and b"\r" not in data:
+            batch = self._blocks.whole(data, 0)
+            # A blank text has no row, none has two.
+            if batch is not None and batch.num_rows == len(texts):
+                found = self._structs(batch)
+        found = found or self._one_by_one(texts.to_pylist())
+        return Cells(found.values, sorted({*found.bad, *spoiled})) if spoiled else found
+
+    def _one_by_one(self, texts: list[bytes]) -> Cells:
+        """Read texts some of which are blank, or have more than one line."""
+        rows = [row for row, text in enumerate(texts) if text.strip(_BLANKS)]
+        batch = self._blocks.read_lines([texts[row] for row in rows], 0)
+        found = self._structs(batch)
+        if batch.num_rows < len(rows):  # a comment is a blank text, too, where comments are allowed
+            each = [(row, self._blocks.read_record(texts[row], 0)) for row in rows]
+            rows = [row for row, one in each if one.num_rows]
+            structs = [self._structs(one) for _, one in each if one.num_rows]
+            values = pa.concat_arrays([pa.nulls(0, self._type), *(one.values for one in structs)])
+            found = Cells(values, [place for place, one in enumerate(structs) if one.bad])
+        if len(rows) == len(texts):
+            return found
+        places = np.full(len(texts), -1)
+        places[rows] = np.arange(len(rows))
+        return Cells(_spread(found.values, places), [rows[place] for place in found.bad])
+
+    def _structs(self, batch: pa.RecordBatch) -> Cells:
+        corrupt = batch.column(self._corrupt)
+        columns = [batch.column(place) for place in range(len(self._fields))]
+        bad = pc.indices_nonzero(corrupt.is_valid()).to_pylist() if corrupt.null_count < len(corrupt) else []
+        return Cells(pa.StructArray.from_arrays(columns, fields=self._fields), bad)
+
+
+def _lines(texts: pa.Array) -> bytes:
+    """Return the texts, each with a line end behind it."""
+    empty, end = pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary())
+    data = cast("pa.Array", pc.call_function("binary_join_element_wise", [texts, empty, end])).buffers()[2]
+    return b"" if data is None else data.to_pybytes()
+
+
+def _as_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
+    """Return the texts with U+FFFD for what is no UTF-8, and which ones had such."""
+    values = texts.to_pylist()
+    spoiled = [row for row, value in enumerate(values) if not is_utf8(value)]
+    for row in spoiled:
+        values[row] = decoded(values[row]).encode()
+    return pa.array(values, pa.binary()), spoiled
+
+
+def _spread(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the values at these places, null for -1."""
+    return values.take(pa.array(places, mask=places < 0))
