@@ -28,6 +28,7 @@ from forebay.testkit.kafka_broker import KafkaBroker
 OURS, PEER = "forebay_kafka", "kafka"
 SMALL = 1000
 """Partitions of the topic of many."""
+_LEAST, _SLACK = 3, 60.0
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,16 @@ class Turns:
         spark: The session.
         broker: The broker.
         repeats: How often, after a round to warm up.
+        pace: Seconds that a cell may take, on average: one that begins behind time is read `_LEAST` times only.
     """
 
-    def __init__(self, spark: SparkSession, broker: KafkaBroker, repeats: int) -> None:
+    def __init__(self, spark: SparkSession, broker: KafkaBroker, repeats: int, pace: float) -> None:
         self._spark = spark
         self._broker = broker
         self._repeats = repeats
+        self._pace = pace
+        self._began = time.monotonic()
+        self._cells = 0
         self.parts: list[list[str]] = []
         """Where CPU time went, for a table: in the JVM, or in Python."""
 
@@ -111,7 +116,9 @@ class Turns:
         label = f"{work.name}{f', {work.columns}' if work.columns else ''}, {sink}"
         taken: dict[str, list[tuple[float, dict[str, float]]]] = {OURS: [], PEER: []}
         results = []
-        for turn in range(self._repeats + 1):
+        late = time.monotonic() - self._began > self._pace * self._cells + _SLACK
+        self._cells += 1
+        for turn in range((min(self._repeats, _LEAST) if late else self._repeats) + 1):
             # Who comes first changes, so that nobody always finds the other's garbage.
             for source in (OURS, PEER) if turn % 2 else (PEER, OURS):
                 before, began = tree_cpu(self._broker.pid), time.perf_counter()
@@ -160,8 +167,9 @@ def chosen(args: argparse.Namespace) -> list[Work]:
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=200, help="values of each topic (200)")
+    parser.add_argument("--megabytes", type=int, default=150, help="values of each topic (150)")
     parser.add_argument("--repeats", type=int, default=5, help="turns that count, after one that warms up (5)")
+    parser.add_argument("--minutes", type=float, default=11, help="a slow machine reads less often to keep to it (11)")
     parser.add_argument("--cells", help="only these topics, by name, between commas")
     parser.add_argument("--sinks", default=",".join(SINKS), help="into what")
     parser.add_argument("--no-columns", dest="columns", action="store_false", help="leave out what reads some columns")
@@ -173,7 +181,7 @@ def main() -> None:
     spark = both()
     cells: list[Cell] = []
     with KafkaBroker(heap=512) as broker:
-        turns = Turns(spark, broker, args.repeats)
+        turns = Turns(spark, broker, args.repeats, args.minutes * 60 / sum(len(work.sinks) for work in works))
         # All that read one topic come together, so that no more than one is there.
         for name in dict.fromkeys(work.name for work in works):
             mine = [work for work in works if work.name == name]
