@@ -14,6 +14,8 @@ from forebay.testkit.kafka_broker import KafkaBroker
 
 BATCH_BYTES = 16_384
 """What Java's producer puts into a batch by default."""
+_AT_ONCE = 50
+"""Partitions that are written to with one request: a busy broker has to answer it within half a minute."""
 _VARIETY = 400
 """So many different batches make a topic."""
 _CODECS = {None: 0, "lz4": 3, "zstd": 4}
@@ -57,7 +59,9 @@ def fill(broker: KafkaBroker, topic: str, kind: Kind, rows: int, partitions: int
     rounds = max(1, rows // (each * partitions))
     with broker.appending() as append:
         for turn in range(rounds):
-            append(topic, {at: made[(turn * partitions + at) % len(made)] for at in range(partitions)})
+            for first in range(0, partitions, _AT_ONCE):
+                some = range(first, min(first + _AT_ONCE, partitions))
+                append(topic, {at: made[(turn * partitions + at) % len(made)] for at in some})
     return rounds * each
 
 
