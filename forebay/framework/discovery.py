@@ -48,6 +48,9 @@ class DiscoveryEnumerator(ABC):
     refresh_floor: float = 1.0
     """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing."""
 
+    refresh_share: float = 0.05
+    """How much of its time a stream may spend on asking: an answer is trusted for longer where asking takes long."""
+
     @abstractmethod
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Look at the outside and return what is there. May block. Called on a worker thread, never two at once.

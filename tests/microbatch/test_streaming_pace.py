@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.framework.microbatch.supply.supply import Freshness
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.split import Split
 from forebay.options import Duration
@@ -66,6 +70,15 @@ def test_s7_a_dear_look_is_taken_at_most_every_ten_seconds(query, two):
         while two.clock.monotonic() < until:
             poll(run, 1)
         assert fewest <= two.count("discover") <= most
+
+
+@pytest.mark.parametrize(("share", "good_for"), [(0.05, 4.0), (0.1, 2.0), (1.0, 0.5), (0.001, 10.0)])
+def test_s7_an_answer_is_good_for_as_long_as_asking_takes_its_share_of_the_time(share, good_for):
+    """S7: but at least for the floor, here half a second, and at most ten."""
+    clock = ManualClock()
+    asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 0.5, share)
+    asked.measure(lambda: clock.advance(0.2))
+    assert asked.due == pytest.approx(clock.monotonic() + good_for)
 
 
 def test_s7_the_user_says_how_often(query, two):

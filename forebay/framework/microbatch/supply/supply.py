@@ -20,9 +20,6 @@ from forebay.framework.split import Json, Position, Split, normalise
 
 _log = logging.getLogger(__name__)
 
-_WORTH = 20.0
-"""An answer is trusted for so many times as long as it took: asking costs at most a twentieth of the time."""
-
 LONGEST = 10.0
 """Seconds after which an answer is too old, however long it took."""
 
@@ -47,14 +44,16 @@ class Freshness:
         runtime: The clock.
         interval: Seconds, if the user says it; else by what asking costs.
         floor: Seconds an answer is good for at least, then.
+        share: Of the time that asking may take, then.
     """
 
-    def __init__(self, runtime: Runtime, interval: float | None, floor: float) -> None:
+    def __init__(self, runtime: Runtime, interval: float | None, floor: float, share: float) -> None:
         self._clock = runtime.clock
         self._random = runtime.random
         self._failures = 0  # without a success in between
         self._interval = interval
         self._floor = floor
+        self._share = share
         self._due = 0.0
         self._asked: float | None = None
         self.took = 0.0
@@ -85,7 +84,7 @@ class Freshness:
         self.took = now - began
         pause = self._interval
         if pause is None:
-            pause = min(LONGEST, max(self._floor, _WORTH * self.took))
+            pause = min(LONGEST, max(self._floor, self.took / self._share))
         self._asked, self._due = began, now + pause
 
     def put_off(self, error: ForebayError) -> float:
@@ -217,7 +216,7 @@ class DiscoverySupply(Supply):
         self.in_order = bool(enumerator.in_order)
         interval = options.discovery_interval
         seconds = None if interval is None else interval.total_seconds()
-        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor)
+        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor, enumerator.refresh_share)
         self._ends = Ends(source, enumerator, options, calls, runtime)
         self._once = bool(source.bounded) and not self.in_order
         self._close_timeout = options.close_timeout.total_seconds()
@@ -333,7 +332,7 @@ class Ends:
         self._calls = calls
         interval = options.refresh_interval
         seconds = None if interval is None else interval.total_seconds()
-        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor)
+        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor, enumerator.refresh_share)
         self._known: dict[str, Position] = {}
         self._asked: frozenset[str] = frozenset()
 
