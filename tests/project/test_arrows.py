@@ -57,6 +57,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "crc32c": ("sources/kafka/",),
     "cryptography": ("sources/kafka/",),
     "cramjam": ("formats/", "sources/kafka/"),
+    "zstandard": ("sources/kafka/",),
     "fastavro": ("formats/",),
     "numpy": ("formats/", "sources/", "spark/"),
     "typer": ("cli/",),

@@ -22,6 +22,7 @@ EXTRAS = {
     "fsspec",
     "fastavro",
     "cramjam",
+    "zstandard",
     "crc32c",
     "cryptography",
 }

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import cramjam
+import zstandard
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16  # the magic, a version and the oldest version that can read it
@@ -40,11 +43,29 @@ def _snappy_block(data: memoryview) -> memoryview:
     return memoryview(cramjam.snappy.decompress_raw(data))
 
 
+_idle: deque[zstandard.ZstdDecompressor] = deque(maxlen=8)
+"""They may not be used by two threads at once, and cost more to make than a record batch takes."""
+
+
+def _zstd(data: memoryview) -> memoryview:
+    """Decompress one whole frame, as producers write it; whatever else it may be, the other library decides."""
+    try:
+        mine = _idle.pop()
+    except IndexError:
+        mine = zstandard.ZstdDecompressor()
+    plain, frame = b"", mine.decompressobj()
+    with suppress(zstandard.ZstdError):
+        plain = frame.decompress(data)
+    _idle.append(mine)
+    whole = frame.eof and not frame.unused_data
+    return memoryview(plain if whole else cramjam.zstd.decompress(data))
+
+
 _CODECS: Mapping[int, Callable[[memoryview], memoryview]] = {
     1: lambda data: memoryview(cramjam.gzip.decompress(data)),
     2: _snappy,
     3: lambda data: memoryview(cramjam.lz4.decompress(data)),
-    4: lambda data: memoryview(cramjam.zstd.decompress(data)),
+    4: _zstd,
 }
 
 

@@ -26,7 +26,7 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 """The columns of Spark's own source, in its order; `headers` only where asked for."""
 
-GROUP_BYTES = 8 << 20
+GROUP_BYTES = 4 << 20
 """So many decompressed bytes make one record batch, at least: what is compressed well must not fill the memory."""
 
 
