@@ -103,6 +103,24 @@ def _kafka(broker: KafkaBroker) -> Kafka:
     return Kafka(broker)
 
 
+@pytest.fixture
+def throttle() -> Callable[[KafkaBroker, float | None, str], None]:
+    """Sets, or takes away, a quota of bytes a second for what a client of this id fetches."""
+    from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
+
+    entry = AlterClientQuotasRequest.EntryData
+
+    def limit(broker: KafkaBroker, rate: float | None, client_id: str) -> None:
+        entity = entry.EntityData(entity_type="client-id", entity_name=client_id)
+        change = entry.OpData(key="consumer_byte_rate", value=rate or 0.0, remove=rate is None)
+        request = AlterClientQuotasRequest(entries=[entry(entity=[entity], ops=[change])], validate_only=False)
+        with broker.admin() as admin:
+            answer = admin._manager.run(admin._manager.send, request)  # kafka-python has no method for it
+        assert [one.error_code for one in answer.entries] == [0]
+
+    return limit
+
+
 REFUSED = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
 )

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from kafka.errors import (
-    AuthorizationError,
-    KafkaError,
-    KafkaTimeoutError,
-    SaslAuthenticationFailedError,
-    UnsupportedSaslMechanismError,
-)
-from kafka.net.compat import KafkaNetClient
+from kafka.errors import KafkaTimeoutError
+
+from forebay.sources.kafka.connections import Connections, UnansweredError, network
 
 C = TypeVar("C")
 
@@ -27,43 +21,26 @@ def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
         arguments: Its configuration.
 
     Raises:
-        KafkaError: It cannot connect, or the configuration is wrong.
+        UnansweredError: Nobody answered in time.
+        KafkaError: It cannot connect for another reason, or the configuration is wrong.
     """
     made: list[Any] = []
 
-    def network(**configuration: object) -> Any:  # noqa: ANN401 - kafka-python has no types
-        made.append(KafkaNetClient(**configuration))
+    def making(**configuration: object) -> Any:  # noqa: ANN401 - kafka-python has no types
+        made.append(network(**configuration))
         return made[-1]
 
-    heard = _Heard(str(arguments.get("client_id", "")))
-    log = logging.getLogger("kafka.net.manager")
-    log.addHandler(heard)
     try:
-        return cls(**arguments, kafka_client=network)
+        return cls(**arguments, kafka_client=making)
     except BaseException as error:
         for client in made:
             client.close()
-        if isinstance(error, KafkaTimeoutError) and heard.refusal is not None:
-            raise heard.refusal from error
+        for manager in (getattr(client, "_manager", None) for client in made):
+            if not isinstance(manager, Connections):
+                continue
+            if manager.refusal is not None and error is not manager.refusal:
+                raise manager.refusal from error
+            if isinstance(error, KafkaTimeoutError):
+                spoke = manager.broker_version is not None
+                raise UnansweredError(str(error), manager.trouble, spoke=spoke) from manager.trouble
         raise
-    finally:
-        log.removeHandler(heard)
-
-
-class _Heard(logging.Handler):
-    """Notes why a broker lets nobody in: kafka-python tries on until the time is up, and only its log says why.
-
-    Args:
-        client_id: Whose connections are meant.
-    """
-
-    def __init__(self, client_id: str) -> None:
-        super().__init__(logging.WARNING)
-        self._thread = f"kafka-io-{client_id}"
-        self.refusal: KafkaError | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        refusals = (AuthorizationError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError)
-        for value in record.args if isinstance(record.args, tuple) and record.threadName == self._thread else ():
-            if isinstance(value, refusals):
-                self.refusal = value

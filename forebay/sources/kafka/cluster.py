@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from forebay.sources.kafka.client_options import ClientOptions
 from forebay.sources.kafka.clients import connect
 from forebay.sources.kafka.split import Place
 from forebay.sources.kafka.trouble import explained, unreachable
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -104,16 +107,11 @@ class Cluster:
         return {Place(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[Place, int]:
-        """Return the bytes of each partition on a broker's disk; none where the user may not know.
-
-        Raises:
-            ForebayError: The brokers do not answer.
-        """
+        """Return the bytes of each partition on a broker's disk; none where one is down, or the user may not know."""
         try:
-            brokers = self._ask("asking for sizes", lambda admin: admin.describe_log_dirs(list(topics)))
-        except RetriableError:
-            raise
-        except Exception:  # noqa: BLE001 - not allowed, or too old a broker: it is only an estimate
+            brokers = self._connected().describe_log_dirs(list(topics))
+        except Exception as error:  # noqa: BLE001 - it is only an estimate: others tell if brokers are away
+            _log.info("the sizes of %s are not known: %s", ", ".join(topics), error)
             return {}
         found: dict[Place, int] = {}
         for broker in brokers:

@@ -20,9 +20,9 @@ from forebay.sources.kafka.lost import SILENT, Inquiry, PositionLostError, unrea
 from forebay.sources.kafka.records.decoding import GROUP_BYTES
 from forebay.sources.kafka.records.raw import RawFetch
 
-FETCH_BYTES = 8 << 20
+FETCH_BYTES = 4 << 20
 """Of one partition in one fetch: decoding by columns needs many records at a time."""
-ALL_BYTES = 32 << 20
+ALL_BYTES = 16 << 20
 """Of all partitions in one fetch: one is decoded while the next one is under way, so twice this may be held."""
 
 _SLICE = 0.05
@@ -58,6 +58,7 @@ class _Range:
     partition: int
     offset: int
     end: int | None
+    waited: float = 0.0
     moved: float = 0.0
     told: bool = False
 
@@ -118,10 +119,11 @@ class PartitionFetcher:
         self._fetched: deque[Fetched] = deque()
         self._failed: ForebayError | None = None
         self._asked = 0.0
+        self._left = self._clock.monotonic()
         self._woken = False
         self._changed = False
 
-    def assign(self, topic: str, partition: int, offset: int, end: int | None = None) -> None:
+    def assign(self, topic: str, partition: int, offset: int, end: int | None = None, *, waited: float = 0.0) -> None:
         """Read a range, beside those under way; does not block.
 
         A second range of a partition waits until the first one is read. An empty range is finished by `fetch`.
@@ -131,8 +133,14 @@ class PartitionFetcher:
             partition: The partition.
             offset: The first offset to read.
             end: The offset to stop before; None: go on for ever.
+            waited: Seconds that the first record was waited for before.
         """
-        self._queued.append(_Range(topic, partition, offset, end))
+        self._queued.append(_Range(topic, partition, offset, end, waited))
+
+    def waited(self, topic: str, partition: int) -> float:
+        """Return for how many seconds calls of `fetch` have waited for the next record of a partition."""
+        one = self._ranges.get((topic, partition))
+        return 0.0 if one is None else self._left - one.moved
 
     def drop(self, topic: str, partition: int) -> None:
         """Forget the ranges of a partition, and what is fetched of them. None there is no error."""
@@ -160,7 +168,7 @@ class PartitionFetcher:
             timeout: Seconds to wait, at most. A `wake_up` ends the wait, also one from before the call.
 
         Returns:
-            Parts of one or more ranges, about 8 MiB together; nothing after the timeout or a `wake_up`.
+            Parts of one or more ranges, about 4 MiB together; nothing after the timeout or a `wake_up`.
 
         Raises:
             PositionLostError: Offsets of a range are gone; the range is forgotten.
@@ -168,7 +176,15 @@ class PartitionFetcher:
             RetriableError: The brokers do not answer, or a range does not move.
             KafkaError: What else a broker refuses with, missing rights for example.
         """
-        deadline = self._clock.monotonic() + timeout
+        now = self._clock.monotonic()
+        for one in self._ranges.values():  # what was done between two calls is no waiting for records
+            one.moved += now - self._left
+        try:
+            return self._fetch(now + timeout)
+        finally:
+            self._left = self._clock.monotonic()
+
+    def _fetch(self, deadline: float) -> list[FetchedPart]:
         while True:
             self._begin()
             parts = self._parts()
@@ -204,7 +220,7 @@ class PartitionFetcher:
         active = [one for one in self._ranges.values() if not one.done]
         self._consumer.assign([TopicPartition(*one.key) for one in active])
         for one in begun:
-            one.moved = self._clock.monotonic()
+            one.moved = self._clock.monotonic() - one.waited
             if not one.done:
                 self._consumer.seek(TopicPartition(*one.key), one.offset)
                 # An earlier range of the partition has ended with a pause.
@@ -289,7 +305,8 @@ class PartitionFetcher:
         A range that has an end must move on; for one without an end, the brokers must be there.
         """
         now = self._clock.monotonic()
-        still = [one for one in self._ranges.values() if now - max(one.moved, self._asked) >= _STALL]
+        patience = min(_STALL, self._timeout)
+        still = [one for one in self._ranges.values() if now - max(one.moved, self._asked) >= patience]
         if not still:
             return
         bounds = self._inquiry.bounds([one.key for one in still])

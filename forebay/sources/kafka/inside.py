@@ -22,7 +22,7 @@ from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaTCPTransport
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
@@ -159,7 +159,7 @@ def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no t
 
     async def building(node: Any, timeout_at: Any = None) -> Any:  # noqa: ANN401 - kafka-python has no types
         transport = await build(node, timeout_at=timeout_at)
-        if type(transport) is KafkaTCPTransport:  # TLS decrypts into buffers of its own
+        if not isinstance(transport, KafkaSSLTransport):  # TLS decrypts into buffers of its own
             plain = transport._sock_recv  # noqa: SLF001
             transport._sock_recv = lambda: _received(transport, plain)  # noqa: SLF001
         return transport

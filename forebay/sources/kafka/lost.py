@@ -98,34 +98,38 @@ class Inquiry:
         Raises:
             RetriableError: The brokers do not answer, or a partition has no leader.
         """
-        places = [TopicPartition(*key) for key in keys]
         try:
-            first = self._consumer.beginning_offsets(places, timeout_ms=ASKING_MS)
-            last = self._consumer.end_offsets(places, timeout_ms=ASKING_MS)
+            return {**_asked(self._consumer, keys)}
         except SILENT as error:
-            missing = self._missing(keys, error)
-            left = [key for key in keys if key not in missing]
-            return {**dict.fromkeys(missing), **(self.bounds(left) if left else {})}
-        return {key: (first[place], last[place]) for key, place in zip(keys, places, strict=True)}
+            return self._asked_anew(keys, error)
 
-    def _missing(self, keys: Sequence[Key], why: KafkaError) -> list[Key]:
-        """Return partitions there are not; the same silence may have been the brokers' own."""
+    def _asked_anew(self, keys: Sequence[Key], why: KafkaError) -> dict[Key, tuple[int, int] | None]:
+        """Ask through another connection: partitions may be gone, or the first one held up by a quota."""
         try:
             probe = self._connect(**{**self._arguments, "bootstrap_timeout_ms": ASKING_MS})
         except SILENT as error:
             raise unreachable(self._arguments, str(error)) from error
         try:
-            there = {topic: probe.partitions_for_topic(topic) for topic, _ in keys}
-        finally:
-            probe.close(autocommit=False)
-        missing = [(topic, partition) for topic, partition in keys if partition not in there[topic]]
-        if not missing:
-            named = ", ".join(f"{topic}-{partition}" for topic, partition in keys[:5])
+            there = {topic: probe.partitions_for_topic(topic) or () for topic, _ in keys}
+            left = [key for key in keys if key[1] in there[key[0]]]
+            return {**dict.fromkeys(keys), **_asked(probe, left)}
+        except SILENT as error:
+            named = ", ".join(f"{topic}/{partition}" for topic, partition in keys[:5])
             raise RetriableError(
                 f"no leader of the partitions {named} answers, though {servers(self._arguments)} do: {why}",
                 advice="look whether every broker runs, and whether its advertised listener can be reached from here",
-            ) from why
-        return missing
+            ) from error
+        finally:
+            probe.close(autocommit=False)
+
+
+def _asked(consumer: Any, keys: Sequence[Key]) -> dict[Key, tuple[int, int]]:  # noqa: ANN401 - kafka-python has no types
+    places = [TopicPartition(*key) for key in keys]
+    if not places:
+        return {}
+    first = consumer.beginning_offsets(places, timeout_ms=ASKING_MS)
+    last = consumer.end_offsets(places, timeout_ms=ASKING_MS)
+    return {key: (first[place], last[place]) for key, place in zip(keys, places, strict=True)}
 
 
 def servers(arguments: Mapping[str, object]) -> str:

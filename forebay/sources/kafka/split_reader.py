@@ -42,6 +42,7 @@ class KafkaSplitReader(SplitReader):
         self._new: list[KafkaSplit] = []
         self._splits: dict[Place, KafkaSplit] = {}
         self._paused: set[Place] = set()
+        self._waited: dict[Place, float] = {}
         self._lost = 0
         self._woken = False
         self._open = False
@@ -88,6 +89,7 @@ class KafkaSplitReader(SplitReader):
         for split in [*self._splits.values(), *self._new]:
             if split.id in pause:
                 self._paused.add(split.place)
+                self._waited.pop(split.place, None)
                 if self._fetcher is not None:
                     self._fetcher.drop(*split.place)
         for split in [*self._splits.values(), *self._new]:
@@ -134,12 +136,15 @@ class KafkaSplitReader(SplitReader):
                 waiting.append(split)
                 continue
             self._splits[split.place] = split
-            fetcher.assign(*split.place, split.start, split.end if isinstance(split.end, int) else None)
+            end = split.end if isinstance(split.end, int) else None
+            fetcher.assign(*split.place, split.start, end, waited=self._waited.pop(split.place, 0.0))
         self._new = waiting
 
     def _begin_again(self) -> None:
         """Ask for everything anew, from where it was returned up to."""
         if self._fetcher is not None:
+            # Asking again is no new patience: how long a record may be waited for is for all tries together.
+            self._waited = {place: self._fetcher.waited(*place) for place in self._splits}
             self._fetcher.clear()
         self._new += [split for place, split in self._splits.items() if place not in self._paused]
         self._splits = {place: split for place, split in self._splits.items() if place in self._paused}

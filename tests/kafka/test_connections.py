@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks into kafka-python's connections fit the installed one, and without them it works as it is."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.admin import KafkaAdminClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.transport import KafkaTCPTransport
+
+from forebay.sources.kafka import connections
+from forebay.sources.kafka.clients import connect
+
+
+def test_the_hooks_fit_the_kafka_python_that_is_installed(broker):
+    assert connections.misfit() is None
+    admin = connect(KafkaAdminClient, {"bootstrap_servers": broker.address})
+    assert isinstance(admin._manager, connections.Connections)
+    admin.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (KafkaConnectionManager, "_build_transport"),
+        (KafkaTCPTransport, "_sock_recv"),
+        (KafkaConnection, "init_future"),
+    ],
+)
+def test_what_is_missing_is_told(monkeypatch, owner, name):
+    monkeypatch.delattr(owner, name)
+    assert connections.misfit() == f"{owner.__name__}.{name}"
+
+
+def test_without_the_hooks_clients_are_as_the_library_makes_them(broker, monkeypatch):
+    monkeypatch.setattr(connections, "misfit", lambda: "KafkaNetClient")
+    admin = connect(KafkaAdminClient, {"bootstrap_servers": broker.address})
+    assert not isinstance(admin._manager, connections.Connections)
+    assert admin.list_topics() is not None
+    admin.close()
