@@ -69,6 +69,18 @@ def test_another_process_can_be_the_victim(kills):
         assert other.wait() == -signal.SIGKILL
 
 
+def test_a_broker_dies_at_a_point_only_while_it_is_there(kills):
+    kills.arm(Kill("read-first", "broker"), Kill("read-first", "broker"))
+    for left in (1, 0):
+        with subprocess.Popen(["sleep", "600"]) as broker:
+            kills.broker_is(broker.pid)
+            kills.forget_processes()  # as before each start of a driver
+            assert visit(kills, "read-first") == 0
+            assert broker.wait(10) == -signal.SIGKILL
+        assert visit(kills, "read-first") == 0
+        assert len(kills.armed()) == left
+
+
 def test_a_victim_that_nobody_named_is_an_error(kills):
     kills.arm(Kill("plan-ends", "jvm"))
     with pytest.raises(ConfigurationError, match="which process 'jvm' is"):

@@ -39,7 +39,7 @@ POINTS: Final = {
 }
 """What has happened and what has not, at each point."""
 
-Victim = Literal["self", "executor", "jvm", "driver"]
+Victim = Literal["self", "executor", "jvm", "driver", "broker"]
 
 _PATIENCE = 10.0
 
@@ -51,7 +51,7 @@ class Kill:
     Args:
         point: Where; one of `POINTS`.
         victim: Who: the process that comes to the point, the JVM that it works for (a worker's executor), the JVM of
-            the driver, or the driver's Python process.
+            the driver, the driver's Python process, or a broker that the source reads from.
         at: At which visit of the point, over all processes and restarts, from 1. For the points that are watched
             from outside: the number of the micro-batch.
     """
@@ -103,16 +103,20 @@ class KillList:
         temporary.write_text(json.dumps({"jvm": jvm, "driver": driver}))
         temporary.replace(self._root / "processes")
 
+    def broker_is(self, pid: int) -> None:
+        """Say which process the broker is. Called by the test after each of its starts: a driver's death is not its."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        temporary = self._root / f"broker.{os.getpid()}"
+        temporary.write_text(json.dumps({"broker": pid}))
+        temporary.replace(self._root / "broker")
+
     def forget_processes(self) -> None:
         """Forget who the victims are. Called before a driver is started again: their numbers may be others' soon."""
         (self._root / "processes").unlink(missing_ok=True)
 
     def processes(self) -> dict[str, int]:
         """Return the process ids that the last driver has told; none before the first."""
-        try:
-            return {str(name): int(pid) for name, pid in json.loads((self._root / "processes").read_text()).items()}
-        except FileNotFoundError:
-            return {}
+        return self._told("processes")
 
     def meet(self, point: str) -> None:
         """Come to a point: somebody dies here if it is armed. Called in any process, on any thread."""
@@ -120,7 +124,10 @@ class KillList:
             return
         visit = self._visit(point)
         for path in sorted((self._root / "armed").glob(f"{point}.*")):
-            if visit >= _load(path).at and (kill := self.take(path)) is not None:
+            kill = _load_if_there(path)
+            if kill is None or visit < kill.at or (kill.victim == "broker" and not self._broker_lives()):
+                continue  # a broker that is just starting is killed at a later visit
+            if self.take(path) is not None:
                 self.carry_out(kill)
                 return
 
@@ -145,10 +152,12 @@ class KillList:
             FatalError: It does not die.
         """
         own = {"self": os.getpid, "executor": parent_jvm}.get(kill.victim)
-        pid = self.processes().get(kill.victim) if own is None else own()
+        told = {**self.processes(), **self._told("broker")}
+        pid = told.get(kill.victim) if own is None else own()
         if pid is None:
             raise ConfigurationError(
-                f"nobody said which process {kill.victim!r} is", advice="call these_are(…) before the query starts"
+                f"nobody said which process {kill.victim!r} is",
+                advice="call these_are(…), and broker_is(…) for a broker, before the query starts",
             )
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -157,6 +166,16 @@ class KillList:
             if time.monotonic() > deadline:
                 raise FatalError(f"process {pid} lives on after SIGKILL", advice="see what the kernel says of it")
             time.sleep(0.001)
+
+    def _broker_lives(self) -> bool:
+        pid = self._told("broker").get("broker")
+        return pid is None or alive(pid)  # one that nobody named is an error, told where it should die
+
+    def _told(self, name: str) -> dict[str, int]:
+        try:
+            return {str(name): int(pid) for name, pid in json.loads((self._root / name).read_text()).items()}
+        except FileNotFoundError:
+            return {}
 
     def _visit(self, point: str) -> int:
         # Appending moves this handle to the end of its own byte, so no two visits have one number.
@@ -173,3 +192,11 @@ class KillList:
 
 def _load(path: Path) -> Kill:
     return Kill(**json.loads(path.read_text()))
+
+
+def _load_if_there(path: Path) -> Kill | None:
+    """Return an armed kill; None if another process has just taken it."""
+    try:
+        return _load(path)
+    except FileNotFoundError:
+        return None
