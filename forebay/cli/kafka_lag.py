@@ -126,6 +126,8 @@ def lag(
 def _options(option: list[str] | None, servers: str | None) -> Mapping[str, str]:
     options = option_texts(option)
     named = {name for name in options if name.lower() == _SERVERS}
+    if any(name.lower() == "kafka.group.id" for name in options):
+        raise typer.BadParameter("say --group NAME instead of -o kafka.group.id")
     if servers is not None and named:
         raise typer.BadParameter(f"the brokers are given twice: --bootstrap-servers and -o {_SERVERS}")
     if servers is None and not named:

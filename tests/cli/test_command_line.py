@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 
-from forebay.cli import main
+from forebay.cli import kafka_lag, main
+from forebay.errors import RetriableError
 from forebay.version import __version__
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
@@ -97,6 +100,7 @@ def test_offsets_shows_a_checkpoint(told, tmp_path):
         (["kafka", "lag"], 2, "--checkpoint DIRECTORY or --group NAME"),
         (["kafka", "lag", "--group", "g"], 2, "--bootstrap-servers HOST:PORT"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.bootstrap.servers=y:1"], 2, "given twice"),
+        (["kafka", "lag", "--checkpoint", "/x", "-b", "x:1", "-o", "kafka.group.id=g"], 2, "say --group NAME"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "--watch", "1", "--max-lag", "5"], 2, "one look"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "subscribe=t"], 1, "subscribe"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.enable.auto.commit=true"], 1, "positions"),
@@ -150,3 +154,49 @@ def test_where_kafka_python_is_missing_its_extra_is_named(told, monkeypatch):
     monkeypatch.setitem(sys.modules, "kafka", None)
     code, _, said = told("kafka", "lag", "--group", "g", "-b", "x:1")
     assert code == 1 and "'kafka'" in said and 'pip install "forebay[kafka]"' in said
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
+def test_in_a_terminal_watching_draws_in_place_and_shows_why_it_cannot_look(monkeypatch, capsys):
+    lag = import_module("forebay.sources.kafka.lag")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    one = lag.PartitionLag("orders", 0, 5, 2005, 2000)
+    outcomes = [one, RetriableError("no broker answers"), lag.PartitionLag("orders", 0, 2005, 2005, 0)]
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if not outcomes:
+            raise KeyboardInterrupt
+
+    def ask():
+        found = outcomes.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return [kafka_lag.Look("group", "g", "x:1", lag.Lag((found,)))]
+
+    monkeypatch.setattr(kafka_lag, "time", SimpleNamespace(sleep=pause))
+    (last,) = kafka_lag._shown(ask, str, 2.0)
+    shown = capsys.readouterr().out
+    assert last.lag.total == 0 and pauses == [2.0, 2.0, 2.0]
+    assert "2,000" in shown and "no broker answers" in shown and "Ctrl-C ends" in shown
+    assert "\x1b[" in shown  # drawn over what was there
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
+def test_numbers_are_to_the_right_and_notes_only_where_there_are_some():
+    lag = import_module("forebay.sources.kafka.lag")
+    good, gone = lag.PartitionLag("orders", 0, 5, 2005, 2000), lag.PartitionLag("t", 11, 7, None, None, "it is gone")
+    assert str(kafka_lag.Look("group", "g", "x:1", lag.Lag((good, gone), ("t: more",)))).splitlines() == [
+        "group g, brokers x:1",
+        "┌────────┬──────────────┬──────────┬───────┬───────┬────────────┐",
+        "│ topic  │    partition │ position │   end │   lag │ note       │",
+        "├────────┼──────────────┼──────────┼───────┼───────┼────────────┤",
+        "│ orders │            0 │        5 │ 2,005 │ 2,000 │            │",
+        "│ t      │           11 │        7 │     ? │     ? │ it is gone │",
+        "│ total  │ 2 partitions │          │       │ 2,000 │            │",
+        "└────────┴──────────────┴──────────┴───────┴───────┴────────────┘",
+        "t: more",
+    ]
+    assert "note" not in str(kafka_lag.Look("group", "g", "x:1", lag.Lag((good,))))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
@@ -172,3 +173,54 @@ def test_watching_goes_on_while_the_broker_is_away(told, monkeypatch, refusing):
     assert code == 0
     assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 0]
     assert said.startswith("forebay: ") and address in said
+
+
+class WithLogin(KafkaBroker):
+    """Listens on one more port, for those who log in."""
+
+    def __init__(self):
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        super().__init__(
+            {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.login.plain.sasl.jaas.config": f'{module} required user_alice="open sesame";',
+            }
+        )
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            self.login = f"127.0.0.1:{held.getsockname()[1]}"
+
+    def _text(self):
+        more = f",LOGIN://{self.login}"
+        lines = super()._text().splitlines()
+        return "".join(
+            f"{line}{more if line.startswith(('listeners=', 'advertised.listeners=')) else ''}\n" for line in lines
+        )
+
+
+def test_a_login_by_options_shows_the_lag_and_never_the_password(told, tmp_path, refusing):
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    with WithLogin() as broker:
+        broker.create_topic("orders")
+        commit(broker, "g", "orders", {0: 0})
+
+        def ask(password):
+            secret = tmp_path / "jaas"
+            secret.write_text(f'{module} required username="alice" password="{password}";')
+            options = {
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": f"file:{secret}",
+                "kafka.default.api.timeout.ms": "3000",
+                "fetchOffset.numRetries": "0",
+            }
+            given = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
+            return told("--group", "g", "-b", broker.login, *given)
+
+        code, shown, said = ask("open sesame")
+        assert (code, said) == (0, "") and "orders" in shown
+        code, shown, said = ask("close-sesame")
+        assert (code, shown) == (1, "")
+        assert broker.login in said and "sesame" not in said
