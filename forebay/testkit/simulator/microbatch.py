@@ -18,22 +18,12 @@ from typing import Any
 from forebay.errors import RetriableError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.offsets.book import InlineBook
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.options import ByteSize, Duration
 from forebay.testkit.simulator.inline import InlineRuntime
-from forebay.testkit.simulator.outside import (
-    ROW_BYTES,
-    Broken,
-    Crash,
-    Kind,
-    Outside,
-    OutsideSource,
-    Row,
-    StreamScript,
-    plain,
-)
+from forebay.testkit.simulator.outside import Broken, Crash, Kind, Outside, OutsideSource, Row, StreamScript
+from forebay.testkit.simulator.stream_rules import StreamRules
 
 MOST_TURNS = 600
 """Micro-batches of one run; more are a run that never ends."""
@@ -138,10 +128,9 @@ class _Driver:
         self.committed: set[int] = set()
         self.sink: dict[int, list[Row]] = {}
         self.seen: dict[int, list[Row]] = {}
-        self.waited: dict[str, int] = {}
+        self.rules = StreamRules(self.outside)
         # As with asynchronous progress tracking: a micro-batch is known to be done only once the next one is logged.
         self.lazy = self.chance.random() < 0.3
-        self.ends_at: float | None = None
         self.processes = self.crashes = self.replays = 0
         self.book: InlineBook
         self.planner: StreamPlanner
@@ -168,7 +157,7 @@ class _Driver:
         self.outside.calm = True
         self.outside.clock.advance(200.0)
         self._run("now")
-        self._check_complete()
+        self.rules.check_complete(self.sink)
 
     def _run(self, trigger: str) -> None:
         self.processes += 1
@@ -178,15 +167,15 @@ class _Driver:
         runtime = InlineRuntime(self.outside.clock, self.chance.randrange(1 << 30))
         self.planner = open_stream(source, self.options, parallelism=self.chance.choice((1, 2, 5)), runtime=runtime)
         self.book = InlineBook(source)
-        self.waited, self.ends_at = {}, None
+        self.rules.begin()
         if trigger == "now":
             self.planner.prepare_available_now()
         start = self._recover()
         most = MOST_TURNS if trigger == "now" else 1 if trigger == "once" else self.chance.randint(1, 12)
         for _ in range(most):
             found = self._latest(start, limited=trigger != "once")
-            if trigger == "now" and self.ends_at is None:
-                self.ends_at = self.outside.now()
+            if trigger == "now":
+                self.rules.first_look()
             if found == start and self.wal:
                 if trigger == "now":
                     return
@@ -225,7 +214,9 @@ class _Driver:
 
     def _batch(self, start: str, end: str, *, limited: bool) -> None:
         number = len(self.wal)
-        self._check_plan(start, end, limited=limited)
+        before, after = self.book.read(json.loads(start)), self.book.read(json.loads(end))
+        if json.loads(start) != json.loads(end):  # else other words for the same: a micro-batch of nothing (trap 1)
+            self.rules.check_plan(before, after, self.options if limited else None)
         self.trace(f"{self.outside.now():.1f} s: {number} = {end}")
         self.wal.append(end)
         self.outside.offsets = len(self.wal)
@@ -284,77 +275,6 @@ class _Driver:
         given = self.options
         most = (given.max_rows_per_trigger, given.max_bytes_per_trigger, given.max_files_per_trigger)
         return f"most rows, bytes and splits {most}, least rows {given.min_rows_per_trigger}"
-
-    # ---- what must hold
-
-    def _check_plan(self, start: str, end: str, *, limited: bool) -> None:
-        """An offset goes on from the one before, by one, within the limits."""
-        before, after = self.book.read(json.loads(start)), self.book.read(json.loads(end))
-        if json.loads(start) == json.loads(end):
-            return  # other words for the same: a micro-batch of nothing (trap 1)
-        if after.n != before.n + 1 or (before.query and before.query != after.query):
-            raise Broken(f"after {before.n} of {before.query!r} comes {after.n} of {after.query!r} (S1, S4)")
-        was = {planned.split.id: planned for planned in before.splits}
-        for planned in after.splits:
-            earlier = was.get(planned.split.id)
-            if earlier is not None and earlier.to != planned.split.position:
-                raise Broken(f"{planned.split.id} stood at {earlier.to}, and goes on from {planned.split.position}")
-            to, position = planned.to, planned.split.position
-            if not isinstance(to, Whole) and to is not None and position is not None and plain(to) < plain(position):
-                raise Broken(f"{planned.split.id} goes back to {to} (S4)")
-            self._check_target(planned)
-        if limited:
-            self._check_limits(after)
-            self._check_turns(after)
-
-    def _check_target(self, planned: Planned) -> None:
-        if self.ends_at is None or planned.empty:
-            return
-        script = self.outside.scripts[planned.split.id]
-        there = script.available(self.ends_at)
-        reached = script.size if isinstance(planned.to, Whole) else plain(planned.to)
-        if reached > there or script.appears > self.ends_at:
-            raise Broken(f"{script.id} is read to {reached}, and when the run began there was {there} (S17)")
-
-    def _check_limits(self, offset: Offset) -> None:
-        taken = [planned for planned in offset.splits if not planned.empty]
-        rows = sum(1 for planned in taken for _ in self.outside.rows(planned.slice()))
-        limits = self.options
-        for what, count, limit in (
-            ("rows", rows, limits.max_rows_per_trigger),
-            ("splits", len(taken), limits.max_files_per_trigger),
-        ):
-            if limit is not None and count > limit:
-                raise Broken(f"{count} {what}, and {limit} is the limit (S16)")
-        most = limits.max_bytes_per_trigger
-        if most is not None and rows * ROW_BYTES > most and rows != 1:
-            raise Broken(f"{rows * ROW_BYTES} bytes, and {most} is the limit (S16)")
-
-    def _check_turns(self, offset: Offset) -> None:
-        """Whoever has something to read is served before everybody else was served since."""
-        if self.outside.kind.in_order:
-            return
-        for planned in offset.splits:
-            split = planned.split
-            left = self.outside.reported.get(split.id, 0) if split.end is None else plain(split.end)
-            known = split.end is None or self.outside.kind.bounded
-            hungry = known and planned.empty and left > plain(split.position or 0)
-            self.waited[split.id] = self.waited.get(split.id, 0) + 1 if hungry else 0
-            if self.waited[split.id] > len(self.outside.scripts):
-                raise Broken(f"{split.id} got nothing in {self.waited[split.id]} micro-batches (S16)")
-
-    def _check_complete(self) -> None:
-        """Every row is in the sink, once; of what vanished and was given up, the first ones."""
-        got: dict[str, list[int]] = {script_id: [] for script_id in self.outside.scripts}
-        for number in sorted(self.sink):
-            for split_id, row in self.sink[number]:
-                got[split_id].append(row)
-        for script in self.outside.scripts.values():
-            wanted: Sequence[int] = range(script.first, script.size)
-            if script.id in self.outside.dropped or script.vanishes < float("inf"):
-                wanted = wanted[: len(got[script.id])]
-            if got[script.id] != list(wanted):
-                raise Broken(f"{script.id} has {list(wanted)}, and {got[script.id]} was delivered")
 
 
 def describe_streams(outcomes: Sequence[StreamOutcome]) -> Mapping[str, int]:
