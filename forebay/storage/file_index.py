@@ -95,10 +95,7 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
     taken: list[tuple[FileStatus, str]]
     left_out: list[str]
     leaves = find_leaves(
-        paths,
-        options=options.storage,
-        ignore_missing=options.ignore_missing_files,
-        repeated=options.repeated,
+        paths, options=options.storage, ignore_missing=options.ignore_missing_files, repeated=options.repeated
     )
     data = [file for file in leaves.files if is_data_name(file.name)]
     folders = [parent(file.path) for file in data]
