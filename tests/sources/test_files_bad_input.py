@@ -78,6 +78,9 @@ def drained(source: FileSource, splits: list[FileSplit]) -> int:
         ({"qwertyuiop": "true"}, ["'qwertyuiop'"]),
         ({"charToEscapeQuoteEscaping": "x"}, ["'charToEscapeQuoteEscaping'", "not honoured"]),
         ({"maxCachedFiles": "10"}, ["'maxCachedFiles'", "not honoured", "discoveryInterval"]),
+        ({"ignoredPathSegmentRegex": "x.*"}, ["'ignoredPathSegmentRegex'", "not honoured", "hidden names"]),
+        ({"ignoreInvalidPartitionPaths": "true"}, ["'ignoreInvalidPartitionPaths'", "not honoured", "contradict"]),
+        ({"archivePathFilter": "*"}, ["'archivePathFilter'", "not honoured", "archives"]),
         ({"discardCachedInputRatio": "0.5"}, ["'discardCachedInputRatio'", "not honoured", "discoveryInterval"]),
         ({"compression": "gzip"}, ["'compression'", "writing"]),
         ({"header": "perhaps"}, ["'header'", "'perhaps'"]),
@@ -353,10 +356,17 @@ class Flaky:
         self._failures = failures
 
     def read(self, size: int = -1) -> Any:
+        self._fail()
+        return self._stream.read(size)
+
+    def readinto(self, buffer: Any) -> Any:
+        self._fail()
+        return self._stream.readinto(buffer)
+
+    def _fail(self) -> None:
         if self._failures and self._stream.tell() >= self._failures[0]:
             self._failures.pop(0)
             raise RetriableError("the store did not answer")
-        return self._stream.read(size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -63,8 +63,14 @@ ELSEWHERE = {
 
 _LISTING = "what a listing found is kept for as long as it is fresh, all of it; discoveryInterval says how long that is"
 
-OF_STREAMS = {"maxCachedFiles": _LISTING, "discardCachedInputRatio": _LISTING}
-"""Options of Spark's file stream that are refused for every format → why."""
+REFUSED = {
+    "archivePathFilter": "files inside of archives are not read",
+    "discardCachedInputRatio": _LISTING,
+    "ignoredPathSegmentRegex": "hidden names are those that begin with a dot or an underscore, and no others",
+    "ignoreInvalidPartitionPaths": "directories that contradict each other are an error; name those wanted in path",
+    "maxCachedFiles": _LISTING,
+}
+"""Options of Spark's file sources that are refused for every format → why."""
 
 _CODECS = frozenset({"gz", "deflate", "bz2", "xz", "zst", "lz4", "snappy"})
 
@@ -104,7 +110,7 @@ def format_options(name: str) -> tuple[OptionSpec, ...]:
 def refused_options(name: str) -> Mapping[str, str]:
     """Return the options of Spark's reader of a format that are refused, and why."""
     module = import_module(_FORMATS[name].options_module)
-    return {**OF_STREAMS, **getattr(module, "IGNORED", {}), **getattr(module, "REFUSED", {})}
+    return {**REFUSED, **getattr(module, "IGNORED", {}), **getattr(module, "REFUSED", {})}
 
 
 def make_format(
