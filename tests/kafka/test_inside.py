@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 import logging
+import random
+import select
+import socket
+import struct
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from kafka import KafkaProducer
 from kafka.consumer.fetcher import Fetcher
 from kafka.net.transport import KafkaTCPTransport
+from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
 from forebay.sources.kafka import consuming, inside
@@ -60,8 +68,8 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
     if missing == "receiver":
         monkeypatch.setattr(inside, "receiver_misfit", lambda: "KafkaBytes")
     received = []
-    real = inside._received
-    monkeypatch.setattr(inside, "_received", lambda *args: received.append(1) or real(*args))
+    real = inside._Receiver.__call__
+    monkeypatch.setattr(inside._Receiver, "__call__", lambda self: received.append(1) or real(self))
     with caplog.at_level(logging.WARNING, consuming.__name__):
         reader = PartitionFetcher({"bootstrap_servers": broker.address}, record_schema(["value"]))
     try:
@@ -76,6 +84,42 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
     assert values == [b"%d" % number * 30 for number in range(3000)]
     assert ("MemoryRecords._buffer" in caplog.text) == (missing == "hooks")
     assert bool(received) == (missing is None)
+
+
+@pytest.mark.parametrize("sizes", [[1], [5], [70_000], [3_000_001, 1, 2_000_000]], ids=str)
+def test_responses_are_received_whole_however_they_come(sizes):
+    """The kernel is told to wait for many bytes, but never for more than there are to come."""
+    chance = random.Random(7)
+    responses = [chance.randbytes(size) for size in sizes]
+    sent = b"".join(struct.pack(">i", len(one)) + one for one in responses)
+    parser, got = KafkaProtocol(), []
+    parser._process_response = lambda buffer: got.append(bytes(buffer)) or (1, None)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        ours.setblocking(False)
+        transport = SimpleNamespace(
+            _sock=ours, _protocol=SimpleNamespace(parser=parser), _sock_recv=lambda: pytest.fail("the slow way")
+        )
+        receiver = inside._Receiver(transport)
+
+        def receive() -> None:
+            assert select.select([ours], [], [], 30)[0], "the kernel waits for bytes that nobody sends"
+            data, error = receiver()
+            assert error is None
+            parser.receive_bytes(data)
+
+        with theirs, ThreadPoolExecutor(1) as pool:
+            theirs.sendall(sent[:14])
+            receive()
+            if sys.platform == "linux" and sizes[0] > 10:
+                assert receiver() == (b"", None)
+                waits = ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+                assert waits == min(1 << 20, sizes[0] - 10)
+            done = pool.submit(theirs.sendall, sent[14:])
+            while len(got) < len(responses):
+                receive()
+            done.result()
+    assert got == responses
 
 
 def test_the_bytes_are_where_the_hook_looks():

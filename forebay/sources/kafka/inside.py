@@ -7,7 +7,7 @@ Two hooks, both on one consumer and never on the classes of the library:
   the bytes themselves, as one item, and moves the consumer's position by the headers of the record batches. So the
   consumer asks for the next bytes before these are decoded, and does all the rest as ever: leaders, epochs, errors.
 - *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece thrice. Ours receives straight into
-  the buffer of the response.
+  the buffer of the response, and is woken for many bytes at a time.
 
 Where something is missing, `misfit` says what; the consumer is then used as anybody would, record by record.
 """
@@ -15,6 +15,8 @@ Where something is missing, `misfit` says what; the consumer is then used as any
 from __future__ import annotations
 
 import inspect
+import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,11 @@ from forebay.sources.kafka.records.wire import headers
 
 _RECEIVE = 1 << 16
 """What is received at once where no response is under way; a response is received whole."""
+
+_MANY = 1 << 20
+"""So many bytes of a response are waited for at a time, where the kernel can do that."""
+
+_WAITS = sys.platform == "linux"
 
 _TAKES = {"fetch_offset", "tp", "records", "isolation_level", "aborted_transactions"}
 
@@ -160,50 +167,75 @@ def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no t
     async def building(node: Any, timeout_at: Any = None) -> Any:  # noqa: ANN401 - kafka-python has no types
         transport = await build(node, timeout_at=timeout_at)
         if not isinstance(transport, KafkaSSLTransport):  # TLS decrypts into buffers of its own
-            plain = transport._sock_recv  # noqa: SLF001
-            transport._sock_recv = lambda: _received(transport, plain)  # noqa: SLF001
+            transport._sock_recv = _Receiver(transport)  # noqa: SLF001
         return transport
 
     manager._build_transport = building  # noqa: SLF001
 
 
-def _received(transport: Any, plain: Callable[[], Any]) -> Any:  # noqa: ANN401 - kafka-python has no types
-    """Receive what there is; all of a response but its last byte goes to where the parser wants it.
+class _Receiver:
+    """Receives what there is; all of a response but its last byte goes to where the parser wants it.
 
     That byte, or the head of a response, is returned, and the parser goes on as ever.
+
+    Args:
+        transport: The connection.
     """
-    parser = getattr(transport._protocol, "parser", None)  # noqa: SLF001
-    if parser is None:
-        return plain()
-    if "_process_response" not in vars(parser):
-        _read_in_place(parser)
-    if not parser._receiving:  # noqa: SLF001
-        return _piece(transport, plain, _RECEIVE)
-    buffer = parser._rbuffer  # noqa: SLF001
-    at, last = buffer.tell(), len(buffer) - 1
-    with memoryview(buffer) as view:
-        while at < last:
-            try:
-                size = transport._sock.recv_into(view[at:last])  # noqa: SLF001
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                return plain()  # which meets the same error, and tells it as ever
-            if not size:
-                return plain()
-            at += size
-    buffer.seek(at)
-    return (b"", None) if at < last else _piece(transport, plain, 1)
 
+    def __init__(self, transport: Any) -> None:  # noqa: ANN401 - kafka-python has no types
+        self._transport = transport
+        self._plain = transport._sock_recv  # noqa: SLF001
+        self._low = 1
 
-def _piece(transport: Any, plain: Callable[[], Any], size: int) -> Any:  # noqa: ANN401 - kafka-python has no types
-    try:
-        data = transport._sock.recv(size)  # noqa: SLF001
-    except (BlockingIOError, InterruptedError):
+    def __call__(self) -> Any:  # noqa: ANN401 - kafka-python has no types
+        parser = getattr(self._transport._protocol, "parser", None)  # noqa: SLF001
+        if parser is None:
+            return self._plain()
+        if "_process_response" not in vars(parser):
+            _read_in_place(parser)
+        if not parser._receiving:  # noqa: SLF001
+            return self._piece(_RECEIVE)
+        buffer = parser._rbuffer  # noqa: SLF001
+        at, last = buffer.tell(), len(buffer) - 1
+        with memoryview(buffer) as view:
+            while at < last:
+                try:
+                    size = self._transport._sock.recv_into(view[at:last])  # noqa: SLF001
+                except (BlockingIOError, InterruptedError):
+                    break
+                except OSError:
+                    return self._plain()  # which meets the same error, and tells it as ever
+                if not size:
+                    return self._plain()
+                at += size
+        buffer.seek(at)
+        if at == last:
+            return self._piece(1)
+        self._wait_for(min(_MANY, last + 1 - at))
         return b"", None
-    except OSError:
-        return plain()
-    return (data, None) if data else plain()
+
+    def _piece(self, size: int) -> Any:  # noqa: ANN401 - kafka-python has no types
+        self._wait_for(1)
+        try:
+            data = self._transport._sock.recv(size)  # noqa: SLF001
+        except (BlockingIOError, InterruptedError):
+            return b"", None
+        except OSError:
+            return self._plain()
+        return (data, None) if data else self._plain()
+
+    def _wait_for(self, size: int) -> None:
+        """Let the kernel tell of bytes only when there are so many: each time costs more than small pieces are worth.
+
+        No fewer may be to come. An end or an error is told at once. Where the kernel cannot do that, any number does.
+        """
+        if size == self._low or not _WAITS:
+            return
+        try:
+            self._transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)  # noqa: SLF001
+        except OSError:  # closed meanwhile: whoever receives next is told
+            return
+        self._low = size
 
 
 def _read_in_place(parser: Any) -> None:  # noqa: ANN401 - kafka-python has no types
