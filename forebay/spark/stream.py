@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,6 +26,9 @@ from forebay.framework.settled import settled_schema
 from forebay.options import hide_options
 from forebay.spark.batch import Readable, SparkTask, read_task
 from forebay.spark.errors import leaving
+
+_GRACE: Final = 5.0
+"""Seconds that everything but the author's `close()` gets to end in."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -43,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = target
         self._inferred = inferred
         self._planner: StreamPlanner | None = None
+        self._called = False
 
     def __getstate__(self) -> dict[str, object]:
         # What tasks get: `read` needs nothing of it.
@@ -50,7 +56,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the start, which is always the same: asked more than once, and again after a restart (S2)."""
-        return dict(self._planning().initial())
+        with self._call() as planner:
+            return dict(planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return anything but `ReadAllAvailable`, by which `Trigger.Once` replaces it: the real limits are options."""
@@ -58,7 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note that the run ends at what there is when it asks first (S17)."""
-        self._planning().prepare_available_now()
+        with self._call() as planner:
+            planner.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next micro-batch, or `start` itself. Called about 90 times a second while idle.
@@ -66,13 +74,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             ForebayError: The source failed, or the checkpoint cannot be gone on from.
         """
-        with leaving(self._readable.source.name, "planning"):
-            found = self._planning().latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        with leaving(self._readable.source.name, "planning"), self._call() as planner:
+            found = planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
             return found if isinstance(found, dict) else dict(found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return what Spark shows as `latestOffset` in its progress reports (S12)."""
-        return self._planning().report() or None
+        with self._call() as planner:
+            return planner.report() or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a micro-batch: a pure function of `end` (S2, S5).
@@ -81,8 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ForebayError: The source failed or broke a rule.
         """
         readable = self._readable
-        with leaving(readable.source.name, "planning"):
-            tasks = self._planning().tasks(start, end)
+        with leaving(readable.source.name, "planning"), self._call() as planner:
+            tasks = planner.tasks(start, end)
             return [
                 InputPartition(SparkTask(task, self._target, readable.promised, readable.follows_zone))
                 for task in tasks
@@ -99,7 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do what may be done only after a micro-batch. Never raises."""
-        self._planning().commit(end)
+        with self._call() as planner:
+            planner.commit(end)
 
     def stop(self) -> None:
         """Free what the source holds; Spark rarely calls it (S11)."""
@@ -118,11 +128,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     parallelism=readable.parallelism,
                     inferred=settled_schema(readable.source) if self._inferred else None,
                 )
-            _end_orderly()
+            timeout = readable.options.close_timeout.total_seconds()
+            _end_orderly(lambda: self._called, within=math.ceil(timeout + _GRACE))
         return self._planner
 
+    @contextmanager
+    def _call(self) -> Iterator[StreamPlanner]:
+        """Note that Spark waits for an answer: while it does, SIGTERM means that nobody does any more."""
+        planner = self._planning()
+        self._called = True
+        try:
+            yield planner
+        finally:
+            self._called = False
 
-def _end_orderly() -> None:
-    """Let Spark's SIGTERM end the read of the next call, not the process: then `stop` and `atexit` run (S11)."""
+
+def _end_orderly(called: Callable[[], bool], *, within: int) -> None:
+    """Let Spark's SIGTERM end the process in order, so that `stop` and `atexit` run, and soon (S11).
+
+    Where the process waits for Spark's next call, it is enough to go on waiting: Spark closes the connection. A call
+    that is being answered, perhaps by a server that says nothing, is left at once.
+
+    Args:
+        called: Whether a call is being answered.
+        within: Seconds after which the process is killed, whatever still runs.
+    """
+
+    def end(_number: int, _frame: object) -> None:
+        signal.alarm(within)
+        if called():
+            raise SystemExit(128 + signal.SIGTERM)
+
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        signal.signal(signal.SIGTERM, end)
