@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -132,7 +133,10 @@ def measured(broker: KafkaBroker, kind: Kind, megabytes: int) -> list[str]:
 def breakdown(broker: KafkaBroker, megabytes: int) -> None:
     """Print the table."""
     print("\nWhere the Python side's CPU time goes, in seconds for a million rows; each part measured alone:")
-    rows = [measured(broker, kind, min(100, megabytes)) for kind in KINDS.values()]
+    rows = []
+    for kind in KINDS.values():
+        print(f"  measuring {kind.name}", file=sys.stderr, flush=True)
+        rows.append(measured(broker, kind, min(100, megabytes)))
     print(text_table(["topic", "network", "CRC", "decompress", "decode", "hand-over"], rows))
 
 
