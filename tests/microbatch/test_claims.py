@@ -345,7 +345,7 @@ def test_whatever_is_killed_every_row_comes_once_and_in_order(monkeypatch, data)
             if data.draw(st.booleans(), label="restart"):
                 world.restart()
         planned(world, data)
-        begins = {one.id: one.position or 0 for one in world.planner._open.values()}
+        begins = {one.id: one.position or 0 for one in world.planner._proven.open.values()}
         rest = all_rows(world)
         for split_id, begin in begins.items():
             assert rest.get(split_id, []) == list(range(begin, world.sizes[split_id]))
@@ -353,7 +353,7 @@ def test_whatever_is_killed_every_row_comes_once_and_in_order(monkeypatch, data)
 
 def check_positions(world, least, *, exactly):
     """Where the planner stands: right behind what came out, or further only where a reader left early."""
-    for one in world.planner._open.values():
+    for one in world.planner._proven.open.values():
         if one.id not in least:
             continue
         at = one.position or 0
@@ -509,6 +509,21 @@ def test_rows_and_bytes_are_shared_over_the_splits(monkeypatch):
     assert [set(micro_batch(few)) for _ in range(3)] == [{"a", "b"}, {"c", "a"}, {"b", "c"}]
     small = steady(monkeypatch, {"a": 10}, max_bytes_per_trigger=30)
     assert micro_batch(small) == {"a": [0, 1, 2]}
+
+
+def test_once_knows_no_limit_also_where_it_is_read_again(monkeypatch):
+    world = steady(monkeypatch, {"a": 10, "b": 7}, max_rows_per_trigger=4, max_files_per_trigger=1)
+    end = json.loads(json.dumps(world.planner.latest(world.start, limited=False)))
+    assert end["all"] is True
+    assert {one.split.id: one.run() for one in world.attempt(end)} == {"a": list(range(10)), "b": list(range(7))}
+    world.restart()
+    assert {one.split.id: one.run() for one in world.attempt(end)} == {"a": list(range(10)), "b": list(range(7))}
+    world.done(end)
+    world.sizes["a"] = 20
+    world.clock.advance(2.0)
+    end = world.plan()
+    assert "all" not in end
+    assert {one.split.id: len(one.run()) for one in world.attempt(end)} == {"a": 3}, "whole pages, within the limit"
 
 
 def test_a_source_of_large_pages_cannot_keep_a_limit_of_rows(monkeypatch):
@@ -681,6 +696,42 @@ def test_a_damaged_claim_is_an_error(monkeypatch):
     with pytest.raises(ConfigurationError, match="claim 0 cannot be read") as caught:
         world.plan()
     assert caught.value.option == "stateLocation" and caught.value.split == "a"
+
+
+@quiet
+@given(st.data())
+def test_two_queries_on_copies_of_one_checkpoint_do_each_other_no_harm(monkeypatch, data):
+    """With one `stateLocation`: they agree with one another's ends, and each reads every row once, in order."""
+    with monkeypatch.context() as patch:
+        first = world_of(patch, data, {"a": 4, "b": 2}, max_rows_per_trigger=data.draw(st.sampled_from([None, 3])))
+        begun = all_rows(first)
+        assert begun == {"a": [0, 1, 2, 3], "b": [0, 1]}
+        second = world_of(patch, data, {})
+        second.options, second.sizes, second.store, second.log = first.options, first.sizes, first.store, [*first.log]
+        second.restart()
+        found = [{"a": [], "b": []}, {"a": [], "b": []}]
+        for _ in range(data.draw(st.integers(1, 5), label="rounds")):
+            first.sizes[data.draw(st.sampled_from("ab"), label="grows")] += data.draw(st.integers(0, 6), label="by")
+            worlds = [first, second][:: data.draw(st.sampled_from([1, -1]), label="who plans first")]
+            worlds = worlds[: data.draw(st.integers(1, 2), label="how many go on")]
+            for world in worlds:
+                world.clock.advance(2.0)
+            ends = [world.plan() for world in worlds]
+            attempts = [[] if end is None else world.attempt(end) for world, end in zip(worlds, ends, strict=True)]
+            waiting = [one for of_one in attempts for one in of_one]
+            while waiting:
+                one = data.draw(st.sampled_from(waiting), label="step")
+                one.step()
+                waiting = [each for each in waiting if not each.done]
+            for world, end, of_one in zip(worlds, ends, attempts, strict=True):
+                for one in of_one:
+                    found[world is second][one.split.id] += one.rows
+                if end is not None:
+                    world.done(end)
+        for world, rows in zip((first, second), found, strict=True):
+            rest = all_rows(world)
+            for name, size in first.sizes.items():
+                assert rows[name] + rest.get(name, []) == list(range(len(begun[name]), size))
 
 
 def test_old_claims_are_deleted_and_those_of_the_last_200_kept(monkeypatch):

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.microbatch.offsets import stored_book
 from forebay.framework.microbatch.offsets.offset import canonical
 from forebay.framework.microbatch.offsets.state import default_location, state_store
 from forebay.framework.split import Split
@@ -100,6 +101,39 @@ def test_a_query_with_state_is_refused_without_its_location_and_at_another(liste
     run.wait()
     assert ids(run.turns()) == [split.id for split in files(3100)[3000:]]
     assert run.log[: len(before)] == before
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_two_queries_on_copies_of_one_checkpoint_share_a_location(listed, tmp_path, monkeypatch, behind):
+    """Segments are named by what is in them; one that is too far behind misses those that the other one deleted."""
+    monkeypatch.setattr(stored_book, "KEPT", 5)
+    monkeypatch.setattr(stored_book, "_CLEAN_EVERY", 1)
+    options = {"state_location": str(tmp_path), "max_files_per_trigger": 200}
+    first, second = listed(3000, **options), listed(3000, **options)
+    begun = [first.turn() for _ in range(5)]
+    second.log = list(first.log)
+    second.restart()
+    if behind:
+        rest = first.turns()
+        assert ids([*begun, *rest]) == [split.id for split in files(3000)]
+        first.planner.commit(first.log[-1])
+        with pytest.raises(ConfigurationError, match="that the query needs is gone") as caught:
+            second.turn()
+        assert caught.value.option == "stateLocation"
+        return
+    found = ([], [])
+    while True:
+        turns = [one.turn() for one in (first, second)]
+        if turns == [None, None]:
+            break
+        for one, turn, kept in zip((first, second), turns, found, strict=True):
+            kept.append(turn or {})
+            one.planner.commit(one.log[-1])
+    for kept in found:
+        assert ids([*begun, *kept]) == [split.id for split in files(3000)]
+    for one in (first, second):
+        one.restart(**options)
+        assert one.turns() == []
 
 
 def test_two_thousand_open_splits_that_all_have_news(outside, query, tmp_path):

@@ -13,38 +13,27 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
 
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.adopting import unfinished_replay
 from forebay.framework.microbatch.agreement.agreed import AgreedSplits
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.book import Book
-from forebay.framework.microbatch.offsets.done import DoneSplits, Ended
-from forebay.framework.microbatch.offsets.offset import (
-    BEFORE_FIRST,
-    Agreed,
-    Offset,
-    Planned,
-    To,
-    Whole,
-    dump_offset,
-)
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Offset, Planned, To, dump_offset
 from forebay.framework.microbatch.pinned import Pinned
 from forebay.framework.microbatch.portions.admission import Admission, Limits
 from forebay.framework.microbatch.portions.backlog import Backlog
-from forebay.framework.microbatch.portions.reach import Known, Reach, unknown_end
+from forebay.framework.microbatch.portions.reach import Known, Reach
 from forebay.framework.microbatch.portions.tasking import spread
+from forebay.framework.microbatch.proven import Proven, agreed_of, place_of
 from forebay.framework.microbatch.reports import Report
 from forebay.framework.microbatch.supply.supply import Supply
 from forebay.framework.microbatch.tasks.task import ReadTask
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
-from forebay.framework.split import Json, Position, Split
+from forebay.framework.split import Json, Position
 
 _log = logging.getLogger(__name__)
-
-_NOTHING: Final = Offset("")
 
 
 class StreamPlanner:
@@ -88,14 +77,7 @@ class StreamPlanner:
         self._reach = Reach(source, agreeing=self._agreed is not None, in_order=supply.in_order)
         self._limits = Limits.of(options)
         self._admission = Admission(source.name, supply.enumerator, self._limits)
-        self._at = _NOTHING  # the last micro-batch that is proven done
-        self._planned = _NOTHING  # the one planned after it
-        self._cold = True
-        self._open: dict[str, Split] = {}
-        self._waiting: dict[str, Split] = {}
-        self._done = DoneSplits(source.split_class)
-        self._replayed: int | None = None
-        self._told = BEFORE_FIRST
+        self._proven = Proven(source, supply=supply, book=book, pinned=pinned, agreed=self._agreed)
         self._available_now = False
         self._target: Mapping[str, To] | None = None
         self._nothing_until = float("-inf")
@@ -122,14 +104,15 @@ class StreamPlanner:
         Raises:
             ForebayError: The source failed, or the offset cannot be gone on from.
         """
-        self._go_on_from(start)
+        if self._proven.go_on_from(start):
+            self._nothing_until = float("-inf")
         # A run that ends must not take an outage for "nothing new": AvailableNow at its begin, Once at its only look.
         fresh = self._target is None and (self._available_now or not limited)
         if not fresh and limited and self._clock.monotonic() < self._nothing_until:
             return start
         self._look(fresh=fresh)
         there = self._there(fresh=fresh)
-        first = self._at.n == BEFORE_FIRST
+        first = self._proven.at.n == BEFORE_FIRST
         if limited and not self._available_now and not first and self._wait_for_more(there):
             return start
         taken = self._take(there, limited=limited)
@@ -138,7 +121,7 @@ class StreamPlanner:
         if not taken and not first:
             return start
         self._planned_at = self._clock.monotonic()
-        return self._plan(taken)
+        return self._plan(taken, limited=limited)
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
         """Return the tasks of a micro-batch: a function of `end` alone, without side effects (S2, S5).
@@ -148,22 +131,21 @@ class StreamPlanner:
             end: Its offset.
         """
         offset = self._book.read(end)
-        if _where(start) == (offset.query, offset.n):
+        if place_of(start) == (offset.query, offset.n):
             return []
         if offset.n == BEFORE_FIRST:
             raise unfinished_replay(self._source.name)
         # Here too: a replay comes before anything else, and must read what was planned.
         self._pinned.check(offset)
-        if self._cold:
-            self._replayed = offset.n
+        self._proven.replaying(offset.n)
         slices = [planned.slice() for planned in offset.splits if not planned.empty]
-        agreed = {planned.split.id for planned in _agreed(offset)}
+        agreed = {planned.split.id for planned in agreed_of(offset)}
         enumerator, options = self._supply.enumerator, self._options
         parts = self._calls.call(
             "tasks(), size() or slices()",
             lambda: spread(enumerator, slices, options, self._parallelism, uncut=agreed),
         )
-        claiming = self._agreeing(offset).claiming(offset) if agreed else None
+        claiming = self._proven.agreeing(offset).claiming(offset) if agreed else None
         return [
             ReadTask(self._source, part, options, index, len(parts), claiming=claiming)
             for index, part in enumerate(parts)
@@ -171,16 +153,7 @@ class StreamPlanner:
 
     def commit(self, end: Mapping[str, Json]) -> None:
         """A micro-batch is done and will not be read again: tell the source which splits ended. Never raises."""
-        try:
-            offset = self._book.read(end)
-            if offset.n > self._told:
-                self._tell_finished([planned.split for planned in offset.splits if planned.ends])
-                self._told = offset.n
-            self._book.proven(offset)
-            if self._agreed is not None:
-                self._agreed.forget(offset)
-        except Exception:  # noqa: BLE001 - the query must not die of what is done after it
-            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=True)
+        self._proven.commit(end)
 
     def report(self) -> dict[str, Json]:
         """Return where the query stands, from memory (S12)."""
@@ -192,109 +165,30 @@ class StreamPlanner:
             self._agreed.close()
         self._supply.close()
 
-    # ---- from the start
-
-    def _go_on_from(self, start: Mapping[str, Json]) -> None:
-        where = _where(start)
-        if self._cold:
-            self._restore(start)
-        elif where == (self._planned.query, self._planned.n):
-            done = self._resolved(self._planned)
-            self._done.settle()
-            self._advance(done)
-        elif where != (self._at.query, self._at.n):
-            self._restore(start)
-
-    def _restore(self, start: Mapping[str, Json]) -> None:
-        offset = self._book.read(start)
-        self._pinned.check(offset)
-        offset = self._resolved(offset)
-        self._open, self._waiting = {}, {}
-        self._done = self._book.read_done(start)
-        self._done.settle()
-        if offset.n != BEFORE_FIRST:
-            self._supply.restore(offset.enumerator)
-        # What this process replayed may be replayed once more; what ended before is sure, and its end may be news.
-        more: list[Split] = []
-        if self._replayed is None or offset.n > self._replayed:
-            more = [planned.split for planned in offset.splits if planned.ends]
-            self._told = offset.n
-        sure = Ended(self._done, more)
-        self._cold = False
-        self._advance(offset)
-        if sure:
-            self._quietly(lambda: self._tell_finished(sure))
-
-    def _advance(self, offset: Offset) -> None:
-        """Go to the end of a micro-batch that is proven done."""
-        ended, served = [], []
-        positions: dict[str, Position] = {}
-        for planned in offset.splits:
-            split = planned.split
-            self._waiting.pop(split.id, None)
-            to = planned.to
-            if to is not None and not isinstance(to, (Whole, Agreed)):
-                positions[split.id] = to
-            if planned.ends:
-                self._open.pop(split.id, None)
-                ended.append(split)
-                continue
-            if isinstance(to, (Whole, Agreed)):
-                raise unknown_end(self._source, split)
-            self._open[split.id] = split.at(to)
-            if not planned.empty:
-                served.append(split.id)
-        for split_id in served:  # whoever got something goes to the end of the queue, and the offset keeps its order
-            self._open[split_id] = self._open.pop(split_id)
-        self._done.add(ended)
-        self._at, self._planned = offset, _NOTHING
-        self._nothing_until = float("-inf")
-        self._supply.proven(offset.n)
-        if positions and offset.n != BEFORE_FIRST:
-            self._quietly(lambda: self._supply.committed(positions))
-
-    def _resolved(self, offset: Offset) -> Offset:
-        """Return a micro-batch that is proven done with the ends that were agreed on."""
-        return self._agreeing(offset).resolved(offset) if _agreed(offset) else offset
-
-    def _agreeing(self, offset: Offset) -> AgreedSplits:
-        if self._agreed is None:
-            raise unknown_end(self._source, _agreed(offset)[0].split)
-        return self._agreed
-
-    def _tell_finished(self, splits: Sequence[Split]) -> None:
-        if splits:
-            self._supply.finished(splits)
-
-    def _quietly(self, work: Any) -> None:  # noqa: ANN401 - a call without arguments
-        try:
-            work()
-        except Exception:  # noqa: BLE001 - best effort: the next micro-batch tells it again
-            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=True)
-
     # ---- what is there
 
     def _look(self, *, fresh: bool) -> None:
         ending = self._target is not None
         if ending and not self._supply.always_looks:
             return
-        known = Known(self._open, self._done)
+        proven = self._proven
+        known = Known(proven.open, proven.done)
         room = 0 if ending else self._limits.files or self._book.room() or (1 << 30)
-        look = self._supply.look(known, self._open, fresh=fresh, room=room)
+        look = self._supply.look(known, proven.open, fresh=fresh, room=room)
         for split_id in look.gone:
-            self._open.pop(split_id, None)
+            proven.open.pop(split_id, None)
         if look.new is None:
             return
         if self._supply.in_order:
-            self._waiting = {split.id: split for split in look.new}
+            proven.waiting = {split.id: split for split in look.new}
         else:
-            self._open.update((split.id, split) for split in look.new)
-        if look.horizon is not None and self._done and (look.new or self._supply.always_looks):
-            self._done.forget(look.horizon)
+            proven.open.update((split.id, split) for split in look.new)
+        if look.horizon is not None and proven.done and (look.new or self._supply.always_looks):
+            proven.done.forget(look.horizon)
 
     def _there(self, *, fresh: bool) -> Backlog:
         """Return every split with something to read, as far as it goes now."""
-        splits = [*self._open.values(), *self._waiting.values()]
+        splits = [*self._proven.open.values(), *self._proven.waiting.values()]
         target = self._target
         ends: Mapping[str, Position] = {}
         if target is None:
@@ -346,36 +240,31 @@ class StreamPlanner:
 
     # ---- the next offset
 
-    def _plan(self, taken: Sequence[Planned]) -> dict[str, Json]:
-        query = self._at.query or uuid.uuid4().hex[:12]
+    def _plan(self, taken: Sequence[Planned], *, limited: bool) -> dict[str, Json]:
+        proven = self._proven
+        query, n = proven.at.query or uuid.uuid4().hex[:12], proven.at.n + 1
         chosen = {planned.split.id: planned for planned in taken}
-        splits = [chosen[one.id] if one.id in chosen else Planned(one, one.position) for one in self._open.values()]
-        splits.extend(planned for planned in taken if planned.split.id not in self._open)
+        splits = [chosen[one.id] if one.id in chosen else Planned(one, one.position) for one in proven.open.values()]
+        splits.extend(planned for planned in taken if planned.split.id not in proven.open)
         for planned in splits:
             self._reach.check_forward(planned)
         if self._agreed is not None:
-            self._agreed.begin(query, self._at.n + 1, taken)
-        self._planned = Offset(
+            self._agreed.begin(query, n, taken)
+        offset = Offset(
             self._source.name,
-            self._at.n + 1,
+            n,
             query,
             splits,
-            self._supply.snapshot(self._at.n + 1),
+            self._supply.snapshot(n),
             self._pinned.options,
             self._pinned.schema,
+            unlimited=not limited and any(planned.to is Agreed.AGREED for planned in taken),
         )
-        return self._book.write(self._planned, self._done)
+        proven.planned(offset)
+        return self._book.write(offset, proven.done)
 
     def _describe(self, there: Sequence[Planned], taken: Sequence[Planned]) -> None:
-        planning = bool(taken) or self._at.n == BEFORE_FIRST
-        n = self._at.n + 1 if planning else self._at.n
-        self._report.update(n, there, taken, splits=len(self._open), done=len(self._done))
-
-
-def _where(offset: object) -> tuple[object, object]:
-    """Return which micro-batch an offset is of, whoever wrote it."""
-    return (offset.get("id", ""), offset.get("n")) if isinstance(offset, Mapping) else (None, None)
-
-
-def _agreed(offset: Offset) -> list[Planned]:
-    return [planned for planned in offset.splits if planned.to is Agreed.AGREED]
+        proven = self._proven
+        planning = bool(taken) or proven.at.n == BEFORE_FIRST
+        n = proven.at.n + 1 if planning else proven.at.n
+        self._report.update(n, there, taken, splits=len(proven.open), done=len(proven.done))

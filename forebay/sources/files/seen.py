@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
-from forebay.errors import DataError
+from forebay.errors import ConfigurationError, DataError
 from forebay.framework.split import Json, Split
 from forebay.sources.files.split import FileSplit, is_version_id, path_of, version_id, version_mark
 from forebay.storage.file_status import FileStatus, last_name
@@ -66,6 +67,9 @@ class SeenFiles:
         Args:
             known: All files that were begun or read and not forgotten.
             now: Seconds since 1970.
+
+        Raises:
+            ConfigurationError: The clock is so far behind what it was that every new file would be passed over.
         """
         for split_id in [each for each in self._marks if each not in known]:
             del self._marks[split_id]
@@ -86,6 +90,8 @@ class SeenFiles:
         self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
         if self._max_age is not None and self._newest is not None:
             self.horizon = _later(self.horizon, self._newest - self._max_age)
+            if self.horizon is not None and self.horizon > moment:
+                raise self._clock_went_back(self.horizon, moment)
 
     def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the files that were read in part."""
@@ -151,6 +157,20 @@ class SeenFiles:
             split.status, file, "reread to read such files once more, whole, or with ignore to leave them"
         )
 
+    def _clock_went_back(self, horizon: int, now: int) -> ConfigurationError:
+        """Return the error for a stream that would pass over all that is written now.
+
+        The horizon cannot go back with the clock: what lay before it has been forgotten, and would come twice.
+        """
+        return ConfigurationError(
+            f"files that are written now would be passed over: by the clock of this machine it is {_shown(now)}, and "
+            f"the stream, which has read files by a clock that was ahead, takes none from before {_shown(horizon)}",
+            source=self._source,
+            option="maxFileAge",
+            advice="if the clock is wrong now, set it right and start again; if it was wrong then, start with a new "
+            "checkpoint location, and with modifiedAfter so that what was read before does not come again",
+        )
+
     def altered(self, then: FileStatus, now: FileStatus, choice: str) -> DataError:
         """Return the error for a file that has changed since it was read, or read in part.
 
@@ -182,6 +202,10 @@ def split_of(
         mark=None if split_id == file.path else version_mark(file),
         clean=clean or None,
     )
+
+
+def _shown(nanoseconds: int) -> str:
+    return f"{datetime.fromtimestamp(nanoseconds // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _later(one: int | None, other: int | None) -> int | None:

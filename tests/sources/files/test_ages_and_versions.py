@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import DataError
+from forebay.clock import ManualClock
+from forebay.errors import ConfigurationError, DataError
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]
@@ -50,7 +51,7 @@ def test_what_is_too_old_is_forgotten_and_stays_away_over_restarts(put: Put, str
     for number in range(50):
         put(f"{number:02}.txt", at=number)
         assert query.drain() == [[f"{number:02}.txt"]]
-    remembered = query.planner._done
+    remembered = query.planner._proven.done
     assert len(remembered) <= 13
     for _ in range(2):
         query.restart()
@@ -93,6 +94,73 @@ def test_a_clock_that_is_fast_by_hours_hides_no_file_that_is_written_meanwhile(p
     put("too-late.txt", at=-4000)
     query.restart()
     assert query.drain() == [["late.txt"]]
+
+
+class SetClock(ManualClock):
+    """A clock that somebody sets."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_after_a_clock_that_was_years_ahead_nothing_is_passed_over_unsaid(
+    put: Put, stream: Begin, over_a_restart: bool
+) -> None:
+    """The stream's own clock was wrong, and that of the files: all that is written now would be too old."""
+    query = stream()
+    query.clock = SetClock(NOON)
+    query.restart()
+    put("a.txt")
+    assert query.drain() == [["a.txt"]]
+    query.clock.ahead = 3 * 365 * DAY
+    for name in ("wrong.txt", "also-wrong.txt"):  # an offset knows what was read by the one before
+        put(name, at=3 * 365 * DAY)
+        assert query.drain() == [[name]]
+    query.clock.ahead = 0
+    put("sane.txt", at=60)
+    query.clock.advance(60)
+    if over_a_restart:
+        query.restart()
+    with pytest.raises(ConfigurationError, match="would be passed over") as raised:
+        query.drain()
+    assert raised.value.option == "maxFileAge"
+    assert "modifiedAfter" in str(raised.value.advice)
+    # With a new checkpoint and from the time up to which was read, as the error says, nothing is lost.
+    again = stream(modified_after="2023-11-14T22:13:21")
+    assert again.drain() == [["also-wrong.txt", "sane.txt", "wrong.txt"]]
+    put("next.txt", at=61)
+    assert again.drain() == [["next.txt"]]
+
+
+def test_a_restart_after_one_micro_batch_by_a_wrong_clock_hides_nothing(put: Put, stream: Begin) -> None:
+    query = stream()
+    query.clock = SetClock(NOON)
+    query.clock.ahead = 3 * 365 * DAY
+    query.restart()
+    put("wrong.txt", at=3 * 365 * DAY)
+    assert query.drain() == [["wrong.txt"]]
+    query.clock.ahead = 0
+    query.restart()
+    put("sane.txt", at=60)
+    assert query.drain() == [["sane.txt"]]
+
+
+def test_a_clock_that_was_ahead_by_less_than_the_age_hides_nothing(put: Put, stream: Begin) -> None:
+    query = stream()
+    query.clock = SetClock(NOON)
+    query.restart()
+    query.clock.ahead = 6 * DAY
+    put("fast.txt", at=6 * DAY)
+    assert query.drain() == [["fast.txt"]]
+    query.clock.ahead = 0
+    put("sane.txt", at=60)
+    assert query.drain() == [["sane.txt"]]
+    query.restart()
+    put("next.txt", at=120)
+    assert query.drain() == [["next.txt"]]
 
 
 def test_a_micro_batch_of_a_file_that_was_replaced_fails_for_ever_until_it_is_planned_anew(
@@ -149,7 +217,7 @@ def test_a_version_that_was_read_does_not_come_again_when_the_first_one_is_forgo
     for number in range(11, 18):
         put(f"{number}.txt", at=number)
         assert query.drain() == [[f"{number}.txt"]]
-    assert len(query.planner._done) == 8  # the first version is forgotten
+    assert len(query.planner._proven.done) == 8  # the first version is forgotten
     query.restart()
     assert query.drain() == []
 

@@ -180,8 +180,9 @@ class AgreedSplits:
         if not ids:
             return None
         self._check_begun(offset)
-        rows = _evenly(self._limits.rows, len(ids))
-        byte_budget = _evenly(self._limits.byte_budget, len(ids))
+        limits = Limits() if offset.unlimited else self._limits
+        rows = _evenly(limits.rows, len(ids))
+        byte_budget = _evenly(limits.byte_budget, len(ids))
         given = (Share(*both) for both in zip(rows, byte_budget, strict=True))
         return Claiming(offset.query, offset.n, dict(zip(ids, given, strict=True)))
 

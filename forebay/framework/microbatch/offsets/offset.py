@@ -84,6 +84,7 @@ class Offset:
         schema: The columns and their types, where they were inferred when the query began; else empty.
         options: The texts of options that may not change between runs.
         version: The release of forebay that wrote it.
+        unlimited: It takes all there is, also of splits whose ends are agreed on while they are read.
     """
 
     source: str
@@ -94,6 +95,7 @@ class Offset:
     options: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
     version: str = __version__
+    unlimited: bool = False
 
 
 def dump_offset(offset: Offset) -> dict[str, Json]:
@@ -102,7 +104,12 @@ def dump_offset(offset: Offset) -> dict[str, Json]:
     if offset.n == BEFORE_FIRST:
         return data
     data |= {"id": offset.query, "forebay": offset.version, "splits": [dump_planned(each) for each in offset.splits]}
-    optional: dict[str, Json] = {"enum": offset.enumerator, "options": dict(offset.options), "schema": offset.schema}
+    optional: dict[str, Json] = {
+        "enum": offset.enumerator,
+        "options": dict(offset.options),
+        "schema": offset.schema,
+        "all": offset.unlimited,
+    }
     return data | {name: value for name, value in optional.items() if value}
 
 
@@ -142,6 +149,7 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
             {_text(name, "option"): _text(value, "option") for name, value in head.get("options", {}).items()},
             _text(head.get("schema", ""), "schema"),
             _text(head.get("forebay", ""), "forebay"),
+            head.get("all") is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(source, f"{type(error).__name__}: {error}") from error
