@@ -12,21 +12,31 @@ from typing import ClassVar, Literal, Self
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
+from forebay.formats.ddl import type_text
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
-from forebay.options import Secret, option
+from forebay.options import Secret, class_options, option
 from forebay.sources.kafka.client_options import ClientOptions, translate
+from forebay.sources.kafka.payloads import Payloads
 from forebay.sources.kafka.ranges import RangeRules
-from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 from forebay.sources.kafka.subscription import Subscription
 from forebay.sources.kafka.window import Window
 
 _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp")
+_DECODING = (
+    "value_format",
+    "key_format",
+    "value_schema",
+    "key_schema",
+    "mode",
+    "column_name_of_corrupt_record",
+    "json_options",
+)
 
 
 class KafkaSource(Source):
@@ -75,6 +85,27 @@ class KafkaSource(Source):
         default=None, doc="gives tokens for OAUTHBEARER: package.module:Provider, a kafka-python AbstractTokenProvider"
     )
 
+    value_format: Literal["bytes", "string", "json"] = option(
+        default="bytes", may_change=False, doc="what values become: bytes as they are, text, or a struct"
+    )
+    key_format: Literal["bytes", "string", "json"] = option(
+        default="bytes", may_change=False, doc="what keys become, likewise"
+    )
+    value_schema: str | None = option(
+        default=None, doc="the fields of JSON values, as for Spark's from_json: id BIGINT, tags ARRAY<STRING>"
+    )
+    key_schema: str | None = option(default=None, doc="the fields of JSON keys, likewise")
+    mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = option(
+        default="PERMISSIVE", doc="what becomes of a record whose key or value cannot be decoded"
+    )
+    column_name_of_corrupt_record: str = option(
+        default="_corrupt_record", doc="the column with such records, where keys or values are decoded"
+    )
+    json_options: dict[str, str] = option(
+        default_factory=dict, prefix="json.", doc="options of Spark's from_json, such as json.timestampFormat"
+    )
+    time_zone: str = option(default="UTC", doc="zone of times in JSON without one; on Spark the session's by default")
+
     name: ClassVar[str] = "forebay_kafka"
     split_class: ClassVar[type[Split]] = KafkaSplit
 
@@ -85,6 +116,10 @@ class KafkaSource(Source):
             value = getattr(self, name)
             if isinstance(value, Mapping):
                 object.__setattr__(self, name, json.dumps(value))
+        for name in ("value_schema", "key_schema"):
+            value = getattr(self, name)
+            if isinstance(value, pa.Schema):
+                object.__setattr__(self, name, type_text(pa.struct(list(value))))
         super().__post_init__()
 
     @property
@@ -106,6 +141,7 @@ class KafkaSource(Source):
         self.subscription()
         self.window()
         self.client_options()
+        self.payloads()
         for option_name, value, least in (
             ("minPartitions", self.min_partitions, 1),
             ("maxRecordsPerPartition", self.max_records_per_partition, 1),
@@ -163,9 +199,17 @@ class KafkaSource(Source):
             given["client.id"] = self.group_id or self.group_id_prefix
         return translate(given, self.oauth_token_provider)
 
+    def payloads(self) -> Payloads:
+        """Return how keys and values are decoded.
+
+        Raises:
+            ConfigurationError: What the options say is wrong.
+        """
+        return Payloads.of(self)
+
     def schema(self) -> pa.Schema:
-        """Return Spark's columns, those chosen."""
-        return record_schema(self._columns, include_headers=self.include_headers)
+        """Return Spark's columns, those chosen; with decoded keys or values also the one for bad records."""
+        return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
         """Return this source reading only these columns: others are not decoded."""
@@ -193,11 +237,25 @@ class KafkaSource(Source):
         _check_installed()
         from forebay.sources.kafka.split_reader import KafkaSplitReader
 
-        return KafkaSplitReader(self, context)
+        columns, payloads = self.schema(), self.payloads()
+        if not payloads.judged(columns.names):
+            return KafkaSplitReader(self, context)
+        from forebay.sources.kafka.payload_reader import PayloadDecoder, PayloadSplitReader
+
+        raw = KafkaSplitReader(self._raw(payloads.raw(columns.names)), context)
+        return PayloadSplitReader(raw, PayloadDecoder(payloads, columns, self.name), self.name)
+
+    def _raw(self, columns: tuple[str, ...]) -> Self:
+        """Return this source with keys and values as they are."""
+        raw = self.with_columns(columns)
+        for spec in class_options(type(self)):
+            if spec.python_name in _DECODING:
+                object.__setattr__(raw, spec.python_name, spec.fresh_default())
+        return raw
 
 
 def _check_installed() -> None:
-    for name in ("kafka", "numpy", "cramjam", "crc32c"):
+    for name in ("kafka", "numpy", "cramjam", "crc32c", "zstandard"):
         if importlib.util.find_spec(name) is None:
             raise ConfigurationError(
                 f"forebay_kafka needs the package {name!r}, which is not installed in this process",
