@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from collections.abc import Iterator
 
@@ -13,39 +14,51 @@ from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
 
+MODULES = "org.apache.kafka.common.security"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
 
 class SecuredBroker(KafkaBroker):
-    """Listens on two more ports: one for TLS, one for logins."""
+    """Listens on three more ports: for TLS with certificates of both sides, for logins, and for logins within TLS."""
 
     def __init__(self, stores: dict[str, str]) -> None:
         def inline(text: str) -> str:
             return text.replace("\n", "\\n")
 
-        kinds = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,LOGIN:SASL_PLAINTEXT"
-        login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="open sesame";'
-        super().__init__(
-            {
-                "listener.security.protocol.map": kinds,
-                "inter.broker.listener.name": "PLAINTEXT",
-                "sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.login.plain.sasl.jaas.config": login,
-                "listener.name.tls.ssl.keystore.type": "PEM",
-                "listener.name.tls.ssl.keystore.key": inline(stores["key"]),
-                "listener.name.tls.ssl.keystore.certificate.chain": inline(stores["chain"]),
-                "listener.name.tls.ssl.truststore.type": "PEM",
-                "listener.name.tls.ssl.truststore.certificates": inline(stores["chain"]),
-                "listener.name.tls.ssl.client.auth": "required",
+        kinds = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,LOGIN:SASL_PLAINTEXT,BOTH:SASL_SSL"
+        settings = {
+            "listener.security.protocol.map": kinds,
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        }
+        for name in ("tls", "both"):
+            settings |= {
+                f"listener.name.{name}.ssl.keystore.type": "PEM",
+                f"listener.name.{name}.ssl.keystore.key": inline(stores["key"]),
+                f"listener.name.{name}.ssl.keystore.certificate.chain": inline(stores["chain"]),
+                f"listener.name.{name}.ssl.truststore.type": "PEM",
+                f"listener.name.{name}.ssl.truststore.certificates": inline(stores["chain"]),
+                f"listener.name.{name}.ssl.client.auth": "required" if name == "tls" else "none",
             }
-        )
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            self.tls, self.login = (f"127.0.0.1:{held.getsockname()[1]}" for held in (one, other))
+        for name in ("login", "both"):
+            for mechanism in MECHANISMS:
+                settings[f"listener.name.{name}.{mechanism.lower()}.sasl.jaas.config"] = {
+                    "PLAIN": f'{MODULES}.plain.PlainLoginModule required user_alice="open sesame";',
+                    # Kafka's own, for tests: it believes what tokens say.
+                    "OAUTHBEARER": f"{MODULES}.oauthbearer.OAuthBearerLoginModule required "
+                    'unsecuredLoginStringClaim_sub="broker";',
+                }.get(mechanism, f"{MODULES}.scram.ScramLoginModule required;")
+        super().__init__(settings)
+        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+            held = (one, two, three)
+            for each in held:
+                each.bind(("127.0.0.1", 0))
+            self.tls, self.login, self.both = (f"127.0.0.1:{each.getsockname()[1]}" for each in held)
 
     def _text(self) -> str:
         lines = []
         for line in super()._text().splitlines():
-            more = f",TLS://{self.tls},LOGIN://{self.login}"
+            more = f",TLS://{self.tls},LOGIN://{self.login},BOTH://{self.both}"
             lines.append(line + more if line.startswith(("listeners=", "advertised.listeners=")) else line)
         return "\n".join(lines) + "\n"
 
@@ -53,9 +66,14 @@ class SecuredBroker(KafkaBroker):
 @pytest.fixture(scope="module")
 def secured(stores) -> Iterator[SecuredBroker]:
     import kafka
+    from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
     with SecuredBroker(stores) as running:
         running.create_topic("t")
+        with running.admin() as admin:
+            for user, mechanism in (("bob", ScramMechanism.SCRAM_SHA_256), ("carol", ScramMechanism.SCRAM_SHA_512)):
+                entry = UserScramCredentialUpsertion(user, mechanism, "open sesame")
+                assert admin.alter_user_scram_credentials([entry]) == {user: None}
         with kafka.KafkaProducer(bootstrap_servers=running.address) as producer:
             producer.send("t", b"there").get(30)
         yield running
@@ -66,17 +84,17 @@ def _soon(monkeypatch) -> None:
     monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 2000)
 
 
-def read(address: str, **options: str) -> list[bytes]:
+def read(address: str, *, provider: str | None = None, **options: str) -> list[bytes]:
     given = {"bootstrap.servers": address, **{name.replace("__", "."): value for name, value in options.items()}}
-    source = KafkaSource(subscribe=["t"], starting_offsets="earliest", kafka=given)
+    source = KafkaSource(subscribe=["t"], starting_offsets="earliest", kafka=given, oauth_token_provider=provider)
     with forebay.run(source, options=forebay.HostOptions(retries=0)) as batches:
         found: list[bytes] = next(iter(batches)).column("value").to_pylist()
         return found
 
 
-def refused(address: str, **options: str) -> ForebayError:
+def refused(address: str, *, provider: str | None = None, **options: str) -> ForebayError:
     with pytest.raises(ForebayError) as caught:
-        read(address, **options)
+        read(address, provider=provider, **options)
     return caught.value
 
 
@@ -110,3 +128,61 @@ def test_a_login(secured):
         told = isinstance(error, ConfigurationError) and error.option == "kafka.sasl.jaas.config"
         assert told or f"no login by {mechanism} came about" in error.message
         assert password not in str(error) and secured.login in error.message
+
+
+def scram(mechanism: str, user: str, password: str, protocol: str = "SASL_PLAINTEXT") -> dict[str, str]:
+    text = f'{MODULES}.scram.ScramLoginModule required username="{user}" password="{password}";'
+    return {"security__protocol": protocol, "sasl__mechanism": mechanism, "sasl__jaas__config": text}
+
+
+@pytest.mark.parametrize(("mechanism", "user"), [("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "carol")])
+def test_a_login_by_scram_in_the_open_and_within_tls(secured, stores, mechanism, user):
+    assert read(secured.login, **scram(mechanism, user, "open sesame")) == [b"there"]
+    trusting = {"ssl__truststore__location": stores["trust.pem"]}
+    assert read(secured.both, **scram(mechanism, user, "open sesame", "SASL_SSL"), **trusting) == [b"there"]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "user", "password"),
+    [
+        ("SCRAM-SHA-256", "bob", "close-sesame"),
+        ("SCRAM-SHA-512", "carol", "close-sesame"),
+        ("SCRAM-SHA-512", "bob", "open-sesame"),  # known under the other one only
+    ],
+)
+def test_a_wrong_login_by_scram_is_refused_and_not_repeated(secured, mechanism, user, password):
+    error = refused(secured.login, **scram(mechanism, user, password))
+    told = isinstance(error, ConfigurationError) and error.option == "kafka.sasl.jaas.config"
+    assert told or f"no login by {mechanism} came about" in error.message
+    assert password not in str(error) and secured.login in error.message
+
+
+PROVIDER = """
+import base64, json, time
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+def part(claims):
+    return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+
+class Tokens(AbstractTokenProvider):
+    age, asked = 0, 0
+    def token(self):
+        Tokens.asked += 1
+        now = time.time() - self.age
+        return part({"alg": "none"}) + "." + part({"sub": "dave", "iat": now, "exp": now + 3600}) + "."
+
+class Expired(Tokens):
+    age = 7200
+"""
+
+
+def test_tokens_of_a_provider_are_shown_to_the_broker(secured, tmp_path, monkeypatch):
+    (tmp_path / "tokens_of_a_test.py").write_text(PROVIDER, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"security__protocol": "SASL_PLAINTEXT", "sasl__mechanism": "OAUTHBEARER"}
+    assert read(secured.login, provider="tokens_of_a_test:Tokens", **given) == [b"there"]
+    assert importlib.import_module("tokens_of_a_test").Tokens.asked >= 2  # planning and reading
+    error = refused(secured.login, provider="tokens_of_a_test:Expired", **given)
+    told = isinstance(error, ConfigurationError) and error.option == "oauthTokenProvider"
+    assert told or "no login by OAUTHBEARER came about" in error.message
+    assert secured.login in error.message

@@ -65,6 +65,16 @@ def test_clients_log_in(mechanism):
     assert isinstance(found["ssl_context"], ssl.SSLContext)
 
 
+def test_gssapi_uses_the_ticket_cache_and_may_name_the_service():
+    found = arguments(
+        security__protocol="SASL_PLAINTEXT", sasl__mechanism="GSSAPI", sasl__kerberos__service__name="broker"
+    )
+    assert (found["sasl_mechanism"], found["sasl_kerberos_service_name"]) == ("GSSAPI", "broker")
+    assert "sasl_plain_username" not in found
+    with pytest.raises(ConfigurationError, match="no effect"):
+        source(**{"security.protocol": "SSL", "sasl.kerberos.service.name": "broker"})
+
+
 def test_a_login_may_be_a_reference(monkeypatch):
     monkeypatch.setenv("JAAS", SCRAM)
     found = source(**{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "env:JAAS"})
