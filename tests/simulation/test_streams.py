@@ -18,6 +18,7 @@ from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Planned
 from forebay.framework.microbatch.portions import admission
 from forebay.framework.microbatch.portions.admission import Admission
 from forebay.framework.microbatch.portions.reach import Reach
+from forebay.framework.microbatch.proven import Proven
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.microbatch.supply.supply import DiscoverySupply
 from forebay.testkit.simulator import simulate_stream
@@ -58,26 +59,25 @@ def a_micro_batch_is_planned_from_its_start(patch):
 @planted(200)
 def ends_are_told_before_the_log_has_them(patch):
     """S19: the author deletes what a crash makes Spark plan again."""
-    plan = StreamPlanner._plan
+    planned = Proven.planned
 
-    def early(self, taken):
-        found = plan(self, taken)
-        self._tell_finished([planned.split for planned in self._planned.splits if planned.ends])
-        return found
+    def early(self, offset):
+        planned(self, offset)
+        self._tell_finished([one.split for one in offset.splits if one.ends])
 
-    patch.setattr(StreamPlanner, "_plan", early)
+    patch.setattr(Proven, "planned", early)
 
 
 @planted(200)
 def a_replay_is_taken_for_proof(patch):
     """S19: a run that began with a replay may be replayed once more."""
-    go_on = StreamPlanner._go_on_from
+    go_on = Proven.go_on_from
 
     def forgetful(self, start):
         self._replayed = None
-        go_on(self, start)
+        return go_on(self, start)
 
-    patch.setattr(StreamPlanner, "_go_on_from", forgetful)
+    patch.setattr(Proven, "go_on_from", forgetful)
 
 
 @planted(200)
@@ -89,10 +89,11 @@ def splits_that_ended_are_forgotten_by_a_restart(patch):
 def a_number_is_used_twice(patch):
     plan = StreamPlanner._plan
 
-    def again(self, taken):
-        if self._at.n > BEFORE_FIRST + 1:
-            self._at = dataclasses.replace(self._at, n=self._at.n - 1)
-        return plan(self, taken)
+    def again(self, taken, *, limited):
+        proven = self._proven
+        if proven.at.n > BEFORE_FIRST + 1:
+            proven.at = dataclasses.replace(proven.at, n=proven.at.n - 1)
+        return plan(self, taken, limited=limited)
 
     patch.setattr(StreamPlanner, "_plan", again)
 
@@ -119,13 +120,14 @@ def whoever_was_served_last_is_served_first(patch):
 @planted(500)
 def the_order_of_the_queue_is_lost(patch):
     """The bug that was there in another form: whose turn it is went by the number, not by who waited."""
-    go_on = StreamPlanner._go_on_from
+    go_on = Proven.go_on_from
 
     def sorted_again(self, start):
-        go_on(self, start)
-        self._open = dict(sorted(self._open.items()))
+        news = go_on(self, start)
+        self.open = dict(sorted(self.open.items()))
+        return news
 
-    patch.setattr(StreamPlanner, "_go_on_from", sorted_again)
+    patch.setattr(Proven, "go_on_from", sorted_again)
 
 
 @planted(100)

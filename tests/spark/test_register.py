@@ -78,7 +78,7 @@ def test_each_session_has_its_own(spark):
     spark.createDataFrame([(1,)], "x int").count()  # so the first one is active
     assert register(other, Two) == ("two",)
     assert other.read.format("two").load().first()[0] == 2
-    assert read(other, Two()).first()[0] == 2
+    assert read(other, Two()).collect()[0][0] == 2
     spark.createDataFrame([(1,)], "x int").count()
     assert type(spark).getActiveSession()._jsparkSession.equals(spark._jsparkSession)
     assert register(other, Two) == ("two",)
