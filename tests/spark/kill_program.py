@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import forebay
 from forebay.sources.files import FileSource
+from forebay.sources.kafka import KafkaSource
 from forebay.sources.rate import RateSource
 from forebay.testkit.kills import Killable, KillList, MicroBatchFiles, restart_until_done
 
@@ -32,6 +32,12 @@ class KillableFiles(Killable, FileSource):
     """Files of a directory."""
 
     name: ClassVar[str] = "killable_files"
+
+
+class KillableKafka(Killable, KafkaSource):
+    """Topics of Apache Kafka."""
+
+    name: ClassVar[str] = "killable_kafka"
 
 
 class KillableLog(Killable, forebay.SimpleSource):
@@ -67,25 +73,36 @@ class KillableLog(Killable, forebay.SimpleSource):
                 yield forebay.Batch(lines, at)
 
 
-SOURCES = (KillableRate, KillableFiles, KillableLog)
+SOURCES = (KillableRate, KillableFiles, KillableKafka, KillableLog)
 
 
 class UntilAllIsThere:
     """A query with the ordinary trigger, which is stopped when the sink has all rows; something may come meanwhile."""
 
-    def __init__(self, query: Any, expected: int, files: MicroBatchFiles, meanwhile: Callable[[int], None]) -> None:
+    def __init__(self, query: Any, plan: dict[str, Any], files: MicroBatchFiles) -> None:
         self._query = query
+        self._plan = plan
         self._files = files
-        self._expected = expected
-        self._meanwhile = meanwhile
 
     def awaitTermination(self, timeout: int | None = None) -> None:  # noqa: N802 - Spark's name
         """Raise what ended the query, or stop it."""
         while not self._query.awaitTermination(0.1):
-            if len(self._files.rows()) >= self._expected:
+            expected = expected_rows(self._plan)
+            if expected is not None and len(self._files.rows()) >= expected:
                 self._query.stop()
                 return
-            self._meanwhile(self._files.micro_batches())
+            if "to_come" in self._plan:
+                append(self._plan, self._files.micro_batches())
+
+
+def expected_rows(plan: dict[str, Any]) -> int | None:
+    """Return how many rows there will be; None while others still write, and have not told it."""
+    if "expected" in plan:
+        return int(plan["expected"])
+    try:
+        return int(Path(plan["expected_in"]).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def append(plan: dict[str, Any], written: int) -> None:
@@ -107,9 +124,9 @@ def start(spark: SparkSession, plan: dict[str, Any], kills: KillList) -> Any:
     if "schema" in plan:
         reader = reader.schema(plan["schema"])
     stream = reader.load().writeStream.foreachBatch(files).option("checkpointLocation", plan["checkpoint"])
-    if "expected" not in plan:
+    if "expected" not in plan and "expected_in" not in plan:
         return stream.trigger(availableNow=True).start()
-    return UntilAllIsThere(stream.start(), plan["expected"], files, lambda written: append(plan, written))
+    return UntilAllIsThere(stream.start(), plan, files)
 
 
 def session(master: str) -> SparkSession:
