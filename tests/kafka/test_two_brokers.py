@@ -15,6 +15,8 @@ from forebay.errors import RetriableError
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
 
+pytestmark = pytest.mark.soak
+
 
 class SecondBroker(KafkaBroker):
     """Joins the cluster of another one."""

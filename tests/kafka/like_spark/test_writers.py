@@ -16,6 +16,8 @@ from forebay.sources.kafka.records.codecs import NAMES
 from forebay.sources.kafka.records.wire import Header, Place, headers
 from forebay.testkit.kafka_jars import VERSION, Module, fetched, jars, java
 
+pytestmark = pytest.mark.soak
+
 pytest.importorskip("pyspark")
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
