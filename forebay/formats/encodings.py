@@ -67,6 +67,27 @@ def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
     return data
 
 
+def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
+    """A column of bytes with `valid_utf8` of each, and the rows where that is not what was there; null stays null."""
+    values = texts.to_pylist()
+    spoiled: list[int] = []
+    for row, value in enumerate(values):
+        valid = None if value is None else valid_utf8(value)
+        if valid is not value:
+            values[row] = valid
+            spoiled.append(row)
+    return pa.array(values, pa.binary()), spoiled
+
+
+def utf8_problem(text: bytes) -> str | None:
+    """Why bytes are no UTF-8, for people; None: they are."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start} is not UTF-8"
+    return None
+
+
 def as_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
     """The text of a byte stream as UTF-8; what cannot be decoded becomes U+FFFD. UTF-8 itself is passed through.
 

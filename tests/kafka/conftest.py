@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One real broker for all tests of this room; where it does not start, they fail."""
+"""One real broker and one session of Spark for all tests of this room; where they do not start, they fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+import forebay
 from forebay.testkit.kafka_broker import KafkaBroker
+from forebay.testkit.kafka_jars import Module, fetched
 
 # kafka-python reads its protocol, when it is imported, in a way that Python 3.11 warns of.
 with warnings.catch_warnings():
@@ -25,6 +27,37 @@ with warnings.catch_warnings():
     import kafka as kafka  # noqa: PLC0414 - imported for that alone
 
 MakeTopic = Callable[..., str]
+
+# Spark's own source. The newest ones for Spark 4.2: its token provider is not on Maven Central, and that of 4.0 fits.
+_SPARKS_OWN = [
+    Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
+    Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
+    Module("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
+    Module("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
+]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A session that has our source, and on Spark 4.2 its own as well."""
+    pyspark = pytest.importorskip("pyspark")
+    configuration = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.noDataProgressEventInterval": "500",  # else an idle query reports every 10 s
+    }
+    if pyspark.__version__.startswith("4.2."):
+        jars = sorted(fetched("spark-kafka-4.2.0", _SPARKS_OWN).iterdir())
+        configuration["spark.jars"] = ",".join(str(one) for one in jars)
+    builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("forebay tests of Kafka")
+    session = builder.config(map=configuration).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    forebay.register(session)
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,6 @@ sys.path.append(str(Path(__file__).parents[2] / "examples"))
 sql = pytest.importorskip("pyspark.sql")
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with import_module("kafka_orders").spark_session("tests of decoded values") as session:
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-
-
 def test_bad_orders_become_dead_letters_and_nothing_comes_twice(spark: Any, kafka: Any, tmp_path: Path) -> None:
     sort_out = import_module("kafka_dead_letter").sort_out
     topic = kafka.topic(2)
@@ -35,7 +27,7 @@ def test_bad_orders_become_dead_letters_and_nothing_comes_twice(spark: Any, kafk
         kafka.send(topic, [spoiled], 0, key=b"k")
         kafka.send(topic, part[5:], 1)
         query = sort_out(spark, kafka.address, topic, str(tmp_path))
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(500)
         assert query.exception() is None
     found = spark.read.parquet(f"{tmp_path}/orders").select("order", "amount").collect()
     assert sorted((row.order, row.amount) for row in found) == [(number, number + 0.5) for number in range(20)]
@@ -57,7 +49,7 @@ def test_a_restart_keeps_the_format_and_may_change_mode_and_schema(spark: Any, k
         frame = reader.options(subscribe=topic, startingOffsets="earliest", columns="value", **options).load()
         writer = frame.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(500)
         if query.exception() is not None:
             raise query.exception()
 

@@ -19,7 +19,7 @@ from forebay.sources.kafka.records.decoding import record_schema
 from forebay.testkit.kafka_broker import KafkaBroker
 
 FULL = record_schema(include_headers=True)
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 class Quick(SystemClock):

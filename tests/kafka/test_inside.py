@@ -67,8 +67,9 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
         monkeypatch.setattr(inside, "misfit", lambda: "MemoryRecords._buffer")
     if missing == "receiver":
         monkeypatch.setattr(inside, "receiver_misfit", lambda: "KafkaBytes")
-    received = []
-    real = inside._Receiver.__call__
+    received, given = [], []  # another test's consumer may be kept for the next reader, and hear something meanwhile
+    real, give = inside._Receiver.__call__, inside.receive_fast
+    monkeypatch.setattr(inside, "receive_fast", lambda consumer: given.append(consumer) or give(consumer))
     monkeypatch.setattr(inside._Receiver, "__call__", lambda self: received.append(1) or real(self))
     with caplog.at_level(logging.WARNING, consuming.__name__):
         reader = PartitionFetcher({"bootstrap_servers": broker.address}, record_schema(["value"]))
@@ -83,7 +84,8 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
         reader.close()
     assert values == [b"%d" % number * 30 for number in range(3000)]
     assert ("MemoryRecords._buffer" in caplog.text) == (missing == "hooks")
-    assert bool(received) == (missing is None)
+    assert bool(given) == (missing is None)
+    assert received or missing is not None
 
 
 @pytest.mark.parametrize("sizes", [[1], [5], [70_000], [3_000_001, 1, 2_000_000]], ids=str)

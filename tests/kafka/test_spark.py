@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,23 +13,6 @@ import forebay
 from forebay.errors import ConfigurationError, DataLossError, ForebayError
 
 sql = pytest.importorskip("pyspark.sql")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    session = (
-        sql.SparkSession.builder.master("local[2]")
-        .appName("forebay tests of Kafka")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    forebay.register(session)
-    yield session
-    session.stop()
 
 
 class Stream:
@@ -61,7 +44,7 @@ class Stream:
         """Run up to what there is, and return what came, without empty micro-batches."""
         before = len(self.batches)
         query = self.start(**options)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(500)
         if query.exception() is not None:
             raise query.exception()
         return [rows for rows in self.batches[before:] if rows]
@@ -78,7 +61,7 @@ def stream(spark, kafka, tmp_path) -> Stream:
 def wait(condition: Callable[[], bool], query: Any) -> None:
     """Poll until a query has come so far, or has failed."""
     paused = threading.Event()
-    for _ in range(600):
+    for _ in range(3000):
         if condition():
             return
         if query.exception() is not None:
@@ -326,7 +309,7 @@ def test_an_exhausted_source_does_not_stall_another_in_a_union(stream, kafka):  
             frames[0].union(frames[1]).writeStream.foreachBatch(lambda rows, _: seen.append(rows.count()))
             .option("checkpointLocation", stream.checkpoint).trigger(availableNow=True).start()
         )  # fmt: skip
-        assert query.awaitTermination(120) and query.exception() is None
+        assert query.awaitTermination(500) and query.exception() is None
 
     run()
     kafka.send(two, range(5))

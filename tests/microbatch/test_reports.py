@@ -16,7 +16,7 @@ from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.supply.supply import Failure, Freshness
+from forebay.framework.microbatch.supply.freshness import Failure, Freshness
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, FatalError, RetriableError
-from forebay.framework.microbatch.supply.supply import Freshness
+from forebay.framework.microbatch.supply.freshness import Freshness
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.split import Split
 from forebay.options import Duration

@@ -21,7 +21,7 @@ from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import Duration
 from forebay.testkit.scripted import Counting, CountingSplitReader, RecordingContext, RecordingOutput, counting_batch
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 class Made(Counting):

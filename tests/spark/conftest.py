@@ -55,7 +55,7 @@ def run_stream() -> Run:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(keep)
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(500)
         finally:
             query.stop()
         return batches

@@ -660,7 +660,7 @@ def test_writing_is_refused_before_any_option_is_looked_at(spark, tmp_path):
     frame = spark.readStream.format("rate").load().selectExpr("value as n")
     with pytest.raises(Exception, match="cannot be written to") as caught:
         query = frame.writeStream.format("countdown").option("checkpointLocation", str(tmp_path)).start()
-        query.awaitTermination(60)
+        query.awaitTermination(500)
     assert isinstance(unwrap(caught.value), ConfigurationError)
 
 

@@ -25,7 +25,7 @@ def ran(tmp_path_factory) -> Path:
     with SparkCluster() as cluster:
         (place / "started_in").write_text(f"{cluster.started_in:.1f}")
         command = [sys.executable, "-P", str(PROGRAM), cluster.url, str(place)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=550)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         sessions = [process.pid for process in cluster._processes]
     assert [session_of(pid) for pid in sessions] == [[], [], []]

@@ -344,7 +344,7 @@ def run_script(folder, text, **environment):
     names = {name: value for name, value in os.environ.items() if name not in environment}
     names |= {name: value for name, value in environment.items() if value is not None}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=250, env=names, cwd="/", check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=550, env=names, cwd="/", check=False
     )
     return done.stdout + done.stderr
 

@@ -157,7 +157,7 @@ def run(frame, checkpoint, *, each=None, **trigger):
     """Run a query to its end; return its micro-batches, by number."""
     query, batches = start(frame, checkpoint, trigger or {"availableNow": True}, each)
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(500)
     finally:
         query.stop()
     return batches
@@ -236,7 +236,7 @@ def test_s11_a_running_query_sees_what_comes_and_its_source_is_closed_when_it_st
     )
     try:
         grow(home, a=6, c=1)
-        assert came.wait(60), query.exception()
+        assert came.wait(500), query.exception()
     finally:
         query.stop()
     assert delivered(batches) == every(a=6, b=3, c=1)
@@ -252,7 +252,7 @@ def test_other_triggers_are_refused_by_spark(spark, home, checkpoint, trigger):
     with pytest.raises(Exception, match=r"(?i)continuous processing|real[_ -]?time"):
         frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).outputMode("update").trigger(
             **trigger
-        ).start().awaitTermination(60)
+        ).start().awaitTermination(500)
 
 
 def test_a_bounded_source_gives_the_same_rows_as_in_a_bounded_read(spark, checkpoint):
@@ -300,7 +300,7 @@ def test_two_queries_of_one_load_go_each_their_own_way(spark, home, tmp_path):
     places = [tmp_path / "one", tmp_path / "two"]
     started = [start(frame, place, {"availableNow": True}) for place in places]
     for query, _ in started:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(500)
     assert [delivered(batches) for _, batches in started] == [every(a=5, b=3)] * 2
     ids = [json.loads((place / "offsets" / "0").read_text().split("\n")[2])["id"] for place in places]
     assert ids[0] != ids[1]

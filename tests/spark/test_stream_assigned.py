@@ -101,7 +101,7 @@ def test_a_raw_enumerator_is_streamed_and_goes_on_after_a_failure(spark, tmp_pat
     def run(fail_at=None):
         frame = spark.readStream.format("dealt").option("maxFilesPerTrigger", 2).load()
         writer = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(take(fail_at))
-        writer.trigger(availableNow=True).start().awaitTermination(120)
+        writer.trigger(availableNow=True).start().awaitTermination(500)
 
     with pytest.raises(StreamingQueryException, match="the sink is down"):
         run(fail_at=1)

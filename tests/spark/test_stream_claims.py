@@ -78,7 +78,7 @@ def start(frame, tmp_path, each, *, once=True):
     writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(each)
     query = (writer.trigger(availableNow=True) if once else writer).start()
     if once:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(500)
     return query
 
 
@@ -196,15 +196,15 @@ def test_an_idle_query_runs_no_empty_micro_batches_and_sees_what_comes(spark, lo
 
     query = start(stream(spark, logs, tmp_path), tmp_path, each, once=False)
     try:
-        assert came.wait(60)
+        assert came.wait(500)
         time.sleep(2.0)  # ten looks
         assert [number for number, _ in kept] == [0]
         came.clear()
         grow(logs, "a", 5)
-        assert came.wait(60)
+        assert came.wait(500)
         grow(logs, "new", 5)
         came.clear()
-        assert came.wait(60)
+        assert came.wait(500)
     finally:
         query.stop()
     assert [number for number, _ in kept] == [0, 1, 2]

@@ -50,7 +50,7 @@ class Query:
 
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
         query = writer.trigger(once=True).start() if once else writer.trigger(availableNow=True).start()
-        query.awaitTermination(120)
+        query.awaitTermination(500)
         assert query.exception() is None
         self.batches += taken
         return [rows for rows in taken if rows]
@@ -82,7 +82,7 @@ def test_max_files_per_trigger_incorrect_values(spark: SparkSession, tmp_path: P
     with pytest.raises(Exception, match="maxFilesPerTrigger") as raised:
         stream(spark, tmp_path / "in", maxFilesPerTrigger=value).writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "checkpoint")
-        ).trigger(availableNow=True).start().awaitTermination(60)
+        ).trigger(availableNow=True).start().awaitTermination(500)
     error = forebay.unwrap(raised.value)
     assert error is not None
     assert error.option == "maxFilesPerTrigger"
@@ -171,12 +171,12 @@ def test_what_a_spark_stream_writes_is_read_as_far_as_it_was_committed(spark: Sp
         .option("checkpointLocation", str(tmp_path / "writer"))
         .trigger(availableNow=True)
     )
-    writing.start(str(sink)).awaitTermination(60)
+    writing.start(str(sink)).awaitTermination(500)
     put(sink, "stray.txt", "not committed\n")
     query = Query(tmp_path)
     assert query.run(stream(spark, sink)) == [[("a",)]]
     put(inbox, "b.txt", "b\n", at=1)
-    writing.start(str(sink)).awaitTermination(60)
+    writing.start(str(sink)).awaitTermination(500)
     assert query.run(stream(spark, sink)) == [[("b",)]]
 
 

@@ -40,7 +40,7 @@ def run(frame, checkpoint):
     writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
     writer = writer.foreachBatch(lambda rows, _: batches.append(sorted(row.n for row in rows.collect())))
     query = writer.trigger(availableNow=True).start()
-    query.awaitTermination(120)
+    query.awaitTermination(500)
     return query, [batch for batch in batches if batch]
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.formats.encodings import decoded
+from forebay.formats.encodings import with_valid_utf8
 from forebay.formats.json.arrow import is_utf8
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.options import JsonOptions
@@ -67,7 +67,7 @@ class CellReader:
         found = self._there(texts.take(pa.array(rows)), lengths[rows])
         places = np.full(len(texts), -1)
         places[rows] = np.arange(len(rows))
-        return Cells(_spread(found.values, places), [int(rows[row]) for row in found.bad])
+        return Cells(spread(found.values, places), [int(rows[row]) for row in found.bad])
 
     def reason(self, text: bytes) -> str:
         """Return why a text is bad, for people."""
@@ -92,7 +92,7 @@ class CellReader:
         data = _lines(texts)
         spoiled: list[int] = []
         if not is_utf8(data):
-            texts, spoiled = _as_utf8(texts)
+            texts, spoiled = with_valid_utf8(texts)
             data = _lines(texts)
         found: Cells | None = None
         if data.count(b"\n") == len(texts) and b"\r" not in data:
@@ -118,7 +118,7 @@ class CellReader:
             return found
         places = np.full(len(texts), -1)
         places[rows] = np.arange(len(rows))
-        return Cells(_spread(found.values, places), [rows[place] for place in found.bad])
+        return Cells(spread(found.values, places), [rows[place] for place in found.bad])
 
     def _structs(self, batch: pa.RecordBatch) -> Cells:
         corrupt = batch.column(self._corrupt)
@@ -134,15 +134,6 @@ def _lines(texts: pa.Array) -> bytes:
     return b"" if data is None else data.to_pybytes()
 
 
-def _as_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Return the texts with U+FFFD for what is no UTF-8, and which ones had such."""
-    values = texts.to_pylist()
-    spoiled = [row for row, value in enumerate(values) if not is_utf8(value)]
-    for row in spoiled:
-        values[row] = decoded(values[row]).encode()
-    return pa.array(values, pa.binary()), spoiled
-
-
-def _spread(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
+def spread(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
     """Return the values at these places, null for -1."""
     return values.take(pa.array(places, mask=places < 0))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from forebay.formats.ddl import type_text
+from forebay.formats.encodings import utf8_problem
 from forebay.formats.json.exact import ExactReader
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.text import Malformed
@@ -31,10 +32,9 @@ class Reasons:
 
     def of(self, text: bytes) -> str:
         """Return the reason, without the text itself."""
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            return f"byte {error.start} is not UTF-8"
+        problem = utf8_problem(text)
+        if problem is not None:
+            return problem
         tokens = Tokens(text, self._options)
         try:
             kind = tokens.next()

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.formats.encodings import decoded
-from forebay.formats.json.arrow import is_utf8
-from forebay.formats.json.cells import CellReader, Cells
+from forebay.formats.encodings import utf8_problem, with_valid_utf8
+from forebay.formats.json.cells import CellReader, Cells, spread
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.payloads import CORRUPT, Payloads
@@ -84,7 +83,7 @@ class PayloadDecoder:
             at = bisect_left(one.bad, row)
             if at < len(one.bad) and one.bad[at] == row:
                 reader, text = self._readers[name], batch.column(name)[row].as_py()
-                reasons.append(f"{name}: {not_utf8(text) if reader is None else reader.reason(text)}")
+                reasons.append(f"{name}: {utf8_problem(text) if reader is None else reader.reason(text)}")
         return "; ".join(reasons)
 
     def _corrupt(self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], place: Place) -> pa.Array:
@@ -105,7 +104,7 @@ class PayloadDecoder:
         )
         places = np.full(batch.num_rows, -1)
         places[bad] = np.arange(len(bad))
-        return told.take(pa.array(places, mask=places < 0))
+        return spread(told, places)
 
     def _refusal(self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells], place: Place) -> DataError:
         texts = {name: batch.column(name)[row].as_py() for name, one in found.items() if row in one.bad}
@@ -181,25 +180,13 @@ class PayloadSplitReader(SplitReader):
         self._reader.close()
 
 
-def not_utf8(text: bytes) -> str:
-    """Return why bytes are no text, for people."""
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        return f"byte {error.start} is not UTF-8"
-    return "it is UTF-8"
-
-
 def _strings(raw: pa.Array) -> Cells:
     """Return texts, with U+FFFD for what is no UTF-8, as Spark shows what it cast."""
     try:
         return Cells(raw.cast(pa.string()), [])
     except pa.ArrowInvalid:
-        values = raw.to_pylist()
-    bad = [row for row, value in enumerate(values) if value is not None and not is_utf8(value)]
-    for row in bad:
-        values[row] = decoded(values[row]).encode()
-    return Cells(pa.array(values, pa.binary()).cast(pa.string()), bad)
+        values, bad = with_valid_utf8(raw)
+        return Cells(values.cast(pa.string()), bad)
 
 
 def _spot(batch: pa.RecordBatch, row: int, place: Place) -> str:

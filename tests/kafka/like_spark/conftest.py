@@ -3,50 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import forebay
-from forebay.testkit.kafka_jars import Module, fetched
-
-pyspark = pytest.importorskip("pyspark")
-
-# The newest ones there are for Spark 4.2: its token provider is not on Maven Central, and that of 4.0 fits.
-_MODULES = [
-    Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
-    Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
-    Module("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
-    Module("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
-]
 _COLUMNS = ["hex(key)", "hex(value)", "topic", "partition", "offset", "unix_micros(timestamp)", "timestampType"]
 
 Row = tuple[Any, ...]
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A session that has both sources."""
-    if not pyspark.__version__.startswith("4.2."):
-        pytest.skip("Spark's own source is to be had for Spark 4.2")
-    jars = sorted(fetched("spark-kafka-4.2.0", _MODULES).iterdir())
-    builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("forebay beside Spark")
-    for name, value in {
-        "spark.jars": ",".join(str(one) for one in jars),
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "UTC",
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    forebay.register(session)
-    yield session
-    session.stop()
 
 
 def _rows(frame: Any) -> list[Row]:
@@ -85,7 +50,7 @@ class Both:
                 writer.option("checkpointLocation", str(self._home / name)).trigger(availableNow=True).start()
             )
         for query in queries:
-            assert query.awaitTermination(100)
+            assert query.awaitTermination(500)
             if query.exception() is not None:
                 raise query.exception()
         one, other = (_rows(self._spark.table(f"rows_of_{name}")) for name in ("kafka", "forebay_kafka"))
@@ -97,6 +62,8 @@ class Both:
 
 @pytest.fixture
 def both(spark, kafka, tmp_path) -> Both:
+    if not spark.version.startswith("4.2."):
+        pytest.skip("Spark's own source is to be had for Spark 4.2")
     return Both(spark, kafka.address, tmp_path)
 
 

@@ -34,7 +34,7 @@ class House:
         )
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(500)
         if query.exception() is not None:
             raise query.exception()
 

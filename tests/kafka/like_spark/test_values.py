@@ -66,7 +66,7 @@ def both(spark: Any, kafka: Any, topic: str, how: str, value: str, tmp_path: Any
             table = f"values_of_{name}"
             writer = frame.writeStream.format("memory").queryName(table)
             query = writer.option("checkpointLocation", f"{tmp_path}/{name}").trigger(availableNow=True).start()
-            assert query.awaitTermination(100)
+            assert query.awaitTermination(500)
             frame = spark.table(table)
         found.append([frame.dtypes, *frame.orderBy("partition", "offset").collect()])
     return found

@@ -23,7 +23,7 @@ pytest.importorskip("pyspark")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WRITERS = ("python", "librdkafka", "java")
 ROWS = 60
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 Header1 = tuple[str, bytes | None]
 Record = tuple[bytes | None, bytes | None, Sequence[Header1]]

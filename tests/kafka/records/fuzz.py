@@ -36,7 +36,7 @@ with warnings.catch_warnings():
 
 MEMORY = 1 << 30
 """Bytes of address space beyond what the imports took: who asks for more has believed a number that is damaged."""
-PATIENCE = 60
+PATIENCE = 300
 """Seconds for one case; whoever needs more is hanging, and is ended with a stack."""
 T0 = 1_700_000_000_000
 Rows = tuple[pa.Table, int] | str

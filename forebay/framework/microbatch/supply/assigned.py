@@ -20,8 +20,9 @@ from forebay.framework.connector_errors import explained
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST
+from forebay.framework.microbatch.supply.freshness import LONGEST
 from forebay.framework.microbatch.supply.planning import AsyncCall, PlanningContext
-from forebay.framework.microbatch.supply.supply import LONGEST, Look, Supply
+from forebay.framework.microbatch.supply.supply import Look, Supply
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split

@@ -6,96 +6,18 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
-from forebay.errors import ContractError, ForebayError, RetriableError
-from forebay.framework.backoff import backoff
+from forebay.errors import ContractError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.found import checked_discovery
+from forebay.framework.microbatch.supply.freshness import Failure, Freshness
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split, normalise
 
 _log = logging.getLogger(__name__)
-
-LONGEST = 10.0
-"""Seconds after which an answer is too old, however long it took."""
-
-
-class Failure(NamedTuple):
-    """A question to the outside that failed."""
-
-    at: float
-    """The wall time, in seconds since 1970."""
-    text: str
-    """What was said, without secrets."""
-    split: str | None
-    """The split it was about, if it was about one."""
-    over: bool
-    """Whether a later question was answered."""
-
-
-class Freshness:
-    """When an answer of the outside is too old (S7).
-
-    Args:
-        runtime: The clock.
-        interval: Seconds, if the user says it; else by what asking costs.
-        floor: Seconds an answer is good for at least, then.
-        share: Of the time that asking may take, then.
-    """
-
-    def __init__(self, runtime: Runtime, interval: float | None, floor: float, share: float) -> None:
-        self._clock = runtime.clock
-        self._random = runtime.random
-        self._failures = 0  # without a success in between
-        self._interval = interval
-        self._floor = floor
-        self._share = share
-        self._due = 0.0
-        self._asked: float | None = None
-        self.took = 0.0
-        self.failed = 0
-        """How many tries failed, in all."""
-        self._failure: Failure | None = None
-
-    @property
-    def failure(self) -> Failure | None:
-        """The last try that failed."""
-        return self._failure and self._failure._replace(over=not self._failures)
-
-    @property
-    def due(self) -> float:
-        """The monotonic time from which on the answer is too old."""
-        return self._due
-
-    def is_due(self) -> bool:
-        """Whether the answer is too old, or there is none."""
-        return self._asked is None or self._clock.monotonic() >= self._due
-
-    def measure(self, ask: Callable[[], None]) -> None:
-        """Ask, and trust the answer from now on."""
-        began = self._clock.monotonic()
-        ask()
-        now = self._clock.monotonic()
-        self._failures = 0
-        self.took = now - began
-        pause = self._interval
-        if pause is None:
-            pause = min(LONGEST, max(self._floor, self.took / self._share))
-        self._asked, self._due = began, now + pause
-
-    def put_off(self, error: ForebayError) -> float:
-        """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed, with `error`."""
-        self._failures += 1
-        self.failed += 1
-        self._failure = Failure(self._clock.now(), str(error), error.split, over=False)
-        pause = backoff(self._failures, self._random)
-        self._asked = self._clock.monotonic()
-        self._due = self._asked + pause
-        return pause
 
 
 class Supply(ABC):
