@@ -35,6 +35,9 @@ from forebay.framework.split import Json, Position
 
 _log = logging.getLogger(__name__)
 
+_SOON = 0.1
+"""Seconds that "nothing new" is worth: it is said of the time of the question where that takes no longer."""
+
 
 class StreamPlanner:
     """Plans the micro-batches of one query. Lives in the process that plans; called there, one call at a time.
@@ -70,6 +73,7 @@ class StreamPlanner:
         self._supply = supply
         self._book = book
         self._calls = calls
+        self._runtime = runtime
         self._clock = runtime.clock
         self._pinned = pinned
         self._parallelism = parallelism
@@ -97,6 +101,9 @@ class StreamPlanner:
     def latest(self, start: Mapping[str, Json], *, limited: bool = True) -> Mapping[str, Json]:
         """Return the offset of the next micro-batch, or `start` itself where there is nothing new (S4).
 
+        Where looking costs little, "nothing new" is never said from memory, but after a short wait for the next look:
+        Spark's `processAllAvailable` takes it for the truth of this moment, and asks again at once anyway.
+
         Args:
             start: The offset of the last micro-batch; that it is asked from proves it done.
             limited: Keep the limits; without, all that is there is taken.
@@ -108,20 +115,14 @@ class StreamPlanner:
             self._nothing_until = float("-inf")
         # A run that ends must not take an outage for "nothing new": AvailableNow at its begin, Once at its only look.
         fresh = self._target is None and (self._available_now or not limited)
-        if not fresh and limited and self._clock.monotonic() < self._nothing_until:
+        asked = self._clock.monotonic()
+        waits = limited and not fresh and self._target is None
+        if limited and not fresh and asked < self._nothing_until and not (waits and self._await_look(asked)):
             return start
-        self._look(fresh=fresh)
-        there = self._there(fresh=fresh)
-        first = self._proven.at.n == BEFORE_FIRST
-        if limited and not self._available_now and not first and self._wait_for_more(there):
-            return start
-        taken = self._take(there, limited=limited)
-        self._nothing_until = self._due() if not taken else float("-inf")
-        self._describe(there, taken)
-        if not taken and not first:
-            return start
-        self._planned_at = self._clock.monotonic()
-        return self._plan(taken, limited=limited)
+        offset = self._next(fresh=fresh, limited=limited)
+        if offset is None and waits and self._await_look(asked):
+            offset = self._next(fresh=fresh, limited=limited)
+        return start if offset is None else offset
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
         """Return the tasks of a micro-batch: a function of `end` alone, without side effects (S2, S5).
@@ -164,6 +165,28 @@ class StreamPlanner:
         if self._agreed is not None:
             self._agreed.close()
         self._supply.close()
+
+    def _await_look(self, asked: float) -> bool:
+        """Wait until everything can be looked at anew that was not since `asked`, if that is soon; return whether."""
+        pause = self._supply.due_soon(asked, _SOON)
+        if pause:
+            self._runtime.signal().wait(pause)
+        return pause > 0
+
+    def _next(self, *, fresh: bool, limited: bool) -> Mapping[str, Json] | None:
+        """Return the offset of the next micro-batch; None where there is nothing new."""
+        self._look(fresh=fresh)
+        there = self._there(fresh=fresh)
+        first = self._proven.at.n == BEFORE_FIRST
+        if limited and not self._available_now and not first and self._wait_for_more(there):
+            return None
+        taken = self._take(there, limited=limited)
+        self._nothing_until = self._due() if not taken else float("-inf")
+        self._describe(there, taken)
+        if not taken and not first:
+            return None
+        self._planned_at = self._clock.monotonic()
+        return self._plan(taken, limited=limited)
 
     # ---- what is there
 

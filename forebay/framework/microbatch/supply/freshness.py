@@ -46,7 +46,9 @@ class Freshness:
         self._share = share
         self._due = 0.0
         self._asked: float | None = None
+        self._before = 0.0
         self.took = 0.0
+        """Seconds the last try took; 0 before the first one."""
         self.failed = 0
         """How many tries failed, in all."""
         self._failure: Failure | None = None
@@ -65,16 +67,26 @@ class Freshness:
         """Whether the answer is too old, or there is none."""
         return self._asked is None or self._clock.monotonic() >= self._due
 
+    def due_soon(self, since: float, within: float) -> float:
+        """Return in how many seconds the answer is too old, if it is from before `since` and they are few; else 0."""
+        if self._asked is None or self._asked >= since:
+            return 0.0
+        left = self._due - self._clock.monotonic()
+        return left if 0.0 < left <= within else 0.0
+
     def measure(self, ask: Callable[[], None]) -> None:
-        """Ask, and trust the answer from now on."""
+        """Ask, and trust the answer from now on.
+
+        What asking costs is what it took twice in a row: the first time connects, and any may be held up.
+        """
         began = self._clock.monotonic()
         ask()
         now = self._clock.monotonic()
         self._failures = 0
-        self.took = now - began
+        self._before, self.took = self.took, now - began
         pause = self._interval
         if pause is None:
-            pause = min(LONGEST, max(self._floor, self.took / self._share))
+            pause = min(LONGEST, max(self._floor, min(self._before, self.took) / self._share))
         self._asked, self._due = began, now + pause
 
     def put_off(self, error: ForebayError) -> float:

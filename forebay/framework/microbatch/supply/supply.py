@@ -35,6 +35,15 @@ class Supply(ABC):
     def due(self) -> float:
         """Return the monotonic time of the next look."""
 
+    def due_soon(self, since: float, within: float) -> float:
+        """Return in how many seconds nothing is known any more from before `since`, if they are few; else 0.
+
+        Args:
+            since: A monotonic time.
+            within: How many seconds are few.
+        """
+        return 0.0
+
     @abstractmethod
     def restore(self, state: Json) -> None:
         """Take back what `snapshot` gave, before anything else. Called once, after a restart."""
@@ -149,6 +158,11 @@ class DiscoverySupply(Supply):
         """Return when to discover or to ask for ends again; a bounded source is discovered once."""
         discovery = float("inf") if self._once and not self._first else self._freshness.due
         return min(discovery, self._ends.due())
+
+    def due_soon(self, since: float, within: float) -> float:
+        """Return when both questions can be asked again."""
+        discovery = 0.0 if self._once and not self._first else self._freshness.due_soon(since, within)
+        return max(discovery, self._ends.due_soon(since, within))
 
     @property
     def took(self) -> float:
@@ -271,6 +285,10 @@ class Ends:
     def due(self) -> float:
         """Return the monotonic time from which on the ends are too old; never, if nobody asks for any."""
         return self._freshness.due if self._asked else float("inf")
+
+    def due_soon(self, since: float, within: float) -> float:
+        """Return in how many seconds the ends are too old, if they are from before `since` and that is soon; else 0."""
+        return self._freshness.due_soon(since, within) if self._asked else 0.0
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
         """Return the present end of each split, by id, as far as it is known."""
