@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`forebay_files` beside Spark's own readers: a full scan with every column used, one file and sixteen.
 
+A second table says where the CPU time goes: in the JVM, in Spark's Python workers, and, measured alone in one process,
+in reading the file and in handing Arrow over.
+
 Run it: ``make bench``, or with less data ``make bench BENCH_ARGS='--megabytes 20 --repeats 3'``.
 """
 
@@ -11,14 +14,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from cpu import tree_cpu_seconds
+import pyarrow as pa
+from cpu import tree_cpu
+from handing_over import hand_over
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
 from report import Cell, publish
 
 import forebay
+from forebay.looking.tables import text_table
+from forebay.sources.files import FileSource
 
 FORMATS = ("csv", "json", "parquet")
 FILES = (1, 16)
@@ -49,11 +59,22 @@ def make(spark: SparkSession, where: Path, kind: str, files: int, megabytes: int
     return path, count
 
 
-def seconds(work: Callable[[], None]) -> tuple[float, float]:
-    """Run it; return wall and CPU seconds."""
-    cpu, began = tree_cpu_seconds(), time.perf_counter()
+@dataclass(frozen=True)
+class Took:
+    """Seconds of one scan: by the clock, and of CPU in the JVM and in everything else, which is Python."""
+
+    wall: float
+    jvm: float
+    python: float
+
+
+def took(work: Callable[[], None]) -> Took:
+    """Run it; return what it took."""
+    before, began = tree_cpu(), time.perf_counter()
     work()
-    return time.perf_counter() - began, tree_cpu_seconds() - cpu
+    wall, after = time.perf_counter() - began, tree_cpu()
+    jvm = after.get("java", 0.0) - before.get("java", 0.0)
+    return Took(wall, jvm, sum(after.values()) - sum(before.values()) - jvm)
 
 
 def scan(spark: SparkSession, reader: str, kind: str, path: str, schema: str) -> None:
@@ -64,24 +85,49 @@ def scan(spark: SparkSession, reader: str, kind: str, path: str, schema: str) ->
     read.load(path).write.format("noop").mode("overwrite").save()
 
 
-def compare(spark: SparkSession, where: Path, kind: str, files: int, megabytes: int, repeats: int) -> Cell:
-    """Warm both up once, then take turns."""
+def alone(kind: str, path: str, schema: pa.Schema) -> tuple[float, float]:
+    """Return the CPU seconds of reading everything in this process, and of handing it over."""
+    source = FileSource(path=path, file_format=kind).with_schema(schema)
+    began = time.process_time()
+    found = forebay.run(source, parallelism=1).to_table()
+    read = time.process_time() - began
+    began = time.process_time()
+    hand_over(found.to_batches(), found.schema)
+    return read, time.process_time() - began
+
+
+def compare(
+    spark: SparkSession, where: Path, kind: str, files: int, megabytes: int, repeats: int
+) -> tuple[Cell, list[str]]:
+    """Warm both up once, then take turns; return the comparison, and a row of the second table."""
     path, count = make(spark, where, kind, files, megabytes)
     schema = spark.read.parquet(path).schema if kind == "parquet" else rows(spark, 1).schema
     ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
-    ours: list[tuple[float, float]] = []
-    peer: list[tuple[float, float]] = []
+    ours: list[Took] = []
+    peer: list[Took] = []
     for turn in range(repeats + 1):
         for taken, reader in ((ours, "forebay_files"), (peer, kind)):
-            taken.append(seconds(lambda reader=reader: scan(spark, reader, kind, path, ddl)))  # type: ignore[misc]  # bound at once
+            taken.append(took(lambda reader=reader: scan(spark, reader, kind, path, ddl)))  # type: ignore[misc]  # bound at once
         print(
-            f"  {kind}, {files} files, turn {turn}: ours {ours[-1][0]:.2f} s, Spark {peer[-1][0]:.2f} s",
+            f"  {kind}, {files} files, turn {turn}: ours {ours[-1].wall:.2f} s, Spark {peer[-1].wall:.2f} s",
             file=sys.stderr,
         )
-    wall, cpu = zip(*ours[1:], strict=True)
-    peer_wall, peer_cpu = zip(*peer[1:], strict=True)
+    ours, peer = ours[1:], peer[1:]
     name = f"{kind}, {files} file{'s' if files > 1 else ''}"
-    return Cell(name, "Spark's own reader", [*wall], [*peer_wall], [*cpu], [*peer_cpu], count)
+    cell = Cell(
+        name,
+        "Spark's own reader",
+        [one.wall for one in ours],
+        [one.wall for one in peer],
+        [one.jvm + one.python for one in ours],
+        [one.jvm + one.python for one in peer],
+        count,
+    )
+    parts = [median(one.jvm for one in peer), median(one.jvm for one in ours), median(one.python for one in ours)]
+    return cell, [
+        name,
+        *(f"{part / count * 1e6:.2f}" for part in (*parts, *alone(kind, path, to_arrow_schema(schema)))),
+    ]
 
 
 def main() -> None:
@@ -101,13 +147,19 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     forebay.register(spark)
     with tempfile.TemporaryDirectory() as where:
-        cells = [
+        found = [
             compare(spark, Path(where), kind, int(files), args.megabytes, args.repeats)
             for kind in args.formats.split(",")
             for files in args.files.split(",")
         ]
     spark.stop()
-    publish("files", cells)
+    publish("files", [cell for cell, _ in found])
+    print("Where the CPU time goes, in seconds for a million rows; the last two, alone, are parts of the third:")
+    print(
+        text_table(
+            ["cell", "Spark's, JVM", "ours, JVM", "ours, Python", "reading", "handing over"], [row for _, row in found]
+        )
+    )
 
 
 if __name__ == "__main__":

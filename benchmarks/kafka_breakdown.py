@@ -7,16 +7,14 @@ Run it: ``PYTHONPATH=benchmarks python -P benchmarks/kafka_breakdown.py``, or as
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from statistics import median
 
 import crc32c
 import pyarrow as pa
+from handing_over import hand_over
 from kafka import KafkaConsumer, TopicPartition
 from kafka_topics import KINDS, Kind, fill
 
@@ -88,24 +86,6 @@ def unpack(fetches: list[RawFetch]) -> None:
                 decompress(header.codec, fetch.data[header.body : header.end])
 
 
-def hand_over(parts: list[pa.RecordBatch]) -> None:
-    """Write record batches as Spark's worker does, into a pipe that somebody empties."""
-    out, into = os.pipe()
-
-    def empty() -> None:
-        with suppress(OSError):
-            while os.read(out, 1 << 20):
-                pass
-
-    reader = threading.Thread(target=empty, daemon=True)
-    reader.start()
-    with os.fdopen(into, "wb") as sink, pa.ipc.new_stream(sink, parts[0].schema) as stream:
-        for part in parts:
-            stream.write_batch(part)
-    reader.join()
-    os.close(out)
-
-
 def measured(broker: KafkaBroker, kind: Kind, megabytes: int) -> list[str]:
     """Return a row of the table."""
     topic = "breakdown-" + kind.name.replace(" ", "-")
@@ -124,7 +104,7 @@ def measured(broker: KafkaBroker, kind: Kind, megabytes: int) -> list[str]:
     crc, codec, whole = seconds(lambda: check(got)), seconds(lambda: unpack(got)), seconds(decode)
     parts = decode()
     rows = sum(part.num_rows for part in parts)
-    given = seconds(lambda: hand_over(parts))
+    given = seconds(lambda: hand_over(parts, parts[0].schema))
     alone = (whole[0] - crc[0] - codec[0], whole[1] - crc[1] - codec[1])
     million = 1e6 / rows
     return [kind.name, *(f"{cpu * million:.3f}" for _, cpu in (network, crc, codec, alone, given))]

@@ -69,6 +69,10 @@ def wait(query: Any, condition: Callable[[], bool]) -> None:
     raise AssertionError("the query did not come so far")
 
 
+def numbers(log: Path) -> set[int]:
+    return {int(path.name) for path in log.iterdir() if path.name.isdecimal()}
+
+
 def test_the_tail_adds_up_what_comes_and_replaces_what_comes_again(spark, orders, tmp_path):
     tail = import_module("kafka_tail")
     database, checks = str(tmp_path / "revenue.db"), tmp_path / "checks"
@@ -78,11 +82,12 @@ def test_the_tail_adds_up_what_comes_and_replaces_what_comes_again(spark, orders
         wait(query, lambda: query.lastProgress is not None)
         orders.write(400)
         wait(query, lambda: sum(row[1] for row in tail.revenue(database)) == 400)
+        wait(query, lambda: numbers(checks / "commits") == numbers(checks / "offsets"))
     finally:
         query.stop()
     before = tail.revenue(database)
     assert [row[:2] for row in before] == [(shop, 100) for shop in ("Berlin", "Lyon", "Oslo", "Porto")]
-    last = max((checks / "commits").iterdir(), key=lambda path: int(path.name) if path.name.isdecimal() else -1)
+    last = checks / "commits" / str(max(numbers(checks / "commits")))
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink()  # as if it had crashed before it noted that the micro-batch was done
     query = tail.tail(spark, orders.servers, orders.topic, database, str(checks))

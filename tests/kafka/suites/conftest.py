@@ -146,9 +146,9 @@ def batch(table) -> Batch:
     return lambda **options: _values(table(**options))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def producer(broker) -> Iterator[KafkaProducer]:
-    """One for all."""
+    """One for a test: when a topic it knows is deleted, it asks for it without a pause as long as it is open."""
     with KafkaProducer(bootstrap_servers=broker.address, acks="all", linger_ms=0) as made:
         yield made
 
