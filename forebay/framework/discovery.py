@@ -48,6 +48,9 @@ class DiscoveryEnumerator(ABC):
     refresh_floor: float = 1.0
     """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing."""
 
+    discovery_floor: float | None = None
+    """The same of a discovery alone, where new splits are rarer than news of known ones; None = as `refresh_floor`."""
+
     refresh_share: float = 0.05
     """How much of its time a stream may spend on asking: an answer is trusted for longer where asking takes long."""
 

@@ -92,6 +92,18 @@ def test_s7_the_user_says_how_often(query, two):
     assert two.count("discover") in (2, 3)
 
 
+def test_s7_splits_may_be_looked_for_more_seldom_than_news_of_known_ones(query, two, monkeypatch):
+    """S7: as with partitions of Kafka, which are added by people."""
+    monkeypatch.setattr(DiscoveryEnumerator, "refresh_floor", 0.5)
+    monkeypatch.setattr(DiscoveryEnumerator, "discovery_floor", 5.0)
+    run = query(two)
+    run.turn()
+    two.calls.clear()
+    poll(run, 60)
+    assert 115 <= two.count("latest") <= 121
+    assert 11 <= two.count("discover") <= 13
+
+
 def test_s7_a_trigger_of_an_hour_sees_what_is_there_now(query, two):
     """S7: what is older than its interval is asked for in the call itself."""
     run = query(two)

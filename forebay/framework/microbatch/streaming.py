@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _SOON = 0.1
 """Seconds that "nothing new" is worth: it is said of the time of the question where that takes no longer."""
+_LOOKS = 2
+"""For splits, and for their ends."""
 
 
 class StreamPlanner:
@@ -117,10 +119,12 @@ class StreamPlanner:
         fresh = self._target is None and (self._available_now or not limited)
         asked = self._clock.monotonic()
         waits = limited and not fresh and self._target is None
-        if limited and not fresh and asked < self._nothing_until and not (waits and self._await_look(asked)):
-            return start
-        offset = self._next(fresh=fresh, limited=limited)
-        if offset is None and waits and self._await_look(asked):
+        offset = None
+        if fresh or not limited or asked >= self._nothing_until:
+            offset = self._next(fresh=fresh, limited=limited)
+        for _ in range(_LOOKS):
+            if offset is not None or not waits or not self._await_look(asked):
+                break
             offset = self._next(fresh=fresh, limited=limited)
         return start if offset is None else offset
 
@@ -167,7 +171,7 @@ class StreamPlanner:
         self._supply.close()
 
     def _await_look(self, asked: float) -> bool:
-        """Wait until everything can be looked at anew that was not since `asked`, if that is soon; return whether."""
+        """Wait until something can be looked at anew that was not since `asked`, if that is soon; return whether."""
         pause = self._supply.due_soon(asked, _SOON)
         if pause:
             self._runtime.signal().wait(pause)

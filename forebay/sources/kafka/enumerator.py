@@ -38,8 +38,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
     """
 
     # A few milliseconds that nobody else waits for; records that have come are seen so much sooner.
-    refresh_floor = 0.05
-    refresh_share = 0.1
+    refresh_floor = 0.025
+    discovery_floor = 1.0
+    refresh_share = 0.2
 
     def __init__(self, source: KafkaSource, clock: Clock, *, streaming: bool) -> None:
         self._source = source

@@ -36,7 +36,7 @@ class Supply(ABC):
         """Return the monotonic time of the next look."""
 
     def due_soon(self, since: float, within: float) -> float:
-        """Return in how many seconds nothing is known any more from before `since`, if they are few; else 0.
+        """Return in how many seconds something from before `since` is too old, if they are few; else 0.
 
         Args:
             since: A monotonic time.
@@ -147,7 +147,8 @@ class DiscoverySupply(Supply):
         self.in_order = bool(enumerator.in_order)
         interval = options.discovery_interval
         seconds = None if interval is None else interval.total_seconds()
-        self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor, enumerator.refresh_share)
+        floor = enumerator.refresh_floor if enumerator.discovery_floor is None else enumerator.discovery_floor
+        self._freshness = Freshness(runtime, seconds, floor, enumerator.refresh_share)
         self._ends = Ends(source, enumerator, options, calls, runtime)
         self._once = bool(source.bounded) and not self.in_order
         self._close_timeout = options.close_timeout.total_seconds()
@@ -160,9 +161,9 @@ class DiscoverySupply(Supply):
         return min(discovery, self._ends.due())
 
     def due_soon(self, since: float, within: float) -> float:
-        """Return when both questions can be asked again."""
+        """Return when the next of both questions can be asked again."""
         discovery = 0.0 if self._once and not self._first else self._freshness.due_soon(since, within)
-        return max(discovery, self._ends.due_soon(since, within))
+        return min(filter(None, (discovery, self._ends.due_soon(since, within))), default=0.0)
 
     @property
     def took(self) -> float:
