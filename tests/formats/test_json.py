@@ -365,6 +365,14 @@ def test_malformed_records_follow_the_mode() -> None:
     assert values(read(data, mode="DROPMALFORMED"), "a") == [1, 2]
     with pytest.raises(DataError, match=r"part-1\.json is malformed or does not fit the schema: '\{\"a\":\"x\""):
         read(data, mode="FAILFAST")
+    for bad, why in (
+        (b'{"a":"x"}', "the field a does not fit BIGINT"),
+        (b'{"a":', "malformed JSON near byte 0: the record ends inside an object"),
+        (b'[{"a":1},{"a":"x"}]', "something in this array is no object, or does not fit"),
+        (b"5", "it is no JSON object"),
+    ):
+        with pytest.raises(DataError, match=why):
+            read(b'{"a":1}\n' + bad + b"\n", mode="FAILFAST")
     named = pa.schema([("wrong", pa.string()), ("a", pa.int64())])
     assert values(read(data, named, column_name_of_corrupt_record="wrong"), "wrong")[2] == "bad"
 

@@ -25,6 +25,7 @@ from forebay.formats.json.exact import Outcome
 from forebay.formats.json.forms import Formed, FormReader
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.quick import RecordReader
+from forebay.formats.json.reasons import Reasons
 from forebay.formats.json.values import check_type
 
 _BLANKS = b" \t\r\n"
@@ -236,14 +237,20 @@ class BlockReader:
         if self._options.mode == "DROPMALFORMED":
             return
         if self._options.mode == "FAILFAST":
+            text = f"{_shown(record)}: {self._why(record)}"
             raise DataError(
-                f"a record of {self._path} is malformed or does not fit the schema: {_shown(record)}",
+                f"a record of {self._path} is malformed or does not fit the schema: {text}",
                 position=offset,
                 advice="set mode to PERMISSIVE to keep such records, or to DROPMALFORMED to leave them out",
             )
         rows = outcome.rows or [[None] * len(self._fields)]
         pieces.rows += rows
         pieces.corrupt += [record] * len(rows)
+
+    def _why(self, record: bytes) -> str:
+        if record.lstrip(_BLANKS).startswith(b"["):  # several records, for Spark, if they are objects
+            return "something in this array is no object, or does not fit"
+        return Reasons(self._fields, self._options).of(record)
 
     def _add_batch(self, batch: pa.RecordBatch, pieces: _Pieces) -> None:
         self._flush(pieces)
