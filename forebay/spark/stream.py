@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next micro-batch, or `start` itself. Called about 90 times a second while idle.
+        """Return the end of the next micro-batch, or `start` itself. Called up to 90 times a second while idle.
 
         Raises:
             ForebayError: The source failed, or the checkpoint cannot be gone on from.

@@ -369,6 +369,10 @@ def test_malformed_records_follow_the_mode() -> None:
         (b'{"a":"x"}', "the field a does not fit BIGINT"),
         (b'{"a":', "malformed JSON near byte 0: the record ends inside an object"),
         (b'[{"a":1},{"a":"x"}]', "something in this array is no object, or does not fit"),
+        (b'[{"a":1},', "malformed JSON near byte 7: the record ends inside"),
+        (b'{"a":"x"}\xff', "the field a does not fit BIGINT"),
+        ('{"a":"x"}'.encode("utf-16"), "the field a does not fit BIGINT"),
+        (b'{"a":"' + b"x" * (2 << 20) + b'"}', "xxxx'…\n"),
         (b"5", "it is no JSON object"),
     ):
         with pytest.raises(DataError, match=why):

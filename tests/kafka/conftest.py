@@ -53,11 +53,22 @@ def spark() -> Iterator[Any]:
         jars = sorted(fetched("spark-kafka-4.2.0", _SPARKS_OWN).iterdir())
         configuration["spark.jars"] = ",".join(str(one) for one in jars)
     builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("forebay tests of Kafka")
+    if (earlier := pyspark.sql.SparkSession.getActiveSession()) is not None:
+        earlier.stop()  # of another room, whose JVM started without the jars
     session = builder.config(map=configuration).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     forebay.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_query_runs_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails leaves no query behind, which would disturb the next one."""
+    yield
+    if "spark" in request.fixturenames:
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()
 
 
 @pytest.fixture(scope="session")

@@ -82,6 +82,35 @@ def test_s7_an_answer_is_good_for_as_long_as_asking_takes_its_share_of_the_time(
         assert asked.due == pytest.approx(clock.monotonic() + seconds), "the first, and a slow one, do not count"
 
 
+def test_s7_an_answer_that_is_too_old_by_now_is_no_answer_to_a_question_of_now():
+    """S7: it is not "dear to ask" because its time ran out between two looks at the clock."""
+    clock = ManualClock()
+    asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 0.05, 0.1)
+    assert asked.due_soon(0.0, 0.1) is None
+    asked.measure(lambda: None)
+    since = clock.monotonic() + 0.01
+    clock.advance(0.02)
+    assert asked.due_soon(since, 0.1) == pytest.approx(0.03)
+    assert asked.due_soon(since, 0.04) is None, "asking is dear"
+    clock.advance(0.1)
+    assert asked.due_soon(since, 0.1) == 0.0
+    asked.measure(lambda: None)
+    assert asked.due_soon(since, 0.1) is None, "asked since"
+
+
+def test_s7_ends_are_not_left_alone_while_new_splits_are_waited_for(query, two):
+    """S7: the wait for one look is no wait for the other."""
+    run = query(two, refresh_interval=Duration(0.0), discovery_interval=Duration(0.1))
+    run.turn()
+    assert run.turn() is None
+    two.calls.clear()
+    before = two.clock.monotonic()
+    run.wait(0.001)
+    assert run.turn() is None
+    assert two.clock.monotonic() - before == pytest.approx(0.1, abs=0.02)
+    assert (two.count("discover"), two.count("latest")) == (1, pytest.approx(10, abs=2))
+
+
 def test_s7_the_user_says_how_often(query, two):
     """S7: refreshInterval is for ends, discoveryInterval for splits."""
     run = query(two, refresh_interval=Duration(0.5), discovery_interval=Duration(20.0))
@@ -160,6 +189,8 @@ def test_s7_a_look_that_is_dear_is_not_waited_for(query, two, monkeypatch):
     assert run.turn() is None
     assert two.clock.monotonic() == before
     run.wait(0.15)
+    assert run.turn() is None, "not even where it is soon"
+    run.wait(0.05)
     assert rows(run.turn()) == {"a": 1}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.formats.encodings import utf8_problem, valid_utf8
 from forebay.formats.json.arrow import (
     ODD_NUMBER,
     ArrowReader,
@@ -21,11 +22,11 @@ from forebay.formats.json.arrow import (
     regular_lines,
 )
 from forebay.formats.json.build import column
-from forebay.formats.json.exact import Outcome
+from forebay.formats.json.exact import Outcome, as_utf8
 from forebay.formats.json.forms import Formed, FormReader
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.quick import RecordReader
-from forebay.formats.json.reasons import Reasons
+from forebay.formats.json.reasons import NO_OBJECT, Reasons
 from forebay.formats.json.values import check_type
 
 _BLANKS = b" \t\r\n"
@@ -34,6 +35,7 @@ _MOST_TRIES = 64
 _FEW_LINES = 32
 _MOST_SKIPPED = 32
 _SHOWN = 200
+_EXPLAINED_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -237,9 +239,9 @@ class BlockReader:
         if self._options.mode == "DROPMALFORMED":
             return
         if self._options.mode == "FAILFAST":
-            text = f"{_shown(record)}: {self._why(record)}"
+            shown = _shown(record) + self._why(record)
             raise DataError(
-                f"a record of {self._path} is malformed or does not fit the schema: {text}",
+                f"a record of {self._path} is malformed or does not fit the schema: {shown}",
                 position=offset,
                 advice="set mode to PERMISSIVE to keep such records, or to DROPMALFORMED to leave them out",
             )
@@ -248,9 +250,16 @@ class BlockReader:
         pieces.corrupt += [record] * len(rows)
 
     def _why(self, record: bytes) -> str:
-        if record.lstrip(_BLANKS).startswith(b"["):  # several records, for Spark, if they are objects
-            return "something in this array is no object, or does not fit"
-        return Reasons(self._fields, self._options).of(record)
+        """The reason, after a colon; none for what is so long that looking for it would take long."""
+        if len(record) > _EXPLAINED_BYTES:
+            return ""
+        if self._options.encoding is not None and (problem := utf8_problem(record)):
+            return f": {problem}"
+        text = bytes(valid_utf8(as_utf8(record)))  # such bytes alone make no record malformed
+        why = Reasons(self._fields, self._options).of(text)
+        if why == NO_OBJECT and text.lstrip(_BLANKS).startswith(b"["):  # for Spark, several records
+            return ": something in this array is no object, or does not fit"
+        return f": {why}"
 
     def _add_batch(self, batch: pa.RecordBatch, pieces: _Pieces) -> None:
         self._flush(pieces)

@@ -14,6 +14,7 @@ from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.text import Malformed
 from forebay.formats.json.tokens import START_OBJECT, Tokens
 
+NO_OBJECT = "it is no JSON object"
 _MOST_NAMED = 3
 
 
@@ -44,7 +45,7 @@ class Reasons:
             what = str(error).replace("this is not UTF-8", "a character that JSON does not have there")
             return f"malformed JSON near byte {tokens.start}: {what}"
         if kind != START_OBJECT:
-            return "it is no JSON object"
+            return NO_OBJECT
         misfits = [misfit for field in self._fields for misfit in self._misfits((), field, text)]
         if not misfits:
             return "malformed JSON"

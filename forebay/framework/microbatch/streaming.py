@@ -36,9 +36,11 @@ from forebay.framework.split import Json, Position
 _log = logging.getLogger(__name__)
 
 _SOON = 0.1
-"""Seconds that "nothing new" is worth: it is said of the time of the question where that takes no longer."""
-_LOOKS = 2
-"""For splits, and for their ends."""
+"""Seconds for which an answer is trusted that is worth waiting for a new one, before "nothing new" is said."""
+_PACE = 0.01
+"""Seconds between two looks while one waits: as often as Spark asks."""
+_LOOKS = 12
+"""More than there can be at that pace."""
 
 
 class StreamPlanner:
@@ -122,10 +124,9 @@ class StreamPlanner:
         offset = None
         if fresh or not limited or asked >= self._nothing_until:
             offset = self._next(fresh=fresh, limited=limited)
-        for _ in range(_LOOKS):
-            if offset is not None or not waits or not self._await_look(asked):
-                break
-            offset = self._next(fresh=fresh, limited=limited)
+        looks = 0
+        while offset is None and waits and looks < _LOOKS and self._await_look(asked):
+            offset, looks = self._next(fresh=fresh, limited=limited), looks + 1
         return start if offset is None else offset
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
@@ -171,11 +172,13 @@ class StreamPlanner:
         self._supply.close()
 
     def _await_look(self, asked: float) -> bool:
-        """Wait until something can be looked at anew that was not since `asked`, if that is soon; return whether."""
-        pause = self._supply.due_soon(asked, _SOON)
-        if pause:
+        """Wait for the next look, if something was not looked at since `asked` and will be soon; return whether."""
+        soon = self._supply.due_soon(asked, _SOON)
+        if soon is None:
+            return False
+        if pause := min(soon, max(_PACE, self._nothing_until - self._clock.monotonic())):
             self._runtime.signal().wait(pause)
-        return pause > 0
+        return True
 
     def _next(self, *, fresh: bool, limited: bool) -> Mapping[str, Json] | None:
         """Return the offset of the next micro-batch; None where there is nothing new."""

@@ -32,7 +32,7 @@ MOST_INLINE: Final = 64 << 10
 """Characters of what an offset remembers of splits that ended, at most: Spark writes it with every micro-batch."""
 
 MOST_OFFSET: Final = 96 << 10
-"""Characters of a whole offset, at most: an idle query polls it about 90 times a second."""
+"""Characters of a whole offset, at most: an idle query polls it up to 90 times a second."""
 
 _MOST_PLAN: Final = 24 << 10
 """Characters that the splits of one micro-batch take in its offset, at most, where their number is free."""

@@ -45,6 +45,7 @@ class Freshness:
         self._floor = floor
         self._share = share
         self._due = 0.0
+        self._trust = 0.0
         self._asked: float | None = None
         self._before = 0.0
         self.took = 0.0
@@ -67,12 +68,16 @@ class Freshness:
         """Whether the answer is too old, or there is none."""
         return self._asked is None or self._clock.monotonic() >= self._due
 
-    def due_soon(self, since: float, within: float) -> float:
-        """Return in how many seconds the answer is too old, if it is from before `since` and they are few; else 0."""
-        if self._asked is None or self._asked >= since:
-            return 0.0
-        left = self._due - self._clock.monotonic()
-        return left if 0.0 < left <= within else 0.0
+    def due_soon(self, since: float, within: float) -> float | None:
+        """Return in how many seconds an answer from before `since` is too old; None = it is newer, or asking is dear.
+
+        Args:
+            since: A monotonic time.
+            within: Asking is dear where an answer is trusted for more seconds than these.
+        """
+        if self._asked is None or self._asked >= since or self._trust > within:
+            return None
+        return max(0.0, self._due - self._clock.monotonic())
 
     def measure(self, ask: Callable[[], None]) -> None:
         """Ask, and trust the answer from now on.
@@ -87,7 +92,7 @@ class Freshness:
         pause = self._interval
         if pause is None:
             pause = min(LONGEST, max(self._floor, min(self._before, self.took) / self._share))
-        self._asked, self._due = began, now + pause
+        self._asked, self._due, self._trust = began, now + pause, pause
 
     def put_off(self, error: ForebayError) -> float:
         """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed, with `error`."""
@@ -96,5 +101,5 @@ class Freshness:
         self._failure = Failure(self._clock.now(), str(error), error.split, over=False)
         pause = backoff(self._failures, self._random)
         self._asked = self._clock.monotonic()
-        self._due = self._asked + pause
+        self._due, self._trust = self._asked + pause, pause
         return pause

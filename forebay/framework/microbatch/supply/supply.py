@@ -35,14 +35,14 @@ class Supply(ABC):
     def due(self) -> float:
         """Return the monotonic time of the next look."""
 
-    def due_soon(self, since: float, within: float) -> float:
-        """Return in how many seconds something from before `since` is too old, if they are few; else 0.
+    def due_soon(self, since: float, within: float) -> float | None:
+        """Return in how many seconds something that is known from before `since` is too old; None = nothing is.
 
         Args:
             since: A monotonic time.
-            within: How many seconds are few.
+            within: What is trusted for more seconds than these does not count.
         """
-        return 0.0
+        return None
 
     @abstractmethod
     def restore(self, state: Json) -> None:
@@ -160,10 +160,11 @@ class DiscoverySupply(Supply):
         discovery = float("inf") if self._once and not self._first else self._freshness.due
         return min(discovery, self._ends.due())
 
-    def due_soon(self, since: float, within: float) -> float:
+    def due_soon(self, since: float, within: float) -> float | None:
         """Return when the next of both questions can be asked again."""
-        discovery = 0.0 if self._once and not self._first else self._freshness.due_soon(since, within)
-        return min(filter(None, (discovery, self._ends.due_soon(since, within))), default=0.0)
+        discovery = None if self._once and not self._first else self._freshness.due_soon(since, within)
+        soon = [one for one in (discovery, self._ends.due_soon(since, within)) if one is not None]
+        return min(soon, default=None)
 
     @property
     def took(self) -> float:
@@ -287,9 +288,9 @@ class Ends:
         """Return the monotonic time from which on the ends are too old; never, if nobody asks for any."""
         return self._freshness.due if self._asked else float("inf")
 
-    def due_soon(self, since: float, within: float) -> float:
-        """Return in how many seconds the ends are too old, if they are from before `since` and that is soon; else 0."""
-        return self._freshness.due_soon(since, within) if self._asked else 0.0
+    def due_soon(self, since: float, within: float) -> float | None:
+        """Return in how many seconds ends from before `since` are too old; None = there are none, or asking is dear."""
+        return self._freshness.due_soon(since, within) if self._asked else None
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
         """Return the present end of each split, by id, as far as it is known."""
