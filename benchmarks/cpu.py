@@ -4,23 +4,51 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Used(NamedTuple):
+    """What a process has used: the name of its program, its own seconds, and those of children that ended."""
+
+    name: str
+    own: float
+    ended: float
 
 
 def tree_cpu_seconds(without: int | None = None) -> float:
-    """Return user and system time of the process tree, from /proc (Linux); see `tree_cpu`."""
-    return sum(tree_cpu(without).values())
+    """Return user and system time of the process tree, from /proc (Linux); see `tree`."""
+    return sum(one.own + one.ended for one in tree(without).values())
 
 
 def tree_cpu(without: int | None = None) -> dict[str, float]:
-    """Return user and system time of the process tree by the name of the program, "java" for example, in seconds.
+    """Return user and system time of the process tree by the name of the program, "java" for example, in seconds."""
+    found = dict[str, float]()
+    for one in tree(without).values():
+        found[one.name] = found.get(one.name, 0.0) + one.own + one.ended
+    return found
+
+
+def idle_cores(seconds: float, without: int | None = None) -> float:
+    """Return how many cores the process tree uses while nothing happens, and has not for a while."""
+    time.sleep(7)
+    before, began = tree(without), time.perf_counter()
+    time.sleep(seconds)
+    after, lasted = tree(without), time.perf_counter() - began
+    # Workers of the query before this one end meanwhile, and their time may be nobody's then.
+    return sum(used.own - before[pid].own for pid, used in after.items() if pid in before) / lasted
+
+
+def tree(without: int | None = None) -> dict[int, Used]:
+    """Return the processes of the tree by their ids.
 
     Args:
         without: A process that does not count, with everything below it.
     """
     parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    names: dict[int, str] = {}
+    found: dict[int, Used] = {}
+    tick = os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -29,14 +57,15 @@ def tree_cpu(without: int | None = None) -> dict[str, float]:
         except OSError:
             continue  # it has ended meanwhile; its time is its parent's now
         fields = rest.split()
+        user, system, ended_user, ended_system = (int(field) / tick for field in fields[11:15])
         parents[int(entry.name)] = int(fields[1])
-        names[int(entry.name)] = name.split("(", 1)[1]
-        ticks[int(entry.name)] = sum(int(field) for field in fields[11:15])
-    mine, found = os.getpid(), dict[str, float]()
-    for pid, used in ticks.items():
-        if _below(pid, mine, parents) and (without is None or not _below(pid, without, parents)):
-            found[names[pid]] = found.get(names[pid], 0.0) + used / os.sysconf("SC_CLK_TCK")
-    return found
+        found[int(entry.name)] = Used(name.split("(", 1)[1], user + system, ended_user + ended_system)
+    mine = os.getpid()
+    return {
+        pid: used
+        for pid, used in found.items()
+        if _below(pid, mine, parents) and (without is None or not _below(pid, without, parents))
+    }
 
 
 def _below(pid: int, root: int, parents: dict[int, int]) -> bool:

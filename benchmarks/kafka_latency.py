@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from cpu import tree_cpu_seconds
+from cpu import idle_cores
 from kafka import KafkaProducer
 from kafka_peer import both
 from pyspark.sql import DataFrame, SparkSession
@@ -92,14 +92,6 @@ class Stream:
             self._collected.set()
 
 
-def idle_cores(broker: KafkaBroker, seconds: float) -> float:
-    """Return how many cores driver and workers use while a query waits."""
-    time.sleep(2)
-    cpu, began = tree_cpu_seconds(broker.pid), time.perf_counter()
-    time.sleep(seconds)
-    return (tree_cpu_seconds(broker.pid) - cpu) / (time.perf_counter() - began)
-
-
 def measure(stream: Stream, broker: KafkaBroker, given: argparse.Namespace, taken: Taken) -> None:
     """Let one query run alone for a while."""
     query = stream.start()
@@ -110,7 +102,7 @@ def measure(stream: Stream, broker: KafkaBroker, given: argparse.Namespace, take
             if turn >= _WARM:
                 taken.seconds.append(seconds)
             time.sleep(max(0.0, due - time.monotonic()))
-    taken.idle.append(idle_cores(broker, given.idle))
+    taken.idle.append(idle_cores(given.idle, broker.pid))
     query.stop()
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from cpu import tree_cpu_seconds
+from cpu import idle_cores
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from report import Cell, publish
@@ -72,16 +72,6 @@ class Stream:
             self._collected.set()
 
 
-def idle_cores(query: StreamingQuery, seconds: float) -> float:
-    """Return how many cores everything uses while a query waits, and stop it."""
-    time.sleep(2)
-    cpu, began = tree_cpu_seconds(), time.perf_counter()
-    time.sleep(seconds)
-    used = (tree_cpu_seconds() - cpu) / (time.perf_counter() - began)
-    query.stop()
-    return used
-
-
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -110,7 +100,11 @@ def main() -> None:
         print(file=sys.stderr)
         for query in queries:
             query.stop()
-        idle = {name: idle_cores(stream.start(), given.idle) for name, stream in streams.items()}
+        idle = {}
+        for name, stream in streams.items():
+            query = stream.start()
+            idle[name] = idle_cores(given.idle)
+            query.stop()
     spark.stop()
     ours, peer = FORMATS
     publish(

@@ -38,7 +38,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     """
 
     # A few milliseconds that nobody else waits for; records that have come are seen so much sooner.
-    refresh_floor = 0.025
+    refresh_floor = 0.015
     discovery_floor = 1.0
     refresh_share = 0.2
 

@@ -12,6 +12,10 @@ from forebay.framework.runtime import Runtime
 
 LONGEST = 10.0
 """Seconds after which an answer is too old, however long it took."""
+QUIET_FLOOR = 0.06
+"""Seconds for which an answer is trusted at least while there is no news: nobody notices, and waiting costs less."""
+_QUIET_AFTER = 5.0
+"""Seconds without news after which it is quiet."""
 
 
 class Failure(NamedTuple):
@@ -33,7 +37,7 @@ class Freshness:
     Args:
         runtime: The clock.
         interval: Seconds, if the user says it; else by what asking costs.
-        floor: Seconds an answer is good for at least, then.
+        floor: Seconds an answer is good for at least, then; `QUIET_FLOOR`, if that is more, while there is no news.
         share: Of the time that asking may take, then.
     """
 
@@ -46,6 +50,7 @@ class Freshness:
         self._share = share
         self._due = 0.0
         self._trust = 0.0
+        self._news = float("-inf")
         self._asked: float | None = None
         self._before = 0.0
         self.took = 0.0
@@ -91,8 +96,13 @@ class Freshness:
         self._before, self.took = self.took, now - began
         pause = self._interval
         if pause is None:
-            pause = min(LONGEST, max(self._floor, min(self._before, self.took) / self._share))
+            floor = self._floor if now < self._news + _QUIET_AFTER else max(self._floor, QUIET_FLOOR)
+            pause = min(LONGEST, max(floor, min(self._before, self.took) / self._share))
         self._asked, self._due, self._trust = began, now + pause, pause
+
+    def news(self) -> None:
+        """The answer, which is being measured, is another one than before."""
+        self._news = self._clock.monotonic()
 
     def put_off(self, error: ForebayError) -> float:
         """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed, with `error`."""

@@ -228,6 +228,8 @@ class DiscoverySupply(Supply):
         def ask() -> None:
             first = self._first
             found.append(self._calls.call("discover()", lambda: self._enumerator.discover(known, first)))
+            if any(split.id not in known for split in getattr(found[0], "splits", ())):
+                self._freshness.news()
 
         try:
             self._freshness.measure(ask)
@@ -320,4 +322,7 @@ class Ends:
                 rule="ENU-10",
                 advice="return a mapping of split ids to positions",
             )
-        self._known = {split_id: normalise(end, split_id) for split_id, end in found.items() if end is not None}
+        known = {split_id: normalise(end, split_id) for split_id, end in found.items() if end is not None}
+        if known != self._known:
+            self._freshness.news()
+        self._known = known
