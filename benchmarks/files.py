@@ -127,7 +127,7 @@ def compare(
     parts = [median(one.jvm for one in peer), median(one.jvm for one in ours), median(one.python for one in ours)]
     return cell, [
         name,
-        *(f"{part / count * 1e6:.2f}" for part in (*parts, *alone(kind, path, to_arrow_schema(schema)))),
+        *(f"{part / count * 1e6:.2f}" for part in (*parts, *alone(kind, path, to_arrow_schema(schema, timezone="UTC")))),
     ]
 
 
