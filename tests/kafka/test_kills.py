@@ -243,7 +243,7 @@ def expectation(address: str, writers: list[Writer], isolation: str) -> list[str
         assert not set(writer.sure) - set(values) and max(values.values()) == 1
         assert isolation == "read_uncommitted" or not set(writer.never) & set(values)
         assert {partition for _, partition, _ in records} == set(range(MANY))
-        expected += [json.dumps([bytearray(value), *where], default=str) for value, *where in records]
+        expected += [json.dumps([value, *where], default=str) for value, *where in records]
     return sorted(expected)
 
 
