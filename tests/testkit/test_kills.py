@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_a_process_dies_at_the_visit_that_was_armed_and_only_once(kills):
     assert visit(kills, "plan-ends", 5) == 0
     assert kills.armed() == []
     assert kills.fired() == [Kill("plan-ends", at=3)]
+
+
+def test_a_kill_that_another_process_takes_while_one_looks_is_not_listed(kills):
+    kills.arm(Kill("read-first", at=2))
+    (Path(kills.directory) / "armed" / "read-first.9").symlink_to("taken")  # named, and not there any more
+    assert kills.armed() == [Kill("read-first", at=2)]
+    assert [kill for _, kill in kills.armed_files("read-first")] == [Kill("read-first", at=2)]
+    assert visit(kills, "read-first") == 0
 
 
 def test_two_kills_at_one_point_are_two_deaths(kills):

@@ -123,9 +123,8 @@ class KillList:
         if not (self._root / "armed").is_dir():
             return
         visit = self._visit(point)
-        for path in sorted((self._root / "armed").glob(f"{point}.*")):
-            kill = _load_if_there(path)
-            if kill is None or visit < kill.at or (kill.victim == "broker" and not self._broker_lives()):
+        for path, kill in self.armed_files(point):
+            if visit < kill.at or (kill.victim == "broker" and not self._broker_lives()):
                 continue  # a broker that is just starting is killed at a later visit
             if self.take(path) is not None:
                 self.carry_out(kill)
@@ -133,7 +132,7 @@ class KillList:
 
     def armed_files(self, point: str) -> list[tuple[Path, Kill]]:
         """Return the armed kills of a point with their files, for who watches from outside."""
-        return [(path, _load(path)) for path in sorted((self._root / "armed").glob(f"{point}.*"))]
+        return _loaded(self._root / "armed", f"{point}.*")
 
     def take(self, path: Path) -> Kill | None:
         """Make one armed kill a fired one; None if another process was first."""
@@ -187,7 +186,13 @@ class KillList:
             os.close(handle)
 
     def _all(self, state: str) -> list[Kill]:
-        return [_load(path) for path in sorted((self._root / state).glob("*"))]
+        return [kill for _, kill in _loaded(self._root / state, "*")]
+
+
+def _loaded(directory: Path, pattern: str) -> list[tuple[Path, Kill]]:
+    """Return the kills of these files; not those that another process takes while one looks."""
+    found = ((path, _load_if_there(path)) for path in sorted(directory.glob(pattern)))
+    return [(path, kill) for path, kill in found if kill is not None]
 
 
 def _load(path: Path) -> Kill:
