@@ -34,7 +34,7 @@ AT_ONCE = 40
 EACH = 600
 """Most records of a micro-batch."""
 AHEAD = 2000
-QUOTA = 150_000.0
+QUOTA = 20_000.0
 """Bytes a second; a client that fetched more in the last ten seconds waits."""
 CLIENT = "killed"
 
@@ -167,13 +167,13 @@ def there(address: str, topic: str, **options: Any) -> list[tuple[bytes, int, in
 
 
 def look(address: str, topic: str) -> None:
-    """Fetch a little as the query's own client; kafka-python's log tells if the broker makes that client wait."""
-    with KafkaConsumer(
-        bootstrap_servers=address, group_id=None, client_id=CLIENT, kafka_client=network, max_partition_fetch_bytes=1000
-    ) as consumer:
+    """Fetch more than the quota as the query's own client; kafka-python's log tells that the broker makes it wait."""
+    with KafkaConsumer(bootstrap_servers=address, group_id=None, client_id=CLIENT, kafka_client=network) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        consumer.seek_to_beginning()
-        consumer.poll(5000)
+        read, until = 0, time.monotonic() + 20
+        while read < 15 * QUOTA and time.monotonic() < until:  # the window of a quota is about ten seconds
+            consumer.seek_to_beginning()
+            read += sum(len(one.value) for records in consumer.poll(5000).values() for one in records)
 
 
 @dataclass
