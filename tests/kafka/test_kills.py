@@ -61,9 +61,15 @@ class Writer:
         while not self.stop.is_set():
             with suppress(KafkaError):
                 self._write()
-        if self.transactional:  # what the last producer left open is aborted
-            with self._producer() as producer:
-                producer.init_transactions()
+        with self._producer() as producer:  # it knows all partitions, whatever has died since they came
+            if not self.transactional:
+                self.sure += self._some(producer)
+                return
+            producer.init_transactions()  # what the last producer left open is aborted
+            producer.begin_transaction()
+            written = self._some(producer)
+            producer.commit_transaction()
+            self.sure += written
 
     def _producer(self) -> KafkaProducer:
         more: dict[str, Any] = {"transactional_id": self.topic} if self.transactional else {}
