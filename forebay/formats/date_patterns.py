@@ -25,7 +25,7 @@ _LONG_MONTHS = (
     "december",
 )
 _NUMBER = {"M": "month", "d": "day", "H": "hour", "h": "hour12", "m": "minute", "s": "second"}
-_ZONES = {
+_ZONES = {  # by Java's pattern letters for offsets: X is Z or hours, XX with minutes, XXX with a colon
     "X": r"Z|[+-]\d\d(?:\d\d)?",
     "XX": r"Z|[+-]\d{4}",
     "XXX": r"Z|[+-]\d\d:\d\d",
@@ -198,7 +198,7 @@ _ISO_FIELDS = {
     "HH": r"([01][0-9]|2[0-3])",
     "mm": r"([0-5][0-9])",
     "ss": r"([0-5][0-9])",
-    "XXX": r"(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])",
+    "XXX": r"(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])",  # of Java
 }
 _MAX_VARIANTS = 8
 

@@ -46,7 +46,10 @@ class DiscoveryEnumerator(ABC):
     """
 
     refresh_floor: float = 1.0
-    """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing."""
+    """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing.
+
+    After five seconds without news it is 0.06 s, if that is more.
+    """
 
     discovery_floor: float | None = None
     """The same of a discovery alone, where new splits are rarer than news of known ones; None = as `refresh_floor`."""

@@ -28,7 +28,7 @@ class HostOptions:
     discovery_interval: Duration | None = option(
         None,
         doc="how often an unbounded source is looked at for new splits; by default every 10 s, and in a stream "
-        "by how long a look takes",
+        "as often as a look is worth",
     )
     poll_interval: Duration = option(
         Duration(1.0), doc="how long a caught-up split of an unbounded source rests before it is read again"
@@ -56,7 +56,7 @@ class HostOptions:
     )
     refresh_interval: Duration | None = option(
         None,
-        doc="how long a stream trusts the ends it knows; by default by how long asking for them takes",
+        doc="how long a stream trusts the ends it knows; by default as long as asking for them is worth",
     )
     state_location: str | None = option(
         None,

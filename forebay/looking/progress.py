@@ -99,7 +99,9 @@ class _Lines:
         text = one_line(standings)
         if text != self._shown:
             self._shown = text
-            print(text, file=self._file, flush=True)
+            print(
+                text, file=self._file, flush=True
+            )  # what `progress` is asked for: a line where nothing can be redrawn
 
 
 class _Terminal:

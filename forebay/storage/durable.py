@@ -25,7 +25,7 @@ def write_atomically(path: str, data: bytes) -> None:
         temporary = _write_beside(Path(path), data)
         try:
             temporary.replace(path)
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             temporary.unlink(missing_ok=True)
             raise
         _sync_directory(temporary.parent)
@@ -68,7 +68,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-    except BaseException:
+    except BaseException:  # cleaned up after, also when interrupted, and raised again
         temporary.unlink(missing_ok=True)
         raise
     return temporary

@@ -121,7 +121,7 @@ def _move_between_disks(path: str, target: str) -> None:
     try:
         shutil.copy2(path, half)
         half.replace(target)
-    except BaseException:
+    except BaseException:  # cleaned up after, also when interrupted, and raised again
         half.unlink(missing_ok=True)
         raise
     Path(path).unlink()

@@ -58,7 +58,7 @@ class StoredFile:
         if not is_url(self.path):
             try:
                 self._check(_of_stream(self.path, stream))
-            except BaseException:
+            except BaseException:  # cleaned up after, also when interrupted, and raised again
                 stream.close()
                 raise
         return stream

@@ -81,7 +81,7 @@ class SparkCluster:
                 log = self._start(host, _WORKER, *sizes, self.url)
             for host in self._hosts:
                 self._wait_for(self._log(host), r"(Successfully registered with master)", began)
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             self._stop()
             raise
         self.started_in = time.monotonic() - began

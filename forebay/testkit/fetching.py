@@ -61,7 +61,7 @@ class Fetching:
         self._alarm = _Alarm(self.reader.wake_up)
         try:
             self.add(splits)
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             self._close_quietly()
             raise
 

@@ -110,7 +110,7 @@ class Session:
                 self.no_more()
             if context is None:
                 self.start()
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             self._close_quietly()
             raise
 

@@ -371,6 +371,7 @@ def test_malformed_records_follow_the_mode() -> None:
         (b'[{"a":1},{"a":"x"}]', "something in this array is no object, or does not fit"),
         (b'[{"a":1},', "malformed JSON near byte 7: the record ends inside"),
         (b'{"a":"x"}\xff', "the field a does not fit BIGINT"),
+        (b'{"a":1,"b":"\xff"}', "byte 12 is not UTF-8"),
         ('{"a":"x"}'.encode("utf-16"), "the field a does not fit BIGINT"),
         (b'{"a":"' + b"x" * (2 << 20) + b'"}', "xxxx'…\n"),
         (b"5", "it is no JSON object"),

@@ -26,7 +26,7 @@ from forebay.formats.json.exact import Outcome, as_utf8
 from forebay.formats.json.forms import Formed, FormReader
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.quick import RecordReader
-from forebay.formats.json.reasons import NO_OBJECT, Reasons
+from forebay.formats.json.reasons import MALFORMED, NO_OBJECT, Reasons
 from forebay.formats.json.values import check_type
 
 _BLANKS = b" \t\r\n"
@@ -255,8 +255,11 @@ class BlockReader:
             return ""
         if self._options.encoding is not None and (problem := utf8_problem(record)):
             return f": {problem}"
-        text = bytes(valid_utf8(as_utf8(record)))  # such bytes alone make no record malformed
+        given = as_utf8(record)
+        text = bytes(valid_utf8(given))  # bytes after the record, for example, are not what is wrong with it
         why = Reasons(self._fields, self._options).of(text)
+        if why == MALFORMED and (problem := utf8_problem(given)):
+            return f": {problem}"
         if why == NO_OBJECT and text.lstrip(_BLANKS).startswith(b"["):  # for Spark, several records
             return ": something in this array is no object, or does not fit"
         return f": {why}"

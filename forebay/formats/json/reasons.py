@@ -14,6 +14,8 @@ from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.text import Malformed
 from forebay.formats.json.tokens import START_OBJECT, Tokens
 
+MALFORMED = "malformed JSON"
+"""There is nothing more to tell."""
 NO_OBJECT = "it is no JSON object"
 _MOST_NAMED = 3
 
@@ -48,7 +50,7 @@ class Reasons:
             return NO_OBJECT
         misfits = [misfit for field in self._fields for misfit in self._misfits((), field, text)]
         if not misfits:
-            return "malformed JSON"
+            return MALFORMED
         more = f", and {len(misfits) - _MOST_NAMED} more" if len(misfits) > _MOST_NAMED else ""
         return "; ".join(misfits[:_MOST_NAMED]) + more
 

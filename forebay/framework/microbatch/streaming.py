@@ -124,9 +124,10 @@ class StreamPlanner:
         offset = None
         if fresh or not limited or asked >= self._nothing_until:
             offset = self._next(fresh=fresh, limited=limited)
-        looks = 0
-        while offset is None and waits and looks < _LOOKS and self._await_look(asked):
-            offset, looks = self._next(fresh=fresh, limited=limited), looks + 1
+        for _ in range(_LOOKS):
+            if offset is not None or not waits or not self._await_look(asked):
+                break
+            offset = self._next(fresh=fresh, limited=limited)
         return start if offset is None else offset
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:

@@ -124,7 +124,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
         )
         try:
             transport = self._transport(sock, node.host)
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             sock.close()
             raise
         try:
@@ -151,7 +151,7 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
     async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             sock.close()
             raise
 

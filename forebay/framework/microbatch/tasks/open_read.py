@@ -57,7 +57,7 @@ class OpenRead:
         try:
             with explained(self._source, "create_reader()", self._only):
                 self._reader = create_reader(source, self._context, options)
-        except BaseException:
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
             self._context.release(failed=True)
             raise
         try:

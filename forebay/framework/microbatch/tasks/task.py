@@ -75,7 +75,7 @@ def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> 
     try:
         with explained(name, "create_reader()", split):
             reader = create_reader(task.source, context, task.options, until_caught_up=not task.source.bounded)
-    except BaseException:
+    except BaseException:  # cleaned up after, also when interrupted, and raised again
         context.release(failed=True)
         raise
     try:
