@@ -99,9 +99,8 @@ class _Lines:
         text = one_line(standings)
         if text != self._shown:
             self._shown = text
-            print(
-                text, file=self._file, flush=True
-            )  # what `progress` is asked for: a line where nothing can be redrawn
+            # What `progress` is asked for: a line for each change, where nothing can be redrawn.
+            print(text, file=self._file, flush=True)
 
 
 class _Terminal:
