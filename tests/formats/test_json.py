@@ -393,6 +393,18 @@ def test_no_columns_at_all_still_count_the_records() -> None:
     assert [(batch.num_columns, batch.num_rows) for batch, _ in found] == [(0, 5001)]
 
 
+@pytest.mark.parametrize("options", [{}, {"encoding": "UTF-8"}, {"multi_line": True}], ids=str)
+def test_a_malformed_record_is_kept_as_text_whatever_its_bytes_are(options: dict[str, Any]) -> None:
+    (row,) = read(b'{"b":"\xff\xc3("}', **options)
+    assert row == {"a": None, "b": None, "c": None, "_corrupt_record": '{"b":"\ufffd\ufffd("}'}
+
+
+@pytest.mark.parametrize("limit", [9, 10, 11])
+def test_a_record_cut_inside_a_character_is_kept_as_text(limit: int) -> None:
+    (row,) = read("{'€€€€€€€€€€".encode(), max_record_bytes=limit)
+    assert row["_corrupt_record"].rstrip("\ufffd").rstrip("€") == "{'"
+
+
 def test_a_record_longer_than_the_limit_is_malformed_and_the_next_is_read() -> None:
     data = b'{"a":1}\n{"b":"' + b"x" * 100_000 + b'"}\n{"a":2}\n'
     rows = read(data, max_record_bytes=10_000)

@@ -247,7 +247,7 @@ class BlockReader:
             )
         rows = outcome.rows or [[None] * len(self._fields)]
         pieces.rows += rows
-        pieces.corrupt += [record] * len(rows)
+        pieces.corrupt += [bytes(valid_utf8(record))] * len(rows)
 
     def _why(self, record: bytes) -> str:
         """The reason, after a colon; none for what is so long that looking for it would take long."""
