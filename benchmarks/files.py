@@ -96,7 +96,7 @@ def alone(kind: str, path: str, schema: pa.Schema) -> tuple[float, float]:
             count += batch.num_rows
             some.append(batch)  # more of them would need fresh memory
         read.append(time.process_time() - began)
-        given.append(hand_over(some, schema) * count / sum(batch.num_rows for batch in some))
+        given.append(hand_over(some, some[0].schema) * count / sum(batch.num_rows for batch in some))
     return median(read), median(given)
 
 

@@ -14,7 +14,7 @@ from forebay.formats.encodings import as_utf8
 if TYPE_CHECKING:
     from forebay.storage.input_file import InputFile
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 """How much is read at a time by default: large enough for vectorised parsing, small enough for the memory budget."""
 
 MAX_RECORD_BYTES = 128 << 20
@@ -23,6 +23,8 @@ MAX_RECORD_BYTES = 128 << 20
 BOM = b"\xef\xbb\xbf"
 _PAST_END_BYTES = 64 << 10
 _CUT_HEAD_BYTES = 64 << 10
+_SAMPLES = 64
+_MIN_STRIDE = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class RecordBlocks:
 
     def pieces(self, block: Block, max_records: int) -> Iterator[Block]:
         """A block as one or more of about at most `max_records` each; an empty block as it is."""
-        count = -(-block.data.count(self.separator or b"\n") // max_records)
+        count = -(-self._records_in(block.data, max_records) // max_records)
         if count <= 1:
             yield block
             return
@@ -108,6 +110,18 @@ class RecordBlocks:
             after = self.next_start(block.data, min(at + step, len(block.data)) - 1)
             yield Block(block.data[at:after], block.offset(after))
             at = after
+
+    def _records_in(self, data: bytearray, many: int) -> int:
+        """How many records a block has; about, if an eighth of it, in places all over it, says they are far from many.
+
+        Counting all of them was a tenth of the CPU time of reading CSV.
+        """
+        separator, stride = self.separator or b"\n", len(data) // _SAMPLES
+        if stride >= _MIN_STRIDE:
+            found = 8 * sum(data.count(separator, at, at + stride // 8) for at in range(0, len(data), stride))
+            if 2 * found < many:
+                return found
+        return data.count(separator)
 
     def next_start(self, data: bytearray, index: int) -> int:
         """Where the record after the one that holds `data[index]` starts, in a whole block."""

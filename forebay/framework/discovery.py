@@ -48,7 +48,7 @@ class DiscoveryEnumerator(ABC):
     refresh_floor: float = 1.0
     """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing.
 
-    After five seconds without news it is 0.06 s, if that is more.
+    After five seconds without news it is 0.1 s, if that is more.
     """
 
     discovery_floor: float | None = None

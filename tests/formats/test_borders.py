@@ -141,3 +141,12 @@ def test_pieces_of_a_block_are_its_records_with_their_positions(memory_file, dat
         assert all(piece.offset(0) == before.end for before, piece in pairwise(pieces))
         starts = {block.offset(sum(map(len, records(bytes(block.data), None)[:count]))) for count in range(40)}
         assert {piece.end for piece in pieces} <= starts
+
+
+@pytest.mark.parametrize("short", [range(20), range(7, 12), (3, 16), ()])
+def test_a_block_with_regions_of_many_short_records_is_cut(memory_file, short) -> None:
+    region = 50_000
+    parts = [b"\n" * region if at in short else (b"x" * 99 + b"\n") * (region // 100) for at in range(20)]
+    (block,) = RecordBlocks().read(memory_file(b"".join(parts)))
+    pieces = list(RecordBlocks().pieces(block, 20_000))
+    assert len(pieces) == -(-block.data.count(b"\n") // 20_000)

@@ -468,6 +468,31 @@ def test_a_document_is_read_over_lines_and_resumed_between_its_records(block: in
     assert reader.borders(file, 1) == []
 
 
+@pytest.mark.parametrize(("before", "then"), [(1, 1 << 20), (20, 1 << 20), (20, 1)])
+def test_a_document_is_resumed_by_a_reader_of_other_blocks(before: int, then: int) -> None:
+    file = MemoryFile(DOCUMENT)
+    pairs = list(JsonFormat(JsonOptions(multi_line=True, block_bytes=before)).read(file, SCHEMA))
+    other = JsonFormat(JsonOptions(multi_line=True, block_bytes=then))
+    for place, (_, after) in enumerate(pairs):
+        head = [row for batch, _ in pairs[: place + 1] for row in batch.to_pylist()]
+        rest = [row for batch, _ in other.read(file, SCHEMA, position=after) for row in batch.to_pylist()]
+        assert values(head + rest, "a") == [1, 2, 3]
+        upto = [row for batch, _ in other.read(file, SCHEMA, end=after) for row in batch.to_pylist()]
+        assert upto == head
+
+
+def test_more_is_read_at_a_time_for_more_columns() -> None:
+    fields = [pa.field(f"c{index}", pa.int64()) for index in range(32)]
+    options = JsonOptions()
+    assert options.bytes_at_once(pa.schema([])) == options.bytes_at_once(pa.schema(fields[:16])) == 1 << 20
+    assert options.bytes_at_once(pa.schema(fields)) == 2 << 20
+    assert options.bytes_at_once(pa.schema([pa.field("s", pa.struct(fields)), pa.field("l", pa.list_(pa.int8()))])) == (
+        33 << 16
+    )
+    assert options.bytes_at_once(pa.schema([pa.field("s", pa.struct(fields * 9))])) == 4 << 20
+    assert JsonOptions(block_bytes=7).bytes_at_once(pa.schema(fields)) == 7
+
+
 def test_a_document_with_something_malformed_is_one_malformed_record() -> None:
     assert read(b'[{"a":1},\n{"a":', multi_line=True) == [
         {"a": None, "b": None, "c": None, "_corrupt_record": '[{"a":1},\n{"a":'}

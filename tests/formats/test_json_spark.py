@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from forebay.errors import ForebayError
 from forebay.formats.ddl import parse_schema
+from forebay.formats.encodings import with_valid_utf8
 from forebay.formats.json.cells import CellReader
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.options import OPTION_NAMES, JsonOptions
@@ -65,7 +66,7 @@ def ours(data: bytes, schema: pa.Schema, options: dict[str, Any]) -> list[str] |
     except ForebayError:
         return "refused"
     for batch in batches:
-        batch.validate()
+        batch.validate(full=True)
     return rows(pa.Table.from_batches(batches, schema))
 
 
@@ -82,7 +83,7 @@ def theirs(
 
 
 def rows(table: pa.Table) -> list[str]:
-    """Rows as text. Strings as bytes: a malformed record need not be UTF-8."""
+    """Rows as text. In a malformed record Spark leaves bytes that are no UTF-8; to Python they are U+FFFD."""
     columns = [
         [value for chunk in table.column(place).chunks for value in plain(chunk)] for place in range(table.num_columns)
     ]
@@ -103,7 +104,7 @@ def plain(array: Any) -> list[Any]:
         starts = array.offsets.to_pylist()
         return [items[starts[row] : starts[row + 1]] if known else None for row, known in enumerate(valid)]
     if pa.types.is_string(kind):
-        return list(array.view(pa.binary()).to_pylist())
+        return list(with_valid_utf8(array.view(pa.binary()))[0].to_pylist())
     if pa.types.is_date32(kind):
         return list(array.view(pa.int32()).to_pylist())
     return list((array.view(pa.int64()) if pa.types.is_timestamp(kind) else array).to_pylist())
@@ -540,7 +541,7 @@ def compare_column(spark: SparkSession, texts: list[bytes | None], ddl: str, **o
     column = pa.array(texts, pa.binary())
     named = {OPTION_NAMES[name]: value for name, value in options.items()}
     found = CellReader(parse_schema(ddl, "schema"), JsonOptions(**{"time_zone": ZONE, **named})).read(column)
-    found.values.validate(full=False)
+    found.values.validate(full=True)
     numbered = pa.table({"n": pa.array(range(len(texts)), pa.int32()), "v": column})
     spelled = {name: str(value).lower() if value in (True, False) else str(value) for name, value in options.items()}
     frame = spark.createDataFrame(numbered).coalesce(1)

@@ -55,7 +55,7 @@ class CellReader:
         self._corrupt = [field.name for field in read].index(corrupt)
         options = replace(options, mode="PERMISSIVE", multi_line=False, line_sep=None, encoding=None)
         self._blocks = BlockReader(pa.schema(read), options, "", embedded=True)
-        self._block_bytes = options.block_bytes
+        self._block_bytes = options.bytes_at_once(schema)
         self._reasons = Reasons([field for field in self._fields if field.name != corrupt], options)
 
     def read(self, texts: pa.Array) -> Cells:

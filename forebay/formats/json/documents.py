@@ -6,6 +6,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,13 @@ _STEP_BYTES = 4 << 20
 
 
 def read_document(
-    file: InputFile, reader: BlockReader, options: JsonOptions, *, position: int = 0, end: int | None = None
+    file: InputFile,
+    reader: BlockReader,
+    options: JsonOptions,
+    *,
+    block_bytes: int,
+    position: int = 0,
+    end: int | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The rows of the file's document whose records start in `[position, end)`, and the position after them.
 
@@ -48,7 +55,7 @@ def read_document(
         yield from _as_one(reader, data, position, end)
         return
     done: list[tuple[pa.RecordBatch, int]] = []
-    for first, last in _groups(spans, options.block_bytes):
+    for first, last in _groups(spans, block_bytes, {position, end or 0}):
         batch = reader.read_lines([data[start:stop] for start, stop in spans[first:last]], 0)
         if reader.malformed_records:
             # To Spark the whole document is one malformed record then.
@@ -76,13 +83,15 @@ def _as_one(reader: BlockReader, data: bytes, position: int, end: int | None) ->
             yield batch, max(1, len(data))
 
 
-def _groups(spans: list[tuple[int, int]], block_bytes: int) -> Iterator[tuple[int, int]]:
+def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int]) -> Iterator[tuple[int, int]]:
+    """Records to be read at once, by their numbers. A position, maybe of a reading in other groups, cuts none."""
+    cuts = {bisect_left(spans, (position,)) for position in positions}
     first = size = 0
     for place, (start, stop) in enumerate(spans):
+        if place > first and (size >= block_bytes or place in cuts):
+            yield first, place
+            first, size = place, 0
         size += stop - start
-        if size >= block_bytes:
-            yield first, place + 1
-            first, size = place + 1, 0
     if first < len(spans):
         yield first, len(spans)
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.documents import read_document
 from forebay.formats.json.infer import infer_schema
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.record_blocks import Block, RecordBlocks
+from forebay.formats.record_blocks import BLOCK_BYTES, Block, RecordBlocks
 
 if TYPE_CHECKING:
     from forebay.storage.input_file import InputFile
@@ -36,7 +37,7 @@ class JsonFormat(FileFormat):
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """As Spark: from all records of all files (or a sample of them); columns in the order of their names."""
-        return infer_schema(files, self.options, self._blocks)
+        return infer_schema(files, self.options, partial(self._blocks, self._cutter))
 
     def sliceable(self, file: InputFile) -> bool:
         """Plain files with a record in each line are."""
@@ -62,10 +63,12 @@ class JsonFormat(FileFormat):
         """
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         reader = BlockReader(wanted, self.options, file.path)
+        block_bytes = self.options.bytes_at_once(wanted)
         if self.options.multi_line:
-            yield from read_document(file, reader, self.options, position=position, end=end)
+            yield from read_document(file, reader, self.options, block_bytes=block_bytes, position=position, end=end)
             return
-        for block in self._blocks(file, position, end):
+        cutter = replace(self._cutter, block_bytes=block_bytes)
+        for block in self._blocks(cutter, file, position, end):
             if block.cut:
                 batch = reader.malformed(bytes(block.data), block.offset(0))
             else:
@@ -73,13 +76,15 @@ class JsonFormat(FileFormat):
             if batch.num_rows:
                 yield batch, block.end
 
-    def _blocks(self, file: InputFile, position: int = 0, end: int | None = None) -> Iterator[Block]:
+    def _blocks(
+        self, cutter: RecordBlocks, file: InputFile, position: int = 0, end: int | None = None
+    ) -> Iterator[Block]:
         """The blocks of the records that start in `[position, end)`."""
         if self._plain:
-            yield from self._cutter.read(file, position=position, end=end)
+            yield from cutter.read(file, position=position, end=end)
         elif end is None or end > position:
             with as_utf8(open_decompressed(file), self.options.encoding or "UTF-8") as stream:
-                yield from self._cutter.cut(stream, position=position, end=end)
+                yield from cutter.cut(stream, position=position, end=end)
 
     @property
     def _plain(self) -> bool:
@@ -90,6 +95,6 @@ class JsonFormat(FileFormat):
         options = self.options
         return RecordBlocks(
             separator=None if options.line_sep is None else options.line_sep.encode(),
-            block_bytes=options.block_bytes,
+            block_bytes=options.block_bytes or BLOCK_BYTES,
             max_record_bytes=options.max_record_bytes,
         )
