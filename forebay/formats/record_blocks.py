@@ -111,15 +111,18 @@ class RecordBlocks:
             yield Block(block.data[at:after], block.offset(after))
             at = after
 
-    def _records_in(self, data: bytearray, many: int) -> int:
-        """How many records a block has; about, if an eighth of it, in places all over it, says they are far from many.
+    def _records_in(self, data: bytearray, limit: int) -> int:
+        """How many records a block has. An eighth of it is counted first, in places all over it.
 
-        Counting all of them was a tenth of the CPU time of reading CSV.
+        If that says far fewer than `limit`, it is enough: counting all was a tenth of the CPU time of reading CSV.
         """
         separator, stride = self.separator or b"\n", len(data) // _SAMPLES
         if stride >= _MIN_STRIDE:
-            found = 8 * sum(data.count(separator, at, at + stride // 8) for at in range(0, len(data), stride))
-            if 2 * found < many:
+            size = stride // 8
+            # Another eighth of each stride, lest the data have its period.
+            starts = (place * stride + place % 8 * size for place in range(_SAMPLES))
+            found = 8 * sum(data.count(separator, start, start + size) for start in starts)
+            if 2 * found < limit:
                 return found
         return data.count(separator)
 

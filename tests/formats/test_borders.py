@@ -150,3 +150,10 @@ def test_a_block_with_regions_of_many_short_records_is_cut(memory_file, short) -
     (block,) = RecordBlocks().read(memory_file(b"".join(parts)))
     pieces = list(RecordBlocks().pieces(block, 20_000))
     assert len(pieces) == -(-block.data.count(b"\n") // 20_000)
+
+
+@pytest.mark.parametrize("begin", range(0, 32_768, 4096))
+def test_a_block_that_repeats_itself_as_the_samples_do_is_cut(memory_file, begin) -> None:
+    stretch = b"x" * begin + b"\n" * 4096 + b"x" * (32_768 - begin - 4097) + b"\n"
+    (block,) = RecordBlocks().read(memory_file(stretch[:32_768] * 64))
+    assert len(list(RecordBlocks().pieces(block, 50_000))) == -(-block.data.count(b"\n") // 50_000)

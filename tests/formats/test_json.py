@@ -225,6 +225,9 @@ PRIMITIVES = [
         "5.",
         "-.5",
         "1.e5",
+        "1.E5",
+        "-00",
+        "-01.5",
         "1e",
         "NaN",
         "inf",
@@ -402,7 +405,41 @@ def test_a_malformed_record_is_kept_as_text_whatever_its_bytes_are(options: dict
 @pytest.mark.parametrize("limit", [9, 10, 11])
 def test_a_record_cut_inside_a_character_is_kept_as_text(limit: int) -> None:
     (row,) = read("{'€€€€€€€€€€".encode(), max_record_bytes=limit)
-    assert row["_corrupt_record"].rstrip("\ufffd").rstrip("€") == "{'"
+    text = row["_corrupt_record"]
+    assert text.rstrip("\ufffd").rstrip("€") == "{'"
+    assert limit == 11 or "\ufffd" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b'{"q":"\xed\xa0\x80"}', '{"q":"\ufffd"}'),
+        (b'{"\xc0\xaf":1}', '{"\ufffd\ufffd":1}'),
+        (b'["\xf5\x80\x80\x80"]', '["\ufffd\ufffd\ufffd\ufffd"]'),
+    ],
+)
+def test_a_value_that_is_read_as_its_text_is_text_whatever_its_bytes_are(value: bytes, text: str) -> None:
+    assert read(b'{"b":' + value + b"}") == [{"a": None, "b": text, "c": None, "_corrupt_record": None}]
+    maps = pa.schema([pa.field("m", pa.map_(pa.string(), pa.string()))])
+    assert read(b'{"m":{"k":' + value + b"}}", maps) == [{"m": [("k", text)]}]
+
+
+def test_a_form_with_a_long_name_does_not_take_memory_for_each_line_without_it() -> None:
+    long, short = b'{"' + b"n" * 40_000 + b'":1}\n', b'{"a":1}\n' * 100_000
+    pa.default_memory_pool().release_unused()
+    before = pa.default_memory_pool().max_memory()
+    rows = read(long + short, pa.schema([pa.field("a", pa.int64())]))
+    assert (len(rows), values(rows[-1:], "a")) == (100_001, [1])
+    assert pa.default_memory_pool().max_memory() - before < 100 << 20
+
+
+def test_blocks_of_one_form_may_have_more_lines_and_other_constants_than_the_first() -> None:
+    lines = [b'{"a":1,"b":"x"}'] * 10 + [b'{"a":2,"b":"y"}'] * 3000 + [b'{"a":3,"c":[1]}', b'{"a":4 ,"b":"z"}'] * 5
+    data = b"\n".join(lines)
+    for block_bytes in (100, 2000, 10_000):
+        rows = read(data, block_bytes=block_bytes)
+        assert values(rows, "a") == [1] * 10 + [2] * 3000 + [3, 4] * 5
+        assert values(rows, "b") == ["x"] * 10 + ["y"] * 3000 + [None, "z"] * 5
 
 
 def test_a_record_longer_than_the_limit_is_malformed_and_the_next_is_read() -> None:

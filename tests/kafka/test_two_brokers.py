@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of two: a partition whose only broker is down has no leader, which is told; the others are read on."""
+"""A cluster of two: what is read while a broker is down, and while another one comes to lead a partition."""
 
 from __future__ import annotations
 
@@ -87,3 +87,26 @@ def test_a_partition_without_a_leader_is_told_and_read_when_it_has_one(cluster):
     assert forebay.peek(source(cluster, other)).table.column("value").to_pylist() == [b"c"]
     cluster.second.start()
     assert forebay.peek(source(cluster, topic)).table.column("value").to_pylist() == [b"a", b"b"]
+
+
+def test_a_leader_that_moves_is_followed(cluster):
+    """The broker that leads dies while its partition is read: the other one goes on, and each record comes once."""
+    topic = cluster.topic("moving", 2, 1)
+    cluster.send(topic, *map(str, range(100)))
+    quick = forebay.HostOptions(poll_interval="50ms", discovery_interval="200ms")
+    with forebay.run(source(cluster, topic), options=quick) as run:
+        assert taken(run, 100) == [*range(100)]
+        cluster.second.kill()
+        cluster.send(topic, *map(str, range(100, 200)))  # which waits for the new leader
+        assert taken(run, 100) == [*range(100, 200)]
+        cluster.second.start()
+        cluster.send(topic, *map(str, range(200, 300)))
+        assert taken(run, 100) == [*range(200, 300)]
+
+
+def taken(run: forebay.Run, rows: int) -> list[int]:
+    """Return the next values of a run that does not end, so many at least."""
+    found: list[int] = []
+    while len(found) < rows:
+        found += [int(value) for value in next(run).column("value").to_pylist()]
+    return found

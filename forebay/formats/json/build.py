@@ -28,7 +28,7 @@ def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
         inside = column([item for _, item in pairs], data_type.item_type)
         return pa.MapArray.from_arrays(_offsets(values), keys, inside, type=data_type)
     if types.is_string(data_type):
-        # As bytes: they need not be UTF-8.
+        # As bytes, which they are already.
         return pa.array(values, pa.binary()).view(data_type)
     if types.is_date32(data_type):
         return pa.array(values, pa.int32()).view(data_type)

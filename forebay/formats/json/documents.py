@@ -84,7 +84,7 @@ def _as_one(reader: BlockReader, data: bytes, position: int, end: int | None) ->
 
 
 def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int]) -> Iterator[tuple[int, int]]:
-    """Records to be read at once, by their numbers. A position, maybe of a reading in other groups, cuts none."""
+    """Records to be read at once, by their numbers. None go across a position: it may come from other groups."""
     cuts = {bisect_left(spans, (position,)) for position in positions}
     first = size = 0
     for place, (start, stop) in enumerate(spans):

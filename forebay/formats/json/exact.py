@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.formats.encodings import valid_utf8
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.text import BadValue, Malformed, utf8_of
 from forebay.formats.json.tokens import (
@@ -133,7 +134,7 @@ class _Text(_Reader):
             return utf8_of(tokens.text())
         start = tokens.start
         tokens.skip_children()
-        return tokens.since(start)
+        return bytes(valid_utf8(tokens.since(start)))  # only in strings of its own does the parser look at bytes
 
 
 class _Nothing(_Reader):

@@ -63,7 +63,7 @@ class JsonFormat(FileFormat):
         """
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         reader = BlockReader(wanted, self.options, file.path)
-        block_bytes = self.options.bytes_at_once(wanted)
+        block_bytes = self.options.bytes_at_once(schema)
         if self.options.multi_line:
             yield from read_document(file, reader, self.options, block_bytes=block_bytes, position=position, end=end)
             return

@@ -97,10 +97,10 @@ class JsonOptions:
             raise _wrong("encoding", f"the option lineSep must be given for {encoding}")
 
     def bytes_at_once(self, schema: pa.Schema) -> int:
-        """How many bytes are read and parsed at a time, if the option does not say so.
+        """How many bytes to read and parse at a time: the option's value, or what suits the columns of the file.
 
-        Small blocks stay in caches; but where columns are many, each costs more than its few values. Measured: 1 MiB is
-        best for 7 columns, by a tenth; 4 MiB for 200, by two fifths.
+        Small blocks stay in caches, but in each of them every column costs something, however few its values are.
+        Measured: 1 MiB is best for 7 columns, by a tenth; 4 MiB for 200, by two fifths.
         """
         if self.block_bytes is not None:
             return self.block_bytes

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from forebay.formats.csv.columns import token_bytes
+from forebay.formats.csv.columns import token_bytes, token_view
 from forebay.formats.json.arrow import Doubt, Finish, finish_of
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.template import Piece, Template, Tree
@@ -192,11 +192,14 @@ class _Constant:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self._size = len(text.encode())
         self._copies: pa.Array = pa.nulls(0, pa.string())
 
     def is_all_of(self, array: pa.Array) -> bool:
         """Whether all strings of an array are this one: faster than finding those that are not."""
         rows = len(array)
+        if token_view(array).nbytes != rows * self._size:
+            return False  # nor would as many copies of a long text be bounded by the block
         if rows > len(self._copies):
             self._copies = pa.repeat(self.text, rows + rows // 4)  # the next blocks may have some lines more
         return array.equals(self._copies.slice(0, rows))

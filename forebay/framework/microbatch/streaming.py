@@ -27,6 +27,7 @@ from forebay.framework.microbatch.portions.reach import Known, Reach
 from forebay.framework.microbatch.portions.tasking import spread
 from forebay.framework.microbatch.proven import Proven, agreed_of, place_of
 from forebay.framework.microbatch.reports import Report
+from forebay.framework.microbatch.supply.freshness import QUIET_FLOOR
 from forebay.framework.microbatch.supply.supply import Supply
 from forebay.framework.microbatch.tasks.task import ReadTask
 from forebay.framework.runtime import Runtime
@@ -35,7 +36,7 @@ from forebay.framework.split import Json, Position
 
 _log = logging.getLogger(__name__)
 
-_SOON = 0.1
+_SOON = QUIET_FLOOR
 """Seconds for which an answer is trusted that is worth waiting for a new one, before "nothing new" is said."""
 _PACE = 0.01
 """Seconds between two looks while one waits: as often as Spark asks."""

@@ -13,7 +13,10 @@ from forebay.framework.runtime import Runtime
 LONGEST = 10.0
 """Seconds after which an answer is too old, however long it took."""
 QUIET_FLOOR = 0.1
-"""Seconds for which an answer is trusted at least while there is no news: nobody notices, and waiting costs less."""
+"""Seconds for which an answer is trusted at least while there is no news, which costs less and is hardly noticed.
+
+No more than the planner waits for a look before it says "nothing new".
+"""
 _QUIET_AFTER = 5.0
 """Seconds without news after which it is quiet."""
 
