@@ -16,6 +16,7 @@ STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
 PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest
+SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600
 TYPED := forebay stubs tests $(wildcard pyspark_forebay_*.py)
 ALL_BUT_KAFKA := --ignore=tests/kafka
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
@@ -78,7 +79,11 @@ bench-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's 
 	@PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/kafka_throughput.py $(BENCH_ARGS)
 
 soak: java $(STAMPS)/dev $(STAMPS)/installed ## Run the long tests: gigabytes, many seeds, fresh environments (needs Java)
-	@FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600 $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	@$(SOAK) $(PYTEST_ARGS)
+else
+	@$(SOAK) $(ALL_BUT_KAFKA); rest=$$?; $(SOAK) $(KAFKA); failed=$$?; exit $$((rest ? rest : failed))
+endif
 
 clean: ## Remove what the other targets made
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
