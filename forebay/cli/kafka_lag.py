@@ -22,7 +22,7 @@ from forebay.looking.tables import text_table
 from forebay.sources.kafka.split import Place
 
 if TYPE_CHECKING:
-    from forebay.sources.kafka.lag import Lag, LagReader, PartitionLag
+    from forebay.sources.kafka.lag import Lag, LagReader, PartitionLag, Standing
 
 _FORMAT: Final = "forebay_kafka"
 _SERVERS: Final = "kafka.bootstrap.servers"
@@ -106,7 +106,7 @@ def lag(
     asked: list[Callable[[], Look]] = []
     if checkpoint is not None:
         directory = checkpoint
-        asked.append(lambda: Look("checkpoint", directory, reader.servers, reader.of_positions(_positions(directory))))
+        asked.append(lambda: Look("checkpoint", directory, reader.servers, reader.of_standings(_standings(directory))))
     if group is not None:
         name = group
         asked.append(lambda: Look("group", name, reader.servers, reader.of_group(name)))
@@ -148,21 +148,25 @@ def _reader(options: Mapping[str, str]) -> LagReader:
     return LagReader(options)
 
 
-def _positions(directory: str) -> dict[Place, int]:
-    """Return where a query stands in each partition.
+def _standings(directory: str) -> list[Standing]:
+    """Return where a query stands in each partition; two sources of it may read the same one.
 
     Raises:
         ConfigurationError: There is no checkpoint, or no position of this source in it.
     """
+    from forebay.sources.kafka.lag import Standing
+
     found = offsets_of(directory)
-    positions: dict[Place, int] = {}
+    standings = []
     for each in found.splits:
         if each.source.partition(" ")[0] == _FORMAT and isinstance(each.position, int):
-            place = Place.of(each.split)  # two sources of a query may read the same one
-            positions[place] = min(each.position, positions.get(place, each.position))
-    if not positions:
+            topic_id = each.fields.get("topic_id")
+            standings.append(
+                Standing(Place.of(each.split), each.position, topic_id if isinstance(topic_id, str) else None)
+            )
+    if not standings:
         raise _without_positions(directory, found)
-    return positions
+    return standings
 
 
 def _without_positions(directory: str, found: Offsets) -> ConfigurationError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final, Self, cast
@@ -19,7 +19,7 @@ from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Of
 from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Json, Position, Split
 from forebay.looking.tables import html_table, text_table
 from forebay.storage.state_store import open_state_store
 from forebay.storage.store import Store, is_url, join, place_of, store_for
@@ -42,6 +42,7 @@ class SplitOffset:
         being_read_to: Up to where the micro-batch reads it that is planned and not done; empty if it does not.
         end: Its own end; empty while it is open.
         position: What `read_to` says, as the source gave it; None if nothing is read yet, or only its tasks know.
+        fields: The split's other fields, as the source gave them.
     """
 
     source: str
@@ -50,6 +51,7 @@ class SplitOffset:
     being_read_to: str
     end: str
     position: Position | None = None
+    fields: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,13 +199,15 @@ def _ours(entry: str) -> dict[str, Any] | str:
 
 
 class _AnySplit(Split):
-    """A split of whatever source: its fields are not looked at."""
+    """A split of whatever source: its fields are kept as they are."""
 
+    fields: Any = None
     version = 1 << 30
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(id=data["id"], position=data.get("position"), end=data.get("end"))
+        own = {name: value for name, value in data.items() if name not in ("v", "id", "position", "end")}
+        return cls(id=data["id"], position=data.get("position"), end=data.get("end"), fields=own)
 
 
 def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list[SplitOffset], list[str]]:
@@ -274,7 +278,8 @@ def _words(name: str, planned: Planned, claim: Claim | None, *, done: bool) -> S
     else:
         read, reading = _shown(split.position), "" if planned.empty else target
         position = split.position
-    return SplitOffset(name, split.id, read, reading, "" if split.end is None else _shown(split.end), position)
+    end = "" if split.end is None else _shown(split.end)
+    return SplitOffset(name, split.id, read, reading, end, position, getattr(split, "fields", None) or {})
 
 
 def _shown(position: Position | None) -> str:

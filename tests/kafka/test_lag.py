@@ -137,6 +137,20 @@ def test_what_is_wrong_with_a_partition_is_noted(told, kafka, orders):
     assert "│ note" in table and "?" in table and "begins at 200" in table
 
 
+def test_a_topic_that_was_made_anew_is_to_be_read_from_its_begin(told, kafka, checkpoint):
+    topic = kafka.topic()
+    kafka.send(topic, range(10))
+    directory = checkpoint(topic, rows=1000)
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, range(12))
+    _, shown, _ = told("--checkpoint", directory, "-b", kafka.address, "--json")
+    (one,) = json.loads(shown)["partitions"]
+    assert (one["position"], one["end"], one["lag"]) == (10, 12, 12)
+    assert one["note"] == "the position is of an earlier topic of this name"
+    assert told("--checkpoint", directory, "-b", kafka.address, "--max-lag", "11")[0] == 3
+
+
 def test_watching_looks_again_until_it_is_interrupted(told, kafka, orders, monkeypatch):
     group = kafka.name("group")
     commit(kafka, group, orders, {1: 10})

@@ -21,6 +21,22 @@ _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "re
 
 _CLIENT: Final = "forebay-lag"
 _NAMED: Final = 10
+_EARLIER: Final = "the position is of an earlier topic of this name"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where somebody stands in a partition.
+
+    Args:
+        place: The partition.
+        position: The offset of the next record to be read.
+        topic_id: What the cluster called its topic; None = that is not known.
+    """
+
+    place: Place
+    position: int
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,29 +101,33 @@ class LagReader:
         """The brokers, for messages."""
         return self._cluster.servers
 
-    def of_positions(self, positions: Mapping[Place, int], *, reads: str = "read") -> Lag:
-        """Return how far these positions are behind the present ends.
+    def of_standings(self, standings: Iterable[Standing], *, reads: str = "read") -> Lag:
+        """Return how far somebody is behind the present ends.
 
         Args:
-            positions: The offset of the next record of each partition.
+            standings: Where he stands. Of several in one partition the least counts, as long as its topic is the same.
             reads: What is not yet done with partitions that are missing, for a note: "read", "committed".
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        topics = self._topics({place.topic for place in positions})
+        found = list(standings)
+        topics = self._topics({one.place.topic for one in found})
+        positions = _present(found, topics)
         living = [place for place in positions if _leader(topics, place) >= 0]
         ends = self._cluster.offsets(dict.fromkeys(living, LATEST), committed=self._options.read_committed)
         starts = self._cluster.offsets(dict.fromkeys(living, EARLIEST), committed=self._options.read_committed)
         rows = []
         for place in sorted(positions):
-            position, end = positions[place], ends.get(place)
+            position, end = positions[place].position, ends.get(place)
             if end is None:
                 note = "it has no leader" if _has(topics, place) else "it is gone"
                 rows.append(PartitionLag(*place, position, None, None, note))
-                continue
-            note = _note(position, starts[place], end)
-            rows.append(PartitionLag(*place, position, end, None if position > end else end - position, note))
+            elif _is_of(positions[place], topics):
+                note = _note(position, starts[place], end)
+                rows.append(PartitionLag(*place, position, end, None if position > end else end - position, note))
+            else:
+                rows.append(PartitionLag(*place, position, end, end - starts[place], _EARLIER))
         return Lag(tuple(rows), tuple(_missing(topics, positions, reads)))
 
     def of_group(self, group: str) -> Lag:
@@ -125,7 +145,8 @@ class LagReader:
                 option="kafka.group.id",
                 advice="check its name; a query of forebay commits with commitOffsets=true only, and has a checkpoint",
             )
-        return self.of_positions(positions, reads="committed")
+        standings = [Standing(place, position) for place, position in positions.items()]
+        return self.of_standings(standings, reads="committed")
 
     def close(self) -> None:
         """Close the connections."""
@@ -137,6 +158,21 @@ class LagReader:
             if topic.error is not None:
                 raise explained(topic.error, f"asking for the topic {name!r}", self._options)
         return topics
+
+
+def _is_of(standing: Standing, topics: Mapping[str, Topic]) -> bool:
+    """Whether it is about the topic that has this name now, as far as one knows."""
+    topic = topics.get(standing.place.topic)
+    now = None if topic is None else topic.topic_id
+    return now is None or standing.topic_id in (None, now)
+
+
+def _present(standings: Iterable[Standing], topics: Mapping[str, Topic]) -> dict[Place, Standing]:
+    """Of each partition the least position in its present topic; if there is none, in an earlier one."""
+    found: dict[Place, Standing] = {}
+    for one in sorted(standings, key=lambda one: (not _is_of(one, topics), one.position)):
+        found.setdefault(one.place, one)
+    return found
 
 
 def _has(topics: Mapping[str, Topic], place: Place) -> bool:
@@ -155,7 +191,7 @@ def _note(position: int, start: int, end: int) -> str:
     return ""
 
 
-def _missing(topics: Mapping[str, Topic], positions: Mapping[Place, int], reads: str) -> Iterable[str]:
+def _missing(topics: Mapping[str, Topic], positions: Mapping[Place, Standing], reads: str) -> Iterable[str]:
     for name, topic in sorted(topics.items()):
         missing = [number for number in sorted(topic.leaders) if Place(name, number) not in positions]
         if missing:
