@@ -94,7 +94,7 @@ def lag(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     max_lag: Annotated[
-        int | None, typer.Option(min=0, help="End with exit code 3 if the lag is more than that.")
+        int | None, typer.Option(min=0, help="End with exit code 3 if the lag is more than that, or is not known.")
     ] = None,
 ) -> None:
     """Show how far a streaming query, or a consumer group, is behind its topics: partition by partition."""
@@ -114,9 +114,18 @@ def lag(
         found = _shown(lambda: [ask() for ask in asked], Look.to_json if as_json else str, watch)
     finally:
         reader.close()
+    if max_lag is not None:
+        _check_lag(found, max_lag)
+
+
+def _check_lag(found: Sequence[Look], most: int) -> None:
     worst = max((one.lag.total for one in found), default=0)
-    if max_lag is not None and worst > max_lag:
-        typer.echo(f"forebay: the lag is {worst:,}, more than {max_lag:,}", err=True)
+    unknown = [one for look in found for one in look.lag.partitions if one.lag is None]
+    if worst > most:
+        typer.echo(f"forebay: the lag is {worst:,}, more than {most:,}", err=True)
+    for one in unknown:
+        typer.echo(f"forebay: the lag of {one.topic}/{one.partition} is not known: {one.note}", err=True)
+    if worst > most or unknown:
         raise typer.Exit(_TOO_MUCH)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from kafka import KafkaProducer
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
@@ -16,13 +17,18 @@ from forebay.sources.kafka.enumerator import KafkaEnumerator
 
 
 @pytest.fixture
-def look(kafka):
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def look(kafka, clock):
     made = []
 
     def make(streaming=True, **options):
         given = {"kafka.bootstrap.servers": kafka.address}
         given |= {name.replace("__", "."): str(value) for name, value in options.items()}
-        made.append(KafkaEnumerator(KafkaSource.from_options(given), ManualClock(), streaming=streaming))
+        made.append(KafkaEnumerator(KafkaSource.from_options(given), clock, streaming=streaming))
         return made[-1]
 
     yield make
@@ -112,6 +118,8 @@ def test_a_stream_may_end_at_an_offset_or_a_time(kafka, look):
     assert by_time.latest(splits) == {f"{topic}/0": 4}
     kafka.send(topic, range(4), timestamp_ms=3000)
     assert by_time.latest(splits) == {f"{topic}/0": 4}
+    beyond = [split.at(6) for split in splits]
+    assert by_time.latest(beyond) == {f"{topic}/0": 6}, "nothing new, and nothing cut off"
 
 
 def test_topics_are_found_by_pattern_and_partitions_by_assign(kafka, look):
@@ -182,6 +190,86 @@ def test_a_replay_does_not_read_a_topic_that_was_created_again(kafka, look):
         assert sum(one.left for task in found for one in task) == 3
 
 
+def test_a_topic_created_again_is_noticed_between_two_micro_batches(kafka, look, clock):
+    """A run to a fixed target has no look in between."""
+    topic = kafka.topic()
+    kafka.send(topic, range(3))
+    enumerator = look(subscribe=topic, startingOffsets="earliest")
+    planned = [split.slice(0, 2) for split in enumerator.discover({}, True).splits]
+    assert enumerator.tasks(planned) is None
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.send(topic, range(100, 110))
+    clock.advance(2)
+    with pytest.raises(DataLossError, match="what was planned of the old one is gone"):
+        enumerator.tasks([split.slice(2, 3) for split in planned])
+
+
+def test_a_replay_asks_for_the_topics_until_it_is_answered(kafka, look, monkeypatch):
+    topic = kafka.topic()
+    kafka.send(topic, range(3))
+    planned = [
+        split.slice(0, 3) for split in look(subscribe=topic, startingOffsets="earliest").discover({}, True).splits
+    ]
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    enumerator = look(subscribe=topic)
+    with monkeypatch.context() as patch:
+        patch.setattr(enumerator._cluster, "topics", failing)
+        with pytest.raises(RetriableError):
+            enumerator.tasks(planned)
+    with pytest.raises(DataLossError, match="what was planned of the old one is gone"):
+        enumerator.tasks(planned)
+
+
+def failing(names):
+    raise RetriableError("no broker answers")
+
+
+def test_what_one_broker_does_not_know_yet_is_asked_for_again(kafka, look, monkeypatch):
+    topic = kafka.topic(2)
+    enumerator = look(subscribe=topic, startingOffsets="earliest")
+    first = enumerator.discover({}, True)
+    ask, answers = enumerator._cluster.topics, []
+
+    def late(names):
+        answers.append(names)
+        return ask(names) if len(answers) > 2 else {}
+
+    monkeypatch.setattr(enumerator._cluster, "topics", late)
+    assert enumerator.discover(known(first), False).splits == first.splits
+    assert len(answers) == 3
+
+
+def test_a_partition_that_was_assigned_and_is_gone_is_a_loss_and_no_wrong_option(kafka, look):
+    topic = kafka.topic(3)
+    options = {"assign": f'{{"{topic}":[0,1,2]}}', "startingOffsets": "earliest"}
+    first = look(**options).discover({}, True)
+    kafka.delete(topic)
+    kafka.topic(2, name=topic)
+    enumerator = look(**options, failOnDataLoss="false")
+    found = enumerator.discover(known(first), False).splits
+    assert sorted(split.id.partition(":")[0] for split in found) == [f"{topic}/0", f"{topic}/1"]
+    assert enumerator.vanished(first.splits)
+
+
+def test_an_open_transaction_before_what_was_read_is_no_loss(kafka, look):
+    topic = kafka.topic()
+    with KafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(5):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.flush()
+        enumerator = look(subscribe=topic, startingOffsets="earliest", kafka__isolation__level="read_committed")
+        (split,) = enumerator.discover({}, True).splits
+        assert enumerator.latest([split]) == {split.id: 0}
+        assert enumerator.latest([split.at(4)]) == {split.id: 4}
+        with pytest.raises(DataLossError, match="was read up to 6"):
+            enumerator.latest([split.at(6)])
+        producer.abort_transaction()
+
+
 def test_an_offset_of_spark_s_own_source_is_understood(kafka, look):
     topic = kafka.topic(2)
     enumerator = look(subscribe=topic)
@@ -190,6 +278,8 @@ def test_an_offset_of_spark_s_own_source_is_understood(kafka, look):
     assert one.topic_id == enumerator.discover({}, True).splits[0].topic_id
     for other in ({"logOffset": 3}, {topic: {"a": 1}}, {topic: {"0": "1"}}, {topic: 5}):
         assert enumerator.adopt(other) is None
+    ends = {"endingOffsets": f'{{"{topic}":{{"0":9,"1":3}}}}'}
+    assert [split.end for split in look(subscribe=topic, **ends).adopt({topic: {"1": 4, "0": 7}})] == [9, 4]
 
 
 def test_an_end_before_what_was_read_is_a_loss(kafka, look):

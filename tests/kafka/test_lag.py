@@ -112,6 +112,14 @@ def test_no_such_group_and_too_much_lag_have_exit_codes(told, kafka, orders):
     assert said == "forebay: the lag is 500, more than 499\n"
 
 
+def test_a_lag_that_is_not_known_is_no_small_one(told, kafka, orders):
+    group = kafka.name("group")
+    commit(kafka, group, orders, {0: 3000, 1: 11})
+    code, shown, said = told("--group", group, "-b", kafka.address, "--max-lag", "5")
+    assert (code, "?" in shown) == (3, True)
+    assert said.startswith(f"forebay: the lag of {orders}/1 is not known: beyond the end")
+
+
 def test_both_may_be_asked_for(told, kafka, orders, checkpoint):
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 3000, 1: 10})

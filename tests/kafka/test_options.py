@@ -49,6 +49,7 @@ def refusal(**options: str) -> ConfigurationError:
         ({"startingOffsets": "committed"}, "kafka.group.id", "startingOffsets=committed"),
         ({"commitOffsets": "true"}, "kafka.group.id", "commitOffsets"),
         ({"startingTimestamp": "-1"}, "startingTimestamp", "-1"),
+        ({"endingTimestamp": str(1 << 63)}, "endingTimestamp", str(1 << 63)),
         ({"startingTimestamp": "soon"}, "startingTimestamp", "takes"),
         ({"startingOffsetsByTimestamp": '{"t":{"0":-2}}'}, "startingOffsetsByTimestamp", "-2 for t/0"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "startingOffsetsByTimestampStrategy", "error"),

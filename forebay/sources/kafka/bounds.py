@@ -112,12 +112,12 @@ def time_bound(moment: int, option: str) -> Bound:
 
 
 def check_time(moment: int, option: str, place: Place | None = None) -> None:
-    """Refuse times before 1970: what -1 and -2 mean to a broker is no time.
+    """Refuse times before 1970, since what -1 and -2 mean to a broker is no time, and those that no broker knows.
 
     Raises:
         ConfigurationError: It is one.
     """
-    if moment < 0:
+    if not 0 <= moment < 1 << 63:
         raise ConfigurationError(
             f"{option} is {moment}" + (f" for {place.split_id}" if place else ""),
             option=option,

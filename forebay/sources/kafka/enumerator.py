@@ -24,13 +24,19 @@ from forebay.sources.kafka.trouble import explained
 
 _log = logging.getLogger(__name__)
 
+_IDS_TRUSTED = 2.0
+"""Seconds for which a topic is taken for the same one without asking."""
+_MISSED = 3
+_MISSED_PAUSE = 0.2
+"""How often, and after how many seconds, a topic or partition is asked for again before it counts as gone."""
+
 
 class KafkaEnumerator(DiscoveryEnumerator):
     """One split per partition; positions and ends are offsets, so budgets of rows and slices are exact in offsets.
 
     Args:
         source: The options.
-        clock: How old an estimate is.
+        clock: How old an answer is.
         streaming: A stream is planned: it starts at the latest offsets unless told otherwise.
 
     Raises:
@@ -59,18 +65,19 @@ class KafkaEnumerator(DiscoveryEnumerator):
             group=source.group_id,
         )
         self._estimates = Estimates(self._cluster, clock)
+        self._clock = clock
         self._told: dict[Place, int] = {}
         self._recreated: set[str] = set()
-        self._looked = False
+        self._gone: set[Place] = set()
+        self._looked_at = float("-inf")
         self._warned: set[str] = set()
 
     # ---- what there is
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Ask for the topics; new partitions of a new query start where the options say, later ones at the earliest."""
-        topics = self._topics(known, first)
-        self._looked = True
-        found = {place: topic.topic_id for name, topic in topics.items() for place in self._places(name, topic)}
+        found = self._found(known, first)
+        self._looked_at = self._clock.monotonic()
         earlier: dict[Place, list[KafkaSplit]] = {}
         for split in map(_own, known.values()):
             earlier.setdefault(split.place, []).append(split)
@@ -115,6 +122,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             KafkaSplit(
                 id=place.split_id,
                 position=position,
+                end=self._end_after(place, position),
                 topic_id=topics[place.topic].topic_id if place.topic in topics else None,
             )
             for place, position in sorted(places.items())
@@ -133,6 +141,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 break
             time.sleep(self._pause)
             ends = self._ends(own)
+        self._rise_over_open_transactions(ends, own)
         for place, split in own.items():
             if ends[place] < split.start:
                 self._lose(
@@ -144,7 +153,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         if behind and self._estimates.due({place: ends[place] for place in behind}):
             self._estimates.refresh(self._resolver.asked(behind, EARLIEST), ends)
         for place, limit in self._resolver.ends_by_time(behind).items() if self._streaming else ():
-            ends[place] = min(ends[place], limit)
+            ends[place] = min(ends[place], max(limit, own[place].start))
         return {own[place].id: end for place, end in ends.items()}
 
     def vanished(self, splits: Sequence[Split]) -> bool:
@@ -186,11 +195,12 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Cut as `minPartitions` and `maxRecordsPerPartition` say, if one is given: one range is one task then."""
         own = [_own(split) for split in slices]
-        if self._looked:
+        if self._clock.monotonic() - self._looked_at < _IDS_TRUSTED:
             return self._source.range_rules().tasks(own)
-        # A replay comes before any look: a topic that was made anew since has other records at these offsets.
-        self._looked = True
+        # A replay comes before any look, and a run to a fixed target has none between its micro-batches: a topic that
+        # was made anew since has other records at these offsets.
         topics = self._cluster.topics({one.place.topic for one in own})
+        self._looked_at = self._clock.monotonic()
         ids = {name: topic.topic_id for name, topic in topics.items()}
         gone = [one for one in own if _differ(one.topic_id, ids.get(one.place.topic))]
         for one in gone:
@@ -230,6 +240,38 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     # ---- inside
 
+    def _found(self, known: Mapping[str, Split], first: bool) -> dict[Place, str | None]:
+        """Return the partitions that are there, with their topics' ids; asks again for known ones that are missing.
+
+        A broker that has not heard of a topic yet, or not of all its partitions, answers as if there were none.
+        """
+        wanted = {Place.of(split_id) for split_id in known} - self._gone
+        found = self._places(known, first)
+        for _ in range(_MISSED):
+            if wanted <= found.keys():
+                break
+            time.sleep(_MISSED_PAUSE)
+            found = self._places(known, first)
+        self._gone = (self._gone | wanted) - found.keys()
+        return found
+
+    def _places(self, known: Mapping[str, Split], first: bool) -> dict[Place, str | None]:
+        topics = self._topics(known, first)
+        return {place: topic.topic_id for name, topic in topics.items() for place in self._read_of(name, topic, first)}
+
+    def _end_after(self, place: Place, position: int) -> int | None:
+        end = self._resolver.later_end(place) if self._resolver.reads(place) else position
+        return None if end is None else max(end, position)
+
+    def _rise_over_open_transactions(self, ends: dict[Place, int], own: Mapping[Place, KafkaSplit]) -> None:
+        """Where a transaction is open before what was read (uncommitted, then), there is nothing new: no loss."""
+        if not self._options.read_committed:
+            return
+        before = [place for place, split in own.items() if ends[place] < split.start]
+        for place, end in self._cluster.offsets(dict.fromkeys(before, LATEST), committed=False).items():
+            if end >= own[place].start:
+                ends[place] = own[place].start
+
     def _topics(self, known: Mapping[str, Split], first: bool) -> dict[str, Topic]:
         names = self._subscription.named_topics()
         topics = self._cluster.topics(names)
@@ -249,17 +291,20 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 )
         return topics
 
-    def _places(self, name: str, topic: Topic) -> list[Place]:
+    def _read_of(self, name: str, topic: Topic, first: bool) -> list[Place]:
         chosen = [place for place in self._subscription.places if place.topic == name]
         if self._subscription.places:
             missing = [place for place in chosen if place.partition not in topic.leaders]
-            if missing:
+            if missing and first:
                 raise ConfigurationError(
                     f"the topic {name!r} has no partition {missing[0].partition}: it has {len(topic.leaders)}",
                     split=missing[0].split_id,
                     option="assign",
                     advice="name only partitions that there are",
                 )
+            chosen = [place for place in chosen if place not in missing]  # lost, if they were there before
+            if not chosen:
+                return []
         places = chosen or [Place(name, number) for number in sorted(topic.leaders)]
         alone = [place for place in places if topic.leaders[place.partition] < 0]
         if alone:

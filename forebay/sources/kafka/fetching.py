@@ -119,6 +119,7 @@ class PartitionFetcher:
         self._fetched: deque[Fetched] = deque()
         self._failed: ForebayError | None = None
         self._asked = 0.0
+        self._came = float("-inf")
         self._left = self._clock.monotonic()
         self._woken = False
         self._changed = False
@@ -263,7 +264,8 @@ class PartitionFetcher:
 
     def _part(self, one: _Range, batch: pa.RecordBatch | None, offset: int) -> FetchedPart:
         if offset > one.offset:
-            one.moved, one.told = self._clock.monotonic(), False
+            one.moved = self._came = self._clock.monotonic()
+            one.told = False
         one.offset = offset
         caught_up = self._caught_up(one)
         one.told = one.told or caught_up
@@ -316,7 +318,8 @@ class PartitionFetcher:
             if found is None or not found[0] <= one.offset <= found[1] or (one.end or 0) > found[1]:
                 self.drop(*one.key)
                 raise PositionLostError(*one.key, one.offset, one.end, found)
-            if one.end is not None and now - one.moved >= self._timeout:
+            # While others of the consumer are served, a partition may have to wait for its turn.
+            if one.end is not None and now - max(one.moved, self._came) >= self._timeout:
                 raise RetriableError(
                     f"topic {one.topic}, partition {one.partition}: nothing came from offset {one.offset} on for "
                     f"{now - one.moved:.0f} s, though there are records up to {found[1]}",

@@ -40,7 +40,11 @@ def parse_jaas(text: str) -> Login:
         raise _wrong("it has no login module")
     module = tokens[0].rpartition(".")[2]
     if module not in ("PlainLoginModule", "ScramLoginModule"):
-        raise _wrong(f"the login module {module!r} is Java's own", _ELSEWHERE.get(module))
+        known = module in _ELSEWHERE  # else it may be anything, also a password
+        raise _wrong(
+            f"the login module {module!r} is Java's own" if known else "its login module is not known here",
+            _ELSEWHERE.get(module),
+        )
     rest = tokens[2:]
     if rest and rest[-1] == ";":
         rest.pop()
@@ -53,9 +57,8 @@ def parse_jaas(text: str) -> Login:
     missing = [name for name in ("username", "password") if not entries.get(name)]
     if missing:
         raise _wrong(f"it has no {' and no '.join(missing)}")
-    extra = sorted(entries.keys() - {"username", "password"})
-    if extra:
-        raise _wrong(f"its entry {extra[0]!r} is not understood")
+    if entries.keys() - {"username", "password"}:  # not named: it may be a piece of a password
+        raise _wrong("it has entries besides username and password")
     return Login(entries["username"], _secret(entries["password"]))
 
 

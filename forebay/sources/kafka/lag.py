@@ -101,12 +101,12 @@ class LagReader:
         """The brokers, for messages."""
         return self._cluster.servers
 
-    def of_standings(self, standings: Iterable[Standing], *, reads: str = "read") -> Lag:
+    def of_standings(self, standings: Iterable[Standing], *, others: str = "the checkpoint has no position of") -> Lag:
         """Return how far somebody is behind the present ends.
 
         Args:
             standings: Where he stands. Of several in one partition the least counts, as long as its topic is the same.
-            reads: What is not yet done with partitions that are missing, for a note: "read", "committed".
+            others: What is the matter with the topics' other partitions, for a note.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
@@ -128,7 +128,7 @@ class LagReader:
                 rows.append(PartitionLag(*place, position, end, None if position > end else end - position, note))
             else:
                 rows.append(PartitionLag(*place, position, end, end - starts[place], _EARLIER))
-        return Lag(tuple(rows), tuple(_missing(topics, positions, reads)))
+        return Lag(tuple(rows), tuple(_missing(topics, positions, others)))
 
     def of_group(self, group: str) -> Lag:
         """Return how far what a consumer group has committed is behind the present ends.
@@ -146,7 +146,7 @@ class LagReader:
                 advice="check its name; a query of forebay commits with commitOffsets=true only, and has a checkpoint",
             )
         standings = [Standing(place, position) for place, position in positions.items()]
-        return self.of_standings(standings, reads="committed")
+        return self.of_standings(standings, others="nothing is committed yet of")
 
     def close(self) -> None:
         """Close the connections."""
@@ -191,9 +191,9 @@ def _note(position: int, start: int, end: int) -> str:
     return ""
 
 
-def _missing(topics: Mapping[str, Topic], positions: Mapping[Place, Standing], reads: str) -> Iterable[str]:
+def _missing(topics: Mapping[str, Topic], positions: Mapping[Place, Standing], others: str) -> Iterable[str]:
     for name, topic in sorted(topics.items()):
         missing = [number for number in sorted(topic.leaders) if Place(name, number) not in positions]
         if missing:
             shown = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
-            yield f"{name}: nothing is {reads} yet of {len(missing):,} more partitions ({shown})"
+            yield f"{name}: {others} {len(missing):,} more partitions ({shown})"

@@ -47,6 +47,10 @@ class PositionLostError(Exception):
         self.end = end
         self.earliest = bounds[0] if bounds is not None else None
         self.latest = bounds[1] if bounds is not None else None
+        self.is_there = bounds is not None and bounds[0] <= offset < bounds[1] and (end is None or end <= bounds[1])
+        """Whether the brokers, asked again, say that there are all these offsets."""
+        self.cut_off = reason is not None
+        """Whether something is known to have happened to the records."""
         self.reason = reason or _reason(offset, bounds)
         super().__init__(topic, partition, offset, end, bounds, self.reason)
 

@@ -44,6 +44,7 @@ class KafkaSplitReader(SplitReader):
         self._paused: set[Place] = set()
         self._waited: dict[Place, float] = {}
         self._lost = 0
+        self._cut_off: set[tuple[Place, int]] = set()
         self._woken = False
         self._open = False
 
@@ -163,14 +164,27 @@ class KafkaSplitReader(SplitReader):
 
         Raises:
             DataLossError: The user does not.
+            RetriableError: The offset is there after all.
         """
         place = Place(lost.topic, lost.partition)
         split = self._splits.pop(place)
+        if lost.is_there and not lost.cut_off:
+            self._new.append(split)
+            raise RetriableError(
+                f"a broker refused the offset {lost.offset}, and then said that there are offsets {lost.earliest} to "
+                f"{lost.latest}",
+                split=split.id,
+                position=lost.offset,
+                advice="brokers do not agree: look whether the leader is moving, and whether replicas are in sync",
+            )
         if self._source.fail_on_data_loss:
             raise lost.error().located(split=split.id) from lost
         earliest, end = lost.earliest, split.end if isinstance(split.end, int) else None
         if earliest is not None and split.start < earliest and (end is None or earliest < end):
             after = earliest
+        elif lost.is_there and (place, split.start) not in self._cut_off:
+            self._cut_off.add((place, split.start))
+            after = split.start  # other records came to these offsets
         else:
             after = end if end is not None else (lost.latest if lost.latest is not None else split.start)
         self._lost += max(0, after - split.start)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of offsets that a broker refuses: asked for again, read on, or passed over. No broker is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import DataLossError, RetriableError
+from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.lost import PositionLostError
+from forebay.sources.kafka.split import KafkaSplit
+from forebay.sources.kafka.split_reader import KafkaSplitReader
+
+
+class Refusing:
+    """A fetcher whose brokers refuse one offset after another, with these bounds and reasons."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.assigned = []
+
+    def assign(self, topic, partition, start, end, *, waited):
+        self.assigned.append((start, end))
+
+    def fetch(self, timeout):
+        bounds, reason = self.answers.pop(0)
+        raise PositionLostError("t", 0, *self.assigned[-1], bounds, reason)
+
+    def clear(self):
+        self.assigned.clear()
+
+    def lease(self, key, make):
+        return self
+
+
+def reader(fetcher, **options):
+    source = KafkaSource(subscribe=["t"], kafka={"bootstrap.servers": "b:1"}, **options)
+    made = KafkaSplitReader(source, fetcher)
+    made.add_splits([KafkaSplit(id="t/0", position=100, end=150)])
+    return made
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_offset_that_is_there_after_all_is_asked_for_again(strict):
+    fetcher = Refusing(((0, 200), None), ((0, 200), None))
+    reading = reader(fetcher, fail_on_data_loss=strict)
+    for _ in range(2):
+        with pytest.raises(RetriableError, match="offsets 0 to 200") as caught:
+            reading.fetch()
+        assert (caught.value.split, caught.value.position) == ("t/0", "100")
+    assert fetcher.assigned == [(100, 150)] * 2
+
+
+def test_what_came_to_the_offsets_of_a_log_that_was_cut_off_is_read():
+    fetcher = Refusing(((0, 200), "its log was cut off"), ((0, 200), "its log was cut off"))
+    reading = reader(fetcher, fail_on_data_loss=False)
+    (told,) = reading.fetch()
+    assert (told.position, told.finished) == (100, False)
+    (told,) = reading.fetch()
+    assert (told.position, told.finished) == (150, True), "not for ever"
+    with pytest.raises(DataLossError, match="cut off"):
+        reader(Refusing(((0, 200), "its log was cut off"))).fetch()
+
+
+@pytest.mark.parametrize(("bounds", "after", "finished"), [((120, 200), 120, False), ((0, 90), 150, True)])
+def test_what_is_gone_is_passed_over(bounds, after, finished):
+    (told,) = reader(Refusing((bounds, None)), fail_on_data_loss=False).fetch()
+    assert (told.position, told.finished) == (after, finished)
