@@ -24,7 +24,11 @@ class Refusing:
 
     def fetch(self, timeout):
         bounds, reason = self.answers.pop(0)
-        raise PositionLostError("t", 0, *self.assigned[-1], bounds, reason)
+        start, end = self.assigned[-1]
+        raise PositionLostError("t", 0, start, end, bounds, reason)
+
+    def drop(self, topic, partition):
+        self.assigned.remove((100, 150))
 
     def clear(self):
         self.assigned.clear()
@@ -66,3 +70,14 @@ def test_what_came_to_the_offsets_of_a_log_that_was_cut_off_is_read():
 def test_what_is_gone_is_passed_over(bounds, after, finished):
     (told,) = reader(Refusing((bounds, None)), fail_on_data_loss=False).fetch()
     assert (told.position, told.finished) == (after, finished)
+
+
+def test_a_topic_that_was_made_anew_takes_the_place_of_the_old_one():
+    fetcher = Refusing(((0, 200), None))
+    reading = reader(fetcher)
+    with pytest.raises(RetriableError):
+        reading.fetch()
+    reading.add_splits([KafkaSplit(id="t/0:anew", position=0)])
+    (told,) = reading.fetch()
+    assert (told.split_id, told.position, told.finished) == ("t/0", 100, True)
+    assert fetcher.assigned == [(0, None)]

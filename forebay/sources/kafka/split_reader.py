@@ -65,7 +65,8 @@ class KafkaSplitReader(SplitReader):
             return []
         try:
             fetcher = self._borrowed()
-            self._begin(fetcher)
+            if over := self._begin(fetcher):
+                return over
             return [self._told(part) for part in fetcher.fetch(_WAIT)]
         except PositionLostError as lost:
             return self._go_on_after(lost)
@@ -130,16 +131,22 @@ class KafkaSplitReader(SplitReader):
             self._fetcher.clear()
         return self._fetcher
 
-    def _begin(self, fetcher: PartitionFetcher) -> None:
-        waiting = []
+    def _begin(self, fetcher: PartitionFetcher) -> list[Fetched]:
+        """Ask for what is new; return the ends of splits whose topic was made anew, and now comes as another split."""
+        waiting, over = [], []
         for split in self._new:
             if split.place in self._paused:
                 waiting.append(split)
                 continue
+            older = self._splits.get(split.place)
+            if older is not None and older.id != split.id:
+                fetcher.drop(*older.place)
+                over.append(Fetched(older.id, position=older.position, finished=True))
             self._splits[split.place] = split
             end = split.end if isinstance(split.end, int) else None
             fetcher.assign(*split.place, split.start, end, waited=self._waited.pop(split.place, 0.0))
         self._new = waiting
+        return over
 
     def _begin_again(self) -> None:
         """Ask for everything anew, from where it was returned up to."""
