@@ -23,7 +23,7 @@ from forebay.sources.kafka.records.raw import RawFetch
 FETCH_BYTES = 4 << 20
 """Of one partition in one fetch: decoding by columns needs many records at a time."""
 ALL_BYTES = 16 << 20
-"""Of all partitions in one fetch: one is decoded while the next one is under way, so twice this may be held."""
+"""Of all partitions in one fetch, from one broker. One is decoded while the next is under way: twice this is held."""
 
 _SLICE = 0.05
 """Seconds in which `wake_up` is noticed."""
