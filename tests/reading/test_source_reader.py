@@ -131,6 +131,11 @@ def test_rdr4_snapshot_has_every_unfinished_split_at_its_next_record() -> None:
     reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=4))
     reader.add_splits([Split("a", 0, 8), Split("b", 3, 100)])
     assert [(one.id, one.position) for one in reader.snapshot_state(1)] == [("a", 0), ("b", 3)]
+    reader.add_splits([unread := Split("c", None, 0)])
+    assert unread in reader.snapshot_state(1), "also one that was not begun"
+    reader.close()
+    reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=4))
+    reader.add_splits([Split("a", 0, 8), Split("b", 3, 100)])
     poll_until(reader, output, lambda _: len(output.collected) == 3)
     expected = {"a": len(output.rows("a")), "b": 3 + len(output.rows("b"))}
     assert {one.id: one.position for one in reader.snapshot_state(2)} == expected
