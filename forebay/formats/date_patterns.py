@@ -25,10 +25,12 @@ _LONG_MONTHS = (
     "december",
 )
 _NUMBER = {"M": "month", "d": "day", "H": "hour", "h": "hour12", "m": "minute", "s": "second"}
-_ZONES = {  # by Java's pattern letters for offsets: X is Z or hours, XX with minutes, XXX with a colon
+_COLON_OFFSET = 3 * "X"
+"""Java's pattern letters for an offset with a colon; one such letter is hours, two are hours and minutes."""
+_ZONES = {
     "X": r"Z|[+-]\d\d(?:\d\d)?",
     "XX": r"Z|[+-]\d{4}",
-    "XXX": r"Z|[+-]\d\d:\d\d",
+    _COLON_OFFSET: r"Z|[+-]\d\d:\d\d",
     "x": r"[+-]\d\d(?:\d\d)?",
     "xx": r"[+-]\d{4}",
     "xxx": r"[+-]\d\d:\d\d",
@@ -198,7 +200,7 @@ _ISO_FIELDS = {
     "HH": r"([01][0-9]|2[0-3])",
     "mm": r"([0-5][0-9])",
     "ss": r"([0-5][0-9])",
-    "XXX": r"(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])",  # of Java
+    _COLON_OFFSET: r"(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])",
 }
 _MAX_VARIANTS = 8
 
@@ -240,4 +242,5 @@ def _iso_form(text: str) -> IsoForm | None:
     day = "-".join(places.get(part, default) for part, default in (("yyyy", "1970"), ("MM", "01"), ("dd", "01")))
     time = ":".join(places.get(part, "00") for part in ("HH", "mm", "ss"))
     fraction = "." + places["S"] if "S" in places else ""
-    return IsoForm(f"^{''.join(out)}$", day, f"{day} {time}{fraction}{places.get('XXX', '')}", "XXX" in places)
+    zone = places.get(_COLON_OFFSET, "")
+    return IsoForm(f"^{''.join(out)}$", day, f"{day} {time}{fraction}{zone}", _COLON_OFFSET in places)

@@ -279,7 +279,7 @@ def _words(name: str, planned: Planned, claim: Claim | None, *, done: bool) -> S
         read, reading = _shown(split.position), "" if planned.empty else target
         position = split.position
     end = "" if split.end is None else _shown(split.end)
-    return SplitOffset(name, split.id, read, reading, end, position, getattr(split, "fields", None) or {})
+    return SplitOffset(name, split.id, read, reading, end, position, cast("_AnySplit", split).fields)
 
 
 def _shown(position: Position | None) -> str:

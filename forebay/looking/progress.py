@@ -99,8 +99,7 @@ class _Lines:
         text = one_line(standings)
         if text != self._shown:
             self._shown = text
-            # What `progress` is asked for: a line for each change, where nothing can be redrawn.
-            print(text, file=self._file, flush=True)
+            print(text, file=self._file, flush=True)  # what `progress` is asked for, where nothing can be redrawn
 
 
 class _Terminal:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -17,10 +16,14 @@ from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.documents import read_document
 from forebay.formats.json.infer import infer_schema
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.record_blocks import BLOCK_BYTES, Block, RecordBlocks
+from forebay.formats.record_blocks import Block, RecordBlocks
 
 if TYPE_CHECKING:
     from forebay.storage.input_file import InputFile
+
+
+_UNKNOWN = pa.schema([])
+"""The columns of a file that nobody has looked at yet, or where they do not matter."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,15 @@ class JsonFormat(FileFormat):
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """As Spark: from all records of all files (or a sample of them); columns in the order of their names."""
-        return infer_schema(files, self.options, partial(self._blocks, self._cutter))
+        return infer_schema(files, self.options, self._blocks)
 
     def sliceable(self, file: InputFile) -> bool:
         """Plain files with a record in each line are."""
-        return not self.options.multi_line and self._plain and self._cutter.sliceable(file)
+        return not self.options.multi_line and self._plain and self._cutter(_UNKNOWN).sliceable(file)
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
         """Cuts into equal slices: a record belongs to the slice in which it starts."""
-        return self._cutter.borders(file, target_bytes) if self.sliceable(file) else []
+        return self._cutter(_UNKNOWN).borders(file, target_bytes) if self.sliceable(file) else []
 
     def read(
         self,
@@ -63,12 +66,11 @@ class JsonFormat(FileFormat):
         """
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         reader = BlockReader(wanted, self.options, file.path)
-        block_bytes = self.options.bytes_at_once(schema)
         if self.options.multi_line:
+            block_bytes = self.options.bytes_at_once(schema)
             yield from read_document(file, reader, self.options, block_bytes=block_bytes, position=position, end=end)
             return
-        cutter = replace(self._cutter, block_bytes=block_bytes)
-        for block in self._blocks(cutter, file, position, end):
+        for block in self._blocks(file, position, end, schema):
             if block.cut:
                 batch = reader.malformed(bytes(block.data), block.offset(0))
             else:
@@ -77,9 +79,10 @@ class JsonFormat(FileFormat):
                 yield batch, block.end
 
     def _blocks(
-        self, cutter: RecordBlocks, file: InputFile, position: int = 0, end: int | None = None
+        self, file: InputFile, position: int = 0, end: int | None = None, schema: pa.Schema = _UNKNOWN
     ) -> Iterator[Block]:
         """The blocks of the records that start in `[position, end)`."""
+        cutter = self._cutter(schema)
         if self._plain:
             yield from cutter.read(file, position=position, end=end)
         elif end is None or end > position:
@@ -90,11 +93,10 @@ class JsonFormat(FileFormat):
     def _plain(self) -> bool:
         return (self.options.encoding or "UTF-8").upper() == "UTF-8"
 
-    @property
-    def _cutter(self) -> RecordBlocks:
+    def _cutter(self, schema: pa.Schema) -> RecordBlocks:
         options = self.options
         return RecordBlocks(
             separator=None if options.line_sep is None else options.line_sep.encode(),
-            block_bytes=options.block_bytes or BLOCK_BYTES,
+            block_bytes=options.bytes_at_once(schema),
             max_record_bytes=options.max_record_bytes,
         )

@@ -18,7 +18,7 @@ from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.estimates import GUESS, Estimates
 from forebay.sources.kafka.ranges import divide
 from forebay.sources.kafka.source import KafkaSource
-from forebay.sources.kafka.split import KafkaSplit, Place
+from forebay.sources.kafka.split import KafkaSplit, Place, are_of_two_topics
 from forebay.sources.kafka.starting import Resolver
 from forebay.sources.kafka.trouble import explained
 
@@ -83,7 +83,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             earlier.setdefault(split.place, []).append(split)
         old, new = [], []
         for place, topic_id in found.items():
-            same = [one for one in earlier.get(place, ()) if not _differ(one.topic_id, topic_id)]
+            same = [one for one in earlier.get(place, ()) if not are_of_two_topics(one.topic_id, topic_id)]
             old += same
             new += [place] * (not same)
         self._recreated = {one.id for place in new for one in earlier.get(place, ())}
@@ -141,7 +141,6 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 break
             time.sleep(self._pause)
             ends = self._ends(own)
-        self._rise_over_open_transactions(ends, own)
         for place, split in own.items():
             if ends[place] < split.start:
                 self._lose(
@@ -202,7 +201,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         topics = self._cluster.topics({one.place.topic for one in own})
         self._looked_at = self._clock.monotonic()
         ids = {name: topic.topic_id for name, topic in topics.items()}
-        gone = [one for one in own if _differ(one.topic_id, ids.get(one.place.topic))]
+        gone = [one for one in own if are_of_two_topics(one.topic_id, ids.get(one.place.topic))]
         for one in gone:
             self._lose("its topic was deleted and created again: what was planned of the old one is gone", one)
         if not gone:
@@ -263,15 +262,6 @@ class KafkaEnumerator(DiscoveryEnumerator):
         end = self._resolver.later_end(place) if self._resolver.reads(place) else position
         return None if end is None else max(end, position)
 
-    def _rise_over_open_transactions(self, ends: dict[Place, int], own: Mapping[Place, KafkaSplit]) -> None:
-        """Where a transaction is open before what was read (uncommitted, then), there is nothing new: no loss."""
-        if not self._options.read_committed:
-            return
-        before = [place for place, split in own.items() if ends[place] < split.start]
-        for place, end in self._cluster.offsets(dict.fromkeys(before, LATEST), committed=False).items():
-            if end >= own[place].start:
-                ends[place] = own[place].start
-
     def _topics(self, known: Mapping[str, Split], first: bool) -> dict[str, Topic]:
         names = self._subscription.named_topics()
         topics = self._cluster.topics(names)
@@ -316,7 +306,17 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return places
 
     def _ends(self, own: Mapping[Place, KafkaSplit]) -> dict[Place, int]:
-        """Return the end of each partition; one that was deleted since it was found ends where it was read up to."""
+        """Return the end of each partition; where a transaction is open before what was read, that is what was read."""
+        ends = self._living_ends(own)
+        if self._options.read_committed:
+            before = [place for place, split in own.items() if ends[place] < split.start]
+            for place, end in self._cluster.offsets(dict.fromkeys(before, LATEST), committed=False).items():
+                if end >= own[place].start:
+                    ends[place] = own[place].start
+        return ends
+
+    def _living_ends(self, own: Mapping[Place, KafkaSplit]) -> dict[Place, int]:
+        """Return what brokers say; a partition that was deleted since it was found ends where it was read up to."""
         try:
             return self._resolver.asked(own, LATEST)
         except RetriableError as error:
@@ -363,11 +363,6 @@ class KafkaEnumerator(DiscoveryEnumerator):
         if (said := f"{split.id}: {text}") not in self._warned:
             self._warned.add(said)
             _log.warning("%s: %s", self._source.name, said)
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    """Whether two topic ids are known to be of two topics."""
-    return one is not None and other is not None and one != other
 
 
 def _own(split: Split) -> KafkaSplit:

@@ -13,7 +13,7 @@ from forebay.sources.kafka.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.client_options import translate
 from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.source import KafkaSource
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import Place, are_of_two_topics
 from forebay.sources.kafka.trouble import explained
 
 _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
@@ -163,8 +163,7 @@ class LagReader:
 def _is_of(standing: Standing, topics: Mapping[str, Topic]) -> bool:
     """Whether it is about the topic that has this name now, as far as one knows."""
     topic = topics.get(standing.place.topic)
-    now = None if topic is None else topic.topic_id
-    return now is None or standing.topic_id in (None, now)
+    return topic is None or not are_of_two_topics(standing.topic_id, topic.topic_id)
 
 
 def _present(standings: Iterable[Standing], topics: Mapping[str, Topic]) -> dict[Place, Standing]:

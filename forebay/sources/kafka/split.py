@@ -26,6 +26,11 @@ class Place(NamedTuple):
         return cls(topic, int(partition.partition(":")[0]))
 
 
+def are_of_two_topics(one: str | None, other: str | None) -> bool:
+    """Whether two topic ids are known to be of two topics, maybe of one name."""
+    return one is not None and other is not None and one != other
+
+
 class KafkaSplit(Split):
     """One partition; position and end are offsets.
 
