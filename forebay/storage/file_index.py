@@ -37,6 +37,7 @@ class ListOptions:
         ignore_missing_files: Leave out what goes away while it is listed, instead of failing.
         repeated: The listing is made again and again: a glob that matches nothing is no error, nor is what goes away
             meanwhile.
+        begun: An earlier listing found the paths: see `find_leaves`.
         storage: Arguments for the stores of URLs.
     """
 
@@ -51,6 +52,7 @@ class ListOptions:
     case_sensitive: bool = False
     ignore_missing_files: bool = False
     repeated: bool = False
+    begun: bool = False
     storage: StorageOptions = NO_OPTIONS
 
 
@@ -67,6 +69,7 @@ class FileIndex:
         left_out: Data files below the paths that are not read, because Spark would not: without partition columns
             files in nested directories, with them files outside the partition directories. For a warning.
         sinks: The directories below the paths that a Spark stream writes to.
+        emptied: The paths that are not there now and were: see `Leaves`.
     """
 
     files: tuple[FileStatus, ...]
@@ -75,6 +78,7 @@ class FileIndex:
     partition_values: tuple[tuple[pa.Scalar, ...], ...]
     left_out: tuple[str, ...]
     sinks: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
 
 
 def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> FileIndex:
@@ -95,7 +99,11 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
     taken: list[tuple[FileStatus, str]]
     left_out: list[str]
     leaves = find_leaves(
-        paths, options=options.storage, ignore_missing=options.ignore_missing_files, repeated=options.repeated
+        paths,
+        options=options.storage,
+        ignore_missing=options.ignore_missing_files,
+        repeated=options.repeated,
+        begun=options.begun,
     )
     data = [file for file in leaves.files if is_data_name(file.name)]
     folders = [parent(file.path) for file in data]
@@ -127,6 +135,7 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
         tuple(found.values.get(folder, ()) for _, folder in taken),
         tuple(left_out),
         leaves.sinks,
+        leaves.emptied,
     )
 
 
@@ -178,7 +187,10 @@ def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
     base = place.root + place.chain
     for part in place.parts:
         base = join(base, part)
-    found = store_for(base, options.storage).stat(base)
+    store = store_for(base, options.storage)
+    found = store.stat(base)
+    if found is None and options.begun and not store.keeps_empty_directories:
+        return [base]
     if not isinstance(found, Directory):
         what = "does not exist" if found is None else "is not a directory"
         raise ConfigurationError(f"{base!r} {what}", option="basePath", advice="name the root directory of the table")

@@ -28,12 +28,14 @@ class Leaves:
         root_files: The files the paths named themselves.
         files: Every file that is not hidden, once each, by path.
         sinks: The directories that a Spark stream writes to: a log says which of their files count.
+        emptied: The plain paths that are not there now and were, in stores where directories go with their last file.
     """
 
     directories: tuple[str, ...]
     root_files: tuple[str, ...]
     files: tuple[FileStatus, ...]
     sinks: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
 
 
 def is_hidden(name: str) -> bool:
@@ -56,6 +58,7 @@ def find_leaves(
     options: StorageOptions = NO_OPTIONS,
     ignore_missing: bool = False,
     repeated: bool = False,
+    begun: bool = False,
 ) -> Leaves:
     """Find every file below the paths, through all nested directories.
 
@@ -68,6 +71,8 @@ def find_leaves(
             is an error all the same.
         repeated: The listing is made again and again: a glob that matches nothing is no error, nor is what goes away
             meanwhile; under another name the next listing finds it.
+        begun: An earlier listing found every path: where directories go with their last file, one that is not there
+            now is empty.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is not known.
@@ -80,9 +85,13 @@ def find_leaves(
     root_files: dict[str, None] = {}
     files: dict[str, FileStatus] = {}
     sinks: list[str] = []
+    emptied: list[str] = []
     for path in paths:
         store = store_for(path, options, ignore_missing=ignore_missing, ignore_vanished=repeated)
-        for root in _roots(store, path, repeated=repeated):
+        roots = _roots(store, path, repeated=repeated, begun=begun)
+        if roots is None:
+            emptied.append(path)
+        for root in roots or ():
             if sink_log.DIRECTORY in root.path.split("/"):
                 continue
             if isinstance(root, FileStatus):
@@ -94,14 +103,17 @@ def find_leaves(
             for file in found:
                 files.setdefault(file.path, file)
     ordered = tuple(files[path] for path in sorted(files))
-    return Leaves(tuple(directories), tuple(root_files), ordered, tuple(dict.fromkeys(sinks)))
+    return Leaves(tuple(directories), tuple(root_files), ordered, tuple(dict.fromkeys(sinks)), tuple(emptied))
 
 
-def _roots(store: Store, path: str, *, repeated: bool) -> list[FileStatus | Directory]:
+def _roots(store: Store, path: str, *, repeated: bool, begun: bool) -> list[FileStatus | Directory] | None:
+    """What is there under a path; None if it was there before, and such a store knows no empty directories."""
     place = place_of(path)
     if not globs.is_glob("/".join(place.parts)):
         exact = store.stat(_path(place, place.parts))
         if exact is None:
+            if begun and not store.keeps_empty_directories:
+                return None
             raise _not_there(path, place, "")
         return [exact]
     found: dict[str, FileStatus | Directory] = {}

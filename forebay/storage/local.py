@@ -28,6 +28,8 @@ class LocalStore:
         ignore_vanished: Leave out entries that vanish only.
     """
 
+    keeps_empty_directories = True
+
     def __init__(self, *, ignore_missing: bool = False, ignore_vanished: bool = False) -> None:
         self._ignore_missing = ignore_missing
         self._ignore_vanished = ignore_vanished

@@ -49,6 +49,11 @@ class RemoteStore:
         except Exception as error:
             raise self._translated(error, url) from error
 
+    @property
+    def keeps_empty_directories(self) -> bool:
+        """Whether a directory is there without files too; see `Store.keeps_empty_directories`."""
+        return not (_lists_flat(self._fs) or getattr(self._fs, "protocol", None) == "memory")
+
     def stat(self, path: str) -> FileStatus | Directory | None:
         """What the path is now; see `Store.stat`."""
         try:

@@ -34,6 +34,10 @@ class Children(NamedTuple):
 class Store(Protocol):
     """A tree of files. Used by one thread at a time; made for each listing, so that nothing in it can be stale."""
 
+    @property
+    def keeps_empty_directories(self) -> bool:
+        """Whether a directory is there without files too; in an object store it comes and goes with them."""
+
     def stat(self, path: str) -> FileStatus | Directory | None:
         """What the path is now; None if there is nothing.
 

@@ -76,7 +76,7 @@ class Cleaner:
             )
 
     def _present(self, splits: Sequence[FileSplit]) -> list[FileSplit]:
-        there = {file.path for file in self._source.list(repeated=True).files}
+        there = {file.path for file in self._source.list(repeated=True, begun=True).files}
         return [split for split in splits if split.path in there]
 
     def _clean(self, status: FileStatus) -> None:

@@ -213,11 +213,12 @@ class FileSource(Source):
         """Return the schema before columns were chosen; settled by a host before anything is read."""
         return self._schema if self._schema is not None else inferred_schema(self)
 
-    def list(self, *, repeated: bool = False) -> FileIndex:
+    def list(self, *, repeated: bool = False, begun: bool = False) -> FileIndex:
         """Look at the stores and return the files there are.
 
         Args:
             repeated: A glob that matches nothing is no error, nor is what goes away meanwhile: files come and go.
+            begun: An earlier listing found the paths: in an object store, one that is not there now is empty.
 
         Raises:
             ConfigurationError: A path matches nothing, or an option is wrong.
@@ -237,6 +238,7 @@ class FileSource(Source):
                 partition_types=types,
                 ignore_missing_files=self.ignore_missing_files,
                 repeated=repeated,
+                begun=begun,
                 storage=self.storage_options(),
             ),
         )

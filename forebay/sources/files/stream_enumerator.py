@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,8 @@ from forebay.storage import globs
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
 from forebay.storage.store import plain_path, store_for
+
+_log = logging.getLogger(__name__)
 
 _FOOTERS = 16
 """Files whose row groups are remembered: those at which a micro-batch stopped."""
@@ -59,6 +62,7 @@ class FileStreamEnumerator(FileEnumerator):
         self._waiting: dict[str, FileSplit] = {}
         self._given_up: frozenset[str] = frozenset()
         self._cleans = source.clean_source != "off"
+        self._looked = False
 
     def restore_state(self, state: Json) -> None:
         """Go on from the horizon of the last run."""
@@ -75,6 +79,7 @@ class FileStreamEnumerator(FileEnumerator):
         index = self._list(first=first)
         self._cleaner.check(index)
         self._warn_left_out(index)
+        self._warn_emptied(index)
         self._seen.learn(known, self._clock.now())
         splits = self._new(index, known)
         self._check_format(splits)
@@ -167,12 +172,22 @@ class FileStreamEnumerator(FileEnumerator):
 
     def _list(self, *, first: bool) -> FileIndex:
         try:
-            return self._source.list(repeated=True)
+            return self._source.list(repeated=True, begun=not first)
         except ConfigurationError as error:
             # What was there when the query began is away: a mount, or a directory that is being replaced.
             if first or not self._away():
                 raise
             raise RetriableError(error.message, advice=error.advice) from error
+
+    def _warn_emptied(self, index: FileIndex) -> None:
+        """Say once that a path leads nowhere, where a run begins so: its files may be read, or it may be misspelt."""
+        if index.emptied and not self._looked:
+            _log.warning(
+                "%s: there is nothing below %s now; files that come there will be read",
+                self._source.name,
+                ", ".join(index.emptied),
+            )
+        self._looked = True
 
     def _away(self) -> bool:
         """Whether one of the user's paths leads nowhere now."""

@@ -112,3 +112,30 @@ def test_files_in_a_store_are_deleted_and_archived(stream: Begin) -> None:
     assert query.drain() == [["2"]]
     assert store.find("/inbox") == []
     store.rm("/archive", recursive=True)
+
+
+@pytest.mark.parametrize("told", [{}, {"file_format": None}, {"base_path": "memory://emptied"}])
+def test_a_store_without_directories_that_was_emptied_is_empty_and_no_error(
+    stream: Begin, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There a directory is gone with its last file; with a schema of the user's nothing has to be there."""
+    store = pytest.importorskip("fsspec").filesystem("memory")
+    store.pipe_file("/emptied/a.txt", b"1\n")
+    query = stream("memory://emptied", clean_source="delete", **told)
+    query.planner.prepare_available_now()
+    assert query.drain() == [["1"]]
+    assert not store.exists("/emptied")
+    for _ in range(2):
+        query.restart()
+        query.planner.prepare_available_now()
+        caplog.clear()
+        assert query.drain() == []
+        assert caplog.text.count("there is nothing below memory://emptied now") == 1
+    query.restart()
+    assert query.trigger(limited=False) is None
+    store.pipe_file("/emptied/b.txt", b"2\n")
+    query.restart()
+    query.planner.prepare_available_now()
+    assert query.drain() == [["2"]]
+    with pytest.raises(ConfigurationError, match="path does not exist"):
+        stream("memory://emptied").drain()
