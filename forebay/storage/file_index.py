@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.storage import globs
 from forebay.storage.file_status import FileStatus
 from forebay.storage.listing import Leaves, find_leaves, is_data_name
@@ -93,7 +93,7 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
     Raises:
         ConfigurationError: A path matches nothing, an option is wrong, or the directories contradict each other.
         DataLossError: A file that a Spark sink committed is gone.
-        RetriableError: A store did not answer, or something went away while it was listed.
+        RetriableError: A store did not answer, something went away while it was listed, or a path is away.
     """
     accepts = _filter(options)
     taken: list[tuple[FileStatus, str]]
@@ -193,7 +193,8 @@ def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
         return [base]
     if not isinstance(found, Directory):
         what = "does not exist" if found is None else "is not a directory"
-        raise ConfigurationError(f"{base!r} {what}", option="basePath", advice="name the root directory of the table")
+        kind = RetriableError if found is None and options.begun else ConfigurationError
+        raise kind(f"{base!r} {what}", option="basePath", advice="name the root directory of the table")
     for path in (*leaves.directories, *leaves.root_files):
         if path != base and not path.startswith(base if base.endswith("/") else base + "/"):
             raise ConfigurationError(

@@ -71,13 +71,13 @@ def find_leaves(
             is an error all the same.
         repeated: The listing is made again and again: a glob that matches nothing is no error, nor is what goes away
             meanwhile; under another name the next listing finds it.
-        begun: An earlier listing found every path: where directories go with their last file, one that is not there
-            now is empty.
+        begun: An earlier listing found every path: one that is not there now is away for a while, or, where directories
+            go with their last file, empty.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is not known.
         DataLossError: A file that a sink committed is gone.
-        RetriableError: A store did not answer, or something went away while it was listed.
+        RetriableError: A store did not answer, something went away while it was listed, or a path is away.
     """
     if not paths:
         raise ConfigurationError("no path was given", option="path", advice="set path, or paths to a list")
@@ -114,7 +114,7 @@ def _roots(store: Store, path: str, *, repeated: bool, begun: bool) -> list[File
         if exact is None:
             if begun and not store.keeps_empty_directories:
                 return None
-            raise _not_there(path, place, "")
+            raise _away(path, place) if begun else _not_there(path, place, "")
         return [exact]
     found: dict[str, FileStatus | Directory] = {}
     for pattern in globs.expand("/".join(place.parts)):
@@ -221,6 +221,12 @@ def _path(place: Place, parts: tuple[str, ...]) -> str:
     for part in parts:
         path = join(path, part)
     return path
+
+
+def _away(path: str, place: Place) -> RetriableError:
+    """What was there is not: a mount, or a directory that is being replaced. A second look would not tell better."""
+    error = _not_there(path, place, "")
+    return RetriableError(error.message, option=error.option, advice=error.advice)
 
 
 def _not_there(path: str, place: Place, escaped: str) -> ConfigurationError:

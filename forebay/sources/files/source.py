@@ -218,11 +218,12 @@ class FileSource(Source):
 
         Args:
             repeated: A glob that matches nothing is no error, nor is what goes away meanwhile: files come and go.
-            begun: An earlier listing found the paths: in an object store, one that is not there now is empty.
+            begun: An earlier listing found the paths: one that is not there now is away for a while, or, in an object
+                store, empty.
 
         Raises:
             ConfigurationError: A path matches nothing, or an option is wrong.
-            RetriableError: A store did not answer.
+            RetriableError: A store did not answer, or a path is away.
         """
         types = {} if self._schema is None else {field.name: field.type for field in self._schema}
         index = list_files(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from forebay.clock import Clock
-from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.errors import ConfigurationError, DataError
 from forebay.framework.discovery import Discovered
 from forebay.framework.split import Json, Position, Split
 from forebay.sources.files import catalog
@@ -21,10 +21,8 @@ from forebay.sources.files.row_groups import RowGroups
 from forebay.sources.files.seen import SeenFiles, split_of
 from forebay.sources.files.source import FileSource
 from forebay.sources.files.split import FileSplit
-from forebay.storage import globs
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
-from forebay.storage.store import plain_path, store_for
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ class FileStreamEnumerator(FileEnumerator):
             ConfigurationError: An option does not fit what there is.
             DataError: A file has changed since it was read, and that is an error.
         """
-        index = self._list(first=first)
+        index = self._source.list(repeated=True, begun=not first)
         self._cleaner.check(index)
         self._warn_left_out(index)
         self._warn_emptied(index)
@@ -170,15 +168,6 @@ class FileStreamEnumerator(FileEnumerator):
         self._given_up = frozenset(split.id for split in altered)
         return [split for split in begun if split.id not in self._given_up]
 
-    def _list(self, *, first: bool) -> FileIndex:
-        try:
-            return self._source.list(repeated=True, begun=not first)
-        except ConfigurationError as error:
-            # What was there when the query began is away: a mount, or a directory that is being replaced.
-            if first or not self._away():
-                raise
-            raise RetriableError(error.message, advice=error.advice) from error
-
     def _warn_emptied(self, index: FileIndex) -> None:
         """Say once that a path leads nowhere, where a run begins so: its files may be read, or it may be misspelt."""
         if index.emptied and not self._looked:
@@ -188,12 +177,6 @@ class FileStreamEnumerator(FileEnumerator):
                 ", ".join(index.emptied),
             )
         self._looked = True
-
-    def _away(self) -> bool:
-        """Whether one of the user's paths leads nowhere now."""
-        options = self._source.storage_options()
-        plain = (path for path in self._source.all_paths() if not globs.is_glob(path))
-        return any(store_for(path, options).stat(plain_path(path)) is None for path in plain)
 
     def _check_format(self, new: Sequence[FileSplit]) -> None:
         """Refuse files of another format than that which the first ones told."""

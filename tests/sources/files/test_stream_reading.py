@@ -61,6 +61,44 @@ def test_a_path_that_is_not_there_is_an_error_at_first_and_waited_for_later(
     assert query.drain() == [["b.txt"]]
 
 
+def test_a_directory_that_is_swapped_while_it_is_looked_at_is_waited_for(
+    put: Put, stream: Begin, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time anybody looks a second time the new one is there: nothing may hang on that."""
+    put("a.txt")
+    query = stream()
+    assert query.drain() == [["a.txt"]]
+    put("b.txt")
+    plain, away = local.LocalStore.stat, [str(inbox)]
+
+    def swapped(self: local.LocalStore, path: str) -> Any:
+        return away.pop() and None if path in away else plain(self, path)
+
+    monkeypatch.setattr(local.LocalStore, "stat", swapped)
+    assert [*query.drain(), *query.drain()] == [["b.txt"]]
+    assert not away
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_a_base_path_that_is_away_is_waited_for(put: Put, stream: Begin, tmp_path: Path, over_a_restart: bool) -> None:
+    put("day=1/a.txt")
+    base = tmp_path / "base"
+    base.symlink_to(tmp_path / "in")
+    query = stream(f"{base}/day=*", base_path=str(base))
+    assert query.drain() == [["day=1/a.txt"]]
+    base.unlink()
+    if over_a_restart:
+        query.restart()
+    assert query.drain() == []
+    base.symlink_to(tmp_path / "in")
+    put("day=2/a.txt")
+    query.clock.advance(60)
+    assert query.drain() == [["day=2/a.txt"]]
+    with pytest.raises(ConfigurationError, match="does not exist") as raised:
+        stream(f"{base}/day=*", base_path=f"{base}/nowhere").drain()
+    assert raised.value.option == "basePath"
+
+
 def test_a_glob_that_matches_nothing_yet_is_waited_for(put: Put, stream: Begin, inbox: Path) -> None:
     query = stream(f"{inbox}/day-*/*.txt")
     assert query.drain() == []
