@@ -140,18 +140,27 @@ class S3StateStore:
 
     def _try_out(self) -> None:
         """Refuse a store in which a second writer wins too (S13)."""
-        probe = f".probe-{uuid.uuid4().hex}"
-        first = self._put(probe, b"")
-        second = self._put(probe, b"")
-        self.delete([probe])
-        if not first or second:
-            raise ConfigurationError(
-                f"the store of {self.location!r} overwrites an object although it is told not to (If-None-Match)",
-                option=OPTION,
-                advice="give a bucket of a store that honours If-None-Match, or a directory",
-            )
-        self._tried = True
-        _tried_out.add((str(self._client.meta.endpoint_url), self._bucket))
+        for _ in range(_TRIES):
+            probe = f".probe-{uuid.uuid4().hex}"
+            first = self._put(probe, b"")
+            second = self._put(probe, b"")
+            self.delete([probe])
+            if second:
+                raise ConfigurationError(
+                    f"the store of {self.location!r} overwrites an object although it is told not to (If-None-Match)",
+                    option=OPTION,
+                    advice="give a bucket of a store that honours If-None-Match, or a directory",
+                )
+            if first:
+                self._tried = True
+                _tried_out.add((str(self._client.meta.endpoint_url), self._bucket))
+                return
+            # An answer got lost: the client repeated the request, and met the object that it had put itself.
+        raise RetriableError(
+            f"the store of {self.location!r} could not be tried out: it calls new objects already there",
+            option=OPTION,
+            advice="see whether answers of the store get lost on the way, such as in a proxy",
+        )
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
