@@ -25,8 +25,8 @@ def megabytes(kind: str) -> int:
 def task(address: str, topic: str) -> ReadTask:
     """Return the task that reads all of a topic."""
     source = KafkaSource(subscribe=[topic], kafka={"bootstrap.servers": address})
-    options = HostOptions()
-    (slices,) = plan_bounded(source, options, parallelism=1)
+    options = HostOptions(num_partitions=1)
+    (slices,) = plan_bounded(source, options)
     return ReadTask(source, tuple(slices), options, 0, 1)
 
 
