@@ -220,6 +220,7 @@ def test_only_finished_splits_below_the_horizon_are_forgotten(discovering, autho
     stage = discovering(["a", "b", "c"], bounded=False, parallelism=1)
     stage.register(0)
     stage.finish(0, "a", "c")
+    stage.checkpoint(1)
     states = {split_id: state for split_id, (_, state) in stage.enumerator.splits().items()}
     assert states == {"b": SplitState.ASSIGNED, "c": SplitState.FINISHED}
     stage.advance(10)
@@ -232,9 +233,22 @@ def test_a_horizon_that_moves_on_forgets_what_finished_before(discovering, autho
     stage.register(0)
     stage.finish(0, "a", "b")
     assert sorted(stage.enumerator.splits()) == ["a", "b"]
+    stage.checkpoint(1)
     author.horizon = lambda split: split.id < "b"
     stage.advance(10)
     assert sorted(stage.enumerator.splits()) == ["b"]
+
+
+def test_what_the_author_has_not_heard_of_is_not_forgotten(discovering, author, author_class):
+    """ENU-6, ENU-7: a crash between the checkpoint and the telling must not lose the telling."""
+    author.horizon = lambda split: True
+    stage = discovering(["a", "b"], bounded=False, parallelism=1)
+    stage.register(0)
+    stage.finish(0, "a")
+    state = json.loads(json.dumps(stage.snapshot(1)))
+    again = author_class()
+    discovering(state=state, restored=[Split("b")], bounded=False, parallelism=1, the_author=again)
+    assert ("finished", ["a"]) in again.journal
 
 
 def test_two_splits_of_one_id_in_a_discovery_are_refused(discovering):

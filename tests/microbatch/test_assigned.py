@@ -9,6 +9,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.events import SourceEvent
@@ -489,6 +490,29 @@ def test_an_enumerator_that_gives_splits_for_ever_does_not_stop_an_available_now
     query.planner.prepare_available_now()
     with pytest.raises(FatalError, match="without end"):
         query.plan()
+
+
+def test_an_enumerator_that_takes_long_in_a_later_look_goes_on_in_the_next_one():
+    clock = ManualClock()
+
+    class Slow(Raw):
+        def handle_split_request(self, subtask, host):
+            clock.advance(0.3)
+            if self.left:
+                super().handle_split_request(subtask, host)
+
+    query = Query(lambda context: Slow(context, ""))
+    query.runtime = ThreadRuntime(clock)
+    query.start_anew()
+    assert query.plan() and not query.plan()
+    ids = [str(number) for number in range(100)]
+    query.enumerator.left = ids[1:]
+    query.enumerator.context.assign_splits({0: [Split(ids[0])]})
+    found = []
+    while query.plan():
+        found.append(query.ids(len(query.offsets) - 2))
+    assert sorted(one for part in found for one in part) == sorted(ids)
+    assert len(found) > 2, "one look, of 10 s, gives a part"
 
 
 def test_an_enumerator_that_keeps_itself_busy_does_not_stop_the_stream():

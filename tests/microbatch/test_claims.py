@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.clock import ManualClock
-from forebay.errors import ConfigurationError, ContractError
+from forebay.errors import ConfigurationError, ContractError, RetriableError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch import opening
 from forebay.framework.microbatch.agreement import agreed
@@ -139,8 +139,13 @@ class FakeProbe:
         self.something = {one.id for one in known if world.sizes[one.id] > (one.position or 0)}
         self.nothing = {one.id for one in known} - self.something
 
+        self.away = world.away
+
     def look(self, patience=0.0, grace=0.0):
-        pass
+        if self.away:
+            self.silent |= self.something | self.nothing
+            self.something, self.nothing = set(), set()
+            raise RetriableError("the feed is away")
 
     def answers(self):
         told, self.something, self.nothing = (self.something, self.nothing), set(), set()
@@ -171,6 +176,7 @@ class World:
         self.calls = Calls("growing", self.runtime, retries=0, timeout=60.0)
         self.probes = 0
         self.mute = set()
+        self.away = False
         monkeypatch.setattr(agreed, "state_store", lambda _: self.store)
         monkeypatch.setattr(opening, "state_store", lambda _: self.store)
         monkeypatch.setattr(agreed, "Probe", lambda _, splits, *__: FakeProbe(self, splits))
@@ -620,6 +626,32 @@ def test_a_silent_split_holds_nobody_up_and_is_heard_later(monkeypatch):
     assert micro_batch(world) == {"b": list(range(5))}
     world.clock.advance(0.1)
     assert world.plan() is None, "an answer counts once"
+
+
+def test_a_look_that_fails_is_made_again_later_and_told(monkeypatch, caplog):
+    world = steady(monkeypatch, {"a": 5})
+    assert micro_batch(world) == {"a": list(range(5))}
+    world.sizes["a"], world.away = 7, True
+    before = world.probes
+    for _ in range(120):
+        world.clock.advance(1.0)
+        assert world.plan() is None
+    told = world.planner.report()["discovery"]
+    assert told["retried"] == world.probes - before and 10 <= told["retried"] <= 40
+    assert told["error"]["text"].startswith("the feed is away") and not told["error"]["over"]
+    assert "looking for more failed" in caplog.text
+    world.away = False
+    world.clock.advance(60.0)
+    assert micro_batch(world) == {"a": [5, 6]}
+    assert world.planner.report()["discovery"]["error"]["over"]
+
+
+def test_a_look_that_fails_is_an_error_of_a_run_that_ends(monkeypatch):
+    world = steady(monkeypatch, {"a": 5})
+    world.away = True
+    world.planner.prepare_available_now()
+    with pytest.raises(RetriableError):
+        world.plan()
 
 
 def test_limits_go_to_those_with_known_ends_and_to_the_others_by_turns(monkeypatch):

@@ -173,12 +173,12 @@ def test_the_last_failure_is_told_with_its_time_and_split_and_whether_it_is_over
 def test_a_failure_is_over_once_somebody_answered():
     clock = ManualClock(0)
     asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 1.0, 0.05)
-    assert (asked.failed, asked.failure) == (0, None)
+    assert (asked.trouble.failed, asked.trouble.failure) == (0, None)
     asked.put_off(RetriableError("gone", advice="wait"))
-    assert asked.failure == Failure(0, "gone\n  next step: wait", None, over=False)
+    assert asked.trouble.failure == Failure(0, "gone\n  next step: wait", None, over=False)
     clock.advance(60)
     asked.measure(lambda: None)
-    assert asked.failure == Failure(0, "gone\n  next step: wait", None, over=True)
+    assert asked.trouble.failure == Failure(0, "gone\n  next step: wait", None, over=True)
 
 
 def test_the_payload_is_made_once_per_look(monkeypatch):

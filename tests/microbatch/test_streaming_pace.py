@@ -252,7 +252,7 @@ def test_a_question_for_ends_that_fails_is_asked_again_later_and_the_backlog_is_
 
 
 def test_the_first_question_for_ends_of_a_run_must_be_answered(query, two):
-    """Nothing could be planned; and a new split must not be taken for one that nobody can tell the end of."""
+    """Nothing could be planned."""
     run = query(two, retries=0)
     run.turn()
     two.fail["latest"] = 1
@@ -261,8 +261,32 @@ def test_the_first_question_for_ends_of_a_run_must_be_answered(query, two):
         run.turn()
     run.restart(retries=0)
     assert run.turn() is None
+
+
+def test_a_new_split_whose_end_cannot_be_asked_for_yet_waits_and_does_not_end_the_query(query, two, caplog):
+    """It must not be taken for one that nobody can tell the end of, nor keep the others from being read."""
+    run = query(two, retries=0)
+    run.turn()
+    two.splits.append(Split("c", 0))
+    two.ends |= {"a": 11, "c": 3}
+    two.fail["latest"] = 10**9
+    run.wait()
+    two.calls.clear()
+    assert poll(run, 120) == 0
+    assert 10 <= two.count("latest") <= 40
+    assert "the ends are not known anew" in caplog.text
+    two.fail.clear()
+    run.wait()
+    assert rows(run.turn()) == {"a": 1, "c": 3}
+
+
+def test_s17_a_run_that_ends_does_not_leave_out_a_split_whose_end_cannot_be_asked_for(query, two):
+    """S17: it would take an outage for nothing new."""
+    run = query(two, retries=0)
+    run.turn()
     two.splits.append(Split("c", 0))
     two.fail["latest"] = 1
+    run.planner.prepare_available_now()
     run.wait()
     with pytest.raises(RetriableError):
         run.turn()
@@ -332,6 +356,17 @@ def test_a_micro_batch_waits_for_its_minimum_of_rows_but_not_for_ever(query, two
     two.ends["a"] = 20
     assert poll(run, 59) == 0
     assert poll(run, 3) == 1
+
+
+def test_the_delay_does_not_begin_anew_with_every_process(query, two):
+    """Rows would wait for ever in a query that is started more often than that; Spark's Kafka source begins at once."""
+    run = query(two, min_rows_per_trigger=10, max_trigger_delay=Duration(900.0))
+    run.turn()
+    two.ends["a"] = 11
+    run.wait(800)
+    assert run.turn() is None
+    run.restart()
+    assert rows(run.turn()) == {"a": 1}
 
 
 def test_while_waiting_for_rows_the_outside_is_asked_seldom(query, two):
@@ -434,6 +469,20 @@ def test_s19_ends_are_told_at_commit_or_in_a_later_run(query, outside):
     run.restart()
     run.turn()
     assert there.told("finished") == [["a"], ["a"]], "a later run tells again, for the first may have died just then"
+
+
+def test_s19_ends_that_could_not_be_told_are_told_with_the_next_ones(query, outside):
+    """S19: not only once the query starts again, which may be in months."""
+    there = outside([Split("a", 0, 5), Split("b", 0, 9)], {"a": 5, "b": 9})
+    run = query(there, max_files_per_trigger=1)
+    run.turn()
+    run.turn()
+    there.fail["finished"] = 10
+    run.planner.commit(run.log[0])
+    there.fail.clear()
+    there.calls.clear()
+    run.planner.commit(run.log[1])
+    assert there.told("finished") == [["a", "b"]]
 
 
 def test_s19_a_replay_may_be_replayed_again(query, outside):

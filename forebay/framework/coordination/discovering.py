@@ -141,7 +141,6 @@ class DiscoveringEnumerator(SplitEnumerator):
         for split in splits:
             if not self._was_dropped(split.id) and self._life.finish(split):
                 self._ended.append(split)
-        self._forget_below_horizon()
 
     def snapshot_state(self, checkpoint_id: int) -> Json:
         """Return what is known of every split, in canonical order."""
@@ -268,8 +267,11 @@ class DiscoveringEnumerator(SplitEnumerator):
                 self._context.signal_no_more_splits(subtask)
 
     def _forget_below_horizon(self) -> None:
-        if self._below_horizon is not None:
-            self._life.forget(self._below_horizon)
+        below = self._below_horizon
+        if below is not None:
+            # One that the author has not heard of is in the snapshot: after a crash it is told from there.
+            untold = {split.id for splits in (self._ended, *self._ended_in.values()) for split in splits}
+            self._life.forget(lambda split: split.id not in untold and below(split))
 
     def _was_dropped(self, split_id: str) -> bool:
         """Whether a split that leaves its reader was dropped meanwhile; then it is forgotten here."""
@@ -291,6 +293,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             return
         for key in keys:
             del self._ended_in[key]
+        self._forget_below_horizon()
 
     def _broken(self, message: str, advice: str, rule: str, split: str | None = None) -> ContractError:
         return ContractError(message, source=self._source.name, split=split, rule=rule, advice=advice)

@@ -48,6 +48,7 @@ class Proven:
         self._cold = True
         self._replayed: int | None = None
         self._told = BEFORE_FIRST
+        self._untold: Sequence[Split] = ()
         self.at: Offset = _NOTHING
         """The last micro-batch that is done."""
         self.open: dict[str, Split] = {}
@@ -89,8 +90,8 @@ class Proven:
         def tell() -> None:
             offset = self._book.read(end)
             if offset.n > self._told:
-                self._tell_finished([planned.split for planned in offset.splits if planned.ends])
                 self._told = offset.n
+                self._tell_finished([planned.split for planned in offset.splits if planned.ends])
             self._book.proven(offset)
             if self._agreed is not None:
                 self._agreed.forget(offset)
@@ -159,8 +160,11 @@ class Proven:
         return self.agreeing(offset).resolved(offset) if agreed_of(offset) else offset
 
     def _tell_finished(self, splits: Sequence[Split]) -> None:
-        if splits:
-            self._supply.finished(splits)
+        """Tell which splits ended; where that fails they are told with the next ones."""
+        self._untold = [*self._untold, *splits] if self._untold else splits
+        if self._untold:
+            self._supply.finished(self._untold)
+            self._untold = ()
 
     def _quietly(self, work: Callable[[], object]) -> None:
         try:

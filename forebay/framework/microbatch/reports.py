@@ -18,7 +18,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
+from forebay.framework.microbatch.agreement.agreed import AgreedSplits
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
+from forebay.framework.microbatch.supply.freshness import last_of
 from forebay.framework.microbatch.supply.supply import Supply
 from forebay.framework.split import Json
 
@@ -44,11 +46,13 @@ class Report:
     Args:
         source: The format name.
         supply: Knows sizes, and how discovery goes.
+        agreed: Looks for more where no end is known; None where it does not.
     """
 
-    def __init__(self, source: str, supply: Supply) -> None:
+    def __init__(self, source: str, supply: Supply, agreed: AgreedSplits | None = None) -> None:
         self._source = source
         self._supply = supply
+        self._looks = None if agreed is None else agreed.trouble
         self._there: Sequence[Planned] = ()
         self._taken: Mapping[str, Planned] = {}
         self._counts: dict[str, Json] = {}
@@ -101,8 +105,10 @@ class Report:
         return {**report, "last": {"n": n, "splits": len(taken), **_total([self._amount(part) for part in taken])}}
 
     def _discovery(self) -> dict[str, Json]:
-        told: dict[str, Json] = {"seconds": round(self._supply.took, 3), "retried": self._supply.retried}
-        failure = self._supply.failure
+        retried, failure = self._supply.retried, self._supply.failure
+        if self._looks is not None:
+            retried, failure = retried + self._looks.failed, last_of(failure, self._looks.failure)
+        told: dict[str, Json] = {"seconds": round(self._supply.took, 3), "retried": retried}
         if failure is None:
             return told
         text = failure.text if len(failure.text) <= _LONGEST_ERROR else f"{failure.text[: _LONGEST_ERROR - 1]}…"

@@ -90,8 +90,8 @@ class StreamPlanner:
         self._available_now = False
         self._target: Mapping[str, To] | None = None
         self._nothing_until = float("-inf")
-        self._planned_at = runtime.clock.monotonic()
-        self._report = Report(source.name, supply)
+        self._planned_at = float("-inf")  # the first micro-batch of a run waits for no other rows, as Spark's Kafka
+        self._report = Report(source.name, supply, self._agreed)
 
     # ---- what a host calls
 
@@ -201,7 +201,7 @@ class StreamPlanner:
 
     def _look(self, *, fresh: bool) -> None:
         ending = self._target is not None
-        if ending and not self._supply.always_looks:
+        if ending and not (self._supply.always_looks or self._supply.in_order):
             return
         proven = self._proven
         known = Known(proven.open, proven.done)
@@ -226,6 +226,8 @@ class StreamPlanner:
         if target is None:
             asked = [split for split in splits if split.end is None or not self._source.bounded]
             ends = self._supply.latest(asked, fresh=fresh)
+            if unasked := self._supply.unasked:
+                splits = [split for split in splits if split.id not in unasked]
         there = self._reach.backlog(splits, ends, target)
         if self._agreed is not None and not self._reach.whole:
             there = Backlog(self._agreed.with_more(there, fresh=fresh, ending=target is not None))

@@ -238,6 +238,46 @@ def test_a_file_that_changes_when_half_of_it_was_read_is_read_anew_or_an_error(p
     assert query.drain() == []
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "available now"])
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+def test_a_file_that_changes_while_it_waits_for_its_turn_is_read_as_it_is_then(
+    put: Put, stream: Begin, change: str, ends: bool
+) -> None:
+    put("a.txt", "1\n")
+    put("b.txt", "2\n", at=1)
+    put("c.txt", "3\n", at=2)
+    query = stream(max_files_per_trigger=1)
+    if ends:
+        query.planner.prepare_available_now()
+    assert query.trigger() == [("1",)]
+    path = put("b.txt", "new\n", at=3)
+    if change == "deleted":
+        path.unlink()
+    query.clock.advance(60)
+    put("d.txt", "4\n", at=4)
+    rest = [value for values in query.drain() for value in values]
+    assert sorted(rest) == sorted(["3"] + ["new"] * (change == "replaced") + ["4"] * (not ends))
+
+
+@pytest.mark.parametrize("on_changed_file", ["reread", "error"])
+def test_a_file_that_changes_when_half_of_it_was_read_is_seen_by_a_run_that_ends(
+    put: Put, stream: Begin, on_changed_file: str
+) -> None:
+    put("a.txt", numbers(0, 30))
+    query = stream(max_bytes_per_trigger=100, on_changed_file=on_changed_file)
+    query.planner.prepare_available_now()
+    assert len(query.trigger()) == 10
+    put("a.txt", numbers(50, 12), at=2)
+    query.clock.advance(60)
+    if on_changed_file == "error":
+        with pytest.raises(DataError, match="has changed since it was read"):
+            query.plan()
+        return
+    assert query.drain() == [], "the next run reads it whole"
+    query.restart()
+    assert sorted(value for values in query.drain() for value in values) == numbers(50, 12).split()
+
+
 def test_files_of_one_name_are_one_file_if_the_user_says_so(put: Put, stream: Begin) -> None:
     put("x/a.txt", "1\n")
     put("y/a.txt", "2\n", at=1)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.agreement.claims import Chain, Claiming, Share, begun_of, claims_of
 from forebay.framework.microbatch.agreement.probing import Probe
@@ -18,6 +18,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.offset import Agreed, Offset, Planned
 from forebay.framework.microbatch.offsets.state import state_store
 from forebay.framework.microbatch.portions.admission import Limits
+from forebay.framework.microbatch.supply.freshness import Trouble
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
@@ -69,6 +70,8 @@ class AgreedSplits:
         self._begun: tuple[str, int] | None = None
         self._resolved: Offset | None = None
         self._swept = -1
+        self.trouble = Trouble(runtime)
+        """The looks that failed."""
 
     @classmethod
     def of(cls, source: Source, options: HostOptions, calls: Calls, runtime: Runtime) -> AgreedSplits | None:
@@ -121,8 +124,7 @@ class AgreedSplits:
         """Ask the splits that are due, and take in the answers that have come."""
         for one in list(self._probes):
             self._probes.remove(one)  # one that fails closes itself
-            one.look()
-            self._take_in(one)
+            self._ask(one, fresh=fresh)
         now = self._runtime.clock.monotonic()
         asked = {split_id for one in self._probes for split_id in one.silent}
         due = [one for split_id, one in splits.items() if split_id not in self._more and split_id not in asked]
@@ -132,8 +134,7 @@ class AgreedSplits:
         duration = self._options.max_batch_duration.total_seconds()
         patience = duration if fresh else (_GRACE if busy or self._more else _PATIENCE)
         probe = Probe(self._source, due, self._options, self._runtime)
-        probe.look(patience, patience if fresh else _GRACE)
-        self._take_in(probe)
+        self._ask(probe, patience, patience if fresh else _GRACE, fresh=fresh)
         if fresh and probe.silent:
             _log.warning(
                 "%s: %d splits gave no answer within %g s and are left to the next run, first %r",
@@ -143,6 +144,22 @@ class AgreedSplits:
                 min(probe.silent),
             )
 
+    def _ask(self, probe: Probe, patience: float = 0.0, grace: float = 0.0, *, fresh: bool) -> None:
+        """Take in the answers that have come; what fails is asked again after a pause, which grows."""
+        try:
+            probe.look(patience, grace)
+        except RetriableError as error:
+            if fresh:  # a run that ends must not take an outage for "nothing new"
+                raise
+            self._take_in(probe)
+            pause = self.trouble.note(error)
+            self._rests |= dict.fromkeys(probe.silent, self._runtime.clock.monotonic() + pause)
+            _log.warning("%s: looking for more failed, again in %.1f s: %s", self._source.name, pause, error)
+            return
+        self._take_in(probe)
+        if probe.silent:
+            self._probes.append(probe)
+
     def _take_in(self, probe: Probe) -> None:
         something, nothing = probe.answers()
         for split_id in something:
@@ -150,8 +167,8 @@ class AgreedSplits:
         self._more |= something
         rest = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
         self._rests |= dict.fromkeys(nothing, rest)
-        if probe.silent:
-            self._probes.append(probe)
+        if something or nothing:
+            self.trouble.end()
 
     # ---- how much of it
 

@@ -34,6 +34,48 @@ class Failure(NamedTuple):
     """Whether a later question was answered."""
 
 
+def last_of(*failures: Failure | None) -> Failure | None:
+    """Return the last of these; one that is not over comes before all that are."""
+    return max((one for one in failures if one is not None), key=lambda one: (not one.over, one.at), default=None)
+
+
+class Trouble:
+    """Counts the questions of one kind that failed, and says when to ask again.
+
+    Args:
+        runtime: Clock and chance.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._clock = runtime.clock
+        self._random = runtime.random
+        self._in_a_row = 0
+        self._last: Failure | None = None
+        self.failed = 0
+        """How many failed, in all."""
+
+    @property
+    def on(self) -> bool:
+        """Whether the last one failed."""
+        return self._in_a_row > 0
+
+    @property
+    def failure(self) -> Failure | None:
+        """The last one that failed."""
+        return self._last and self._last._replace(over=not self.on)
+
+    def note(self, error: ForebayError) -> float:
+        """Note that one failed; return the seconds until the next one, which grow."""
+        self._in_a_row += 1
+        self.failed += 1
+        self._last = Failure(self._clock.now(), str(error), error.split, over=False)
+        return backoff(self._in_a_row, self._random)
+
+    def end(self) -> None:
+        """Note that one was answered."""
+        self._in_a_row = 0
+
+
 class Freshness:
     """When an answer of the outside is too old (S7).
 
@@ -46,8 +88,6 @@ class Freshness:
 
     def __init__(self, runtime: Runtime, interval: float | None, floor: float, share: float) -> None:
         self._clock = runtime.clock
-        self._random = runtime.random
-        self._failures = 0  # without a success in between
         self._interval = interval
         self._floor = floor
         self._share = share
@@ -58,14 +98,8 @@ class Freshness:
         self._before = 0.0
         self.took = 0.0
         """Seconds the last try took; 0 before the first one."""
-        self.failed = 0
-        """How many tries failed, in all."""
-        self._failure: Failure | None = None
-
-    @property
-    def failure(self) -> Failure | None:
-        """The last try that failed."""
-        return self._failure and self._failure._replace(over=not self._failures)
+        self.trouble = Trouble(runtime)
+        """The tries that failed."""
 
     @property
     def due(self) -> float:
@@ -95,7 +129,7 @@ class Freshness:
         began = self._clock.monotonic()
         ask()
         now = self._clock.monotonic()
-        self._failures = 0
+        self.trouble.end()
         self._before, self.took = self.took, now - began
         pause = self._interval
         if pause is None:
@@ -109,10 +143,7 @@ class Freshness:
 
     def put_off(self, error: ForebayError) -> float:
         """Ask again only after a pause, which is returned, in seconds, and grows: the last try failed, with `error`."""
-        self._failures += 1
-        self.failed += 1
-        self._failure = Failure(self._clock.now(), str(error), error.split, over=False)
-        pause = backoff(self._failures, self._random)
+        pause = self.trouble.note(error)
         self._asked = self._clock.monotonic()
         self._due, self._trust = self._asked + pause, pause
         return pause

@@ -12,7 +12,7 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.found import checked_discovery
-from forebay.framework.microbatch.supply.freshness import Failure, Freshness
+from forebay.framework.microbatch.supply.freshness import Failure, Freshness, Trouble, last_of
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split, normalise
@@ -66,6 +66,11 @@ class Supply(ABC):
     @abstractmethod
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
         """Return the present end of each split, by id, as far as it is known; asked for if too old or `fresh`."""
+
+    @property
+    def unasked(self) -> frozenset[str]:
+        """Ids of the splits that `latest` could not bring an end of this time: they are left to a later look."""
+        return frozenset()
 
     @abstractmethod
     def committed(self, positions: Mapping[str, Position]) -> None:
@@ -174,13 +179,12 @@ class DiscoverySupply(Supply):
     @property
     def retried(self) -> int:
         """How many discoveries, and questions for ends, failed and were tried again later."""
-        return self._freshness.failed + self._ends.failed
+        return self._freshness.trouble.failed + self._ends.trouble.failed
 
     @property
     def failure(self) -> Failure | None:
         """The last of these; while a failure lasts, it is the one."""
-        found = [one for one in (self._freshness.failure, self._ends.failure) if one is not None]
-        return max(found, key=lambda one: (not one.over, one.at), default=None)
+        return last_of(self._freshness.trouble.failure, self._ends.trouble.failure)
 
     @property
     def enumerator(self) -> DiscoveryEnumerator:
@@ -191,6 +195,11 @@ class DiscoverySupply(Supply):
         """Ask the author for the ends, if what is known of them is too old."""
         # What is taken in order is read whole: nobody need be asked about thousands of files.
         return {} if self.in_order else self._ends.latest(splits, fresh=fresh)
+
+    @property
+    def unasked(self) -> frozenset[str]:
+        """Those whose ends were not brought by the last question, which failed."""
+        return self._ends.unasked
 
     def committed(self, positions: Mapping[str, Position]) -> None:
         """Tell the author."""
@@ -275,16 +284,14 @@ class Ends:
         self._freshness = Freshness(runtime, seconds, enumerator.refresh_floor, enumerator.refresh_share)
         self._known: dict[str, Position] = {}
         self._asked: frozenset[str] = frozenset()
+        self._answered = False
+        self.unasked: frozenset[str] = frozenset()
+        """Splits of the last question that nothing is known of, since it failed."""
 
     @property
-    def failed(self) -> int:
-        """How many questions failed, and were asked again later."""
-        return self._freshness.failed
-
-    @property
-    def failure(self) -> Failure | None:
-        """The last of these."""
-        return self._freshness.failure
+    def trouble(self) -> Trouble:
+        """The questions that failed, and were asked again later."""
+        return self._freshness.trouble
 
     def due(self) -> float:
         """Return the monotonic time from which on the ends are too old; never, if nobody asks for any."""
@@ -298,19 +305,20 @@ class Ends:
         """Return the present end of each split, by id, as far as it is known."""
         wanted = frozenset(split.id for split in splits)
         if not wanted:
-            self._asked = wanted  # nobody waits for their next look
+            self._asked = self.unasked = wanted  # nobody waits for their next look
             return {}
-        known = wanted <= self._asked
-        if fresh or self._freshness.is_due() or not known:
+        more = bool(wanted - self._asked) and not self.trouble.on  # new ones do not wait, but for one that is down
+        if fresh or more or self._freshness.is_due():
             try:
                 self._freshness.measure(lambda: self._ask(splits))
             except RetriableError as error:
-                if fresh or not known:  # without any end a plan cannot be made
+                if fresh or not self._answered:
                     raise
                 pause = self._freshness.put_off(error)
                 _log.warning("%s: the ends are not known anew, again in %.1f s: %s", self._source.name, pause, error)
             else:
-                self._asked = wanted
+                self._asked, self._answered = wanted, True
+        self.unasked = wanted - self._asked
         return self._known
 
     def _ask(self, splits: Sequence[Split]) -> None:
