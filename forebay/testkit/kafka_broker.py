@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from forebay.errors import FatalError
+from forebay.errors import ConfigurationError, FatalError
 from forebay.testkit.kafka_jars import VERSION, jars, java
 from forebay.testkit.processes import end_session
 
@@ -65,18 +65,26 @@ class KafkaBroker:
 
     Args:
         properties: More of Kafka's own settings, or other values for those set here.
+        listeners: Names of more listeners, each on a port of its own; `listener.security.protocol.map` among the
+            properties says what they are.
         heap: Megabytes of Java heap.
         patience: Seconds to wait until it answers.
     """
 
     def __init__(
-        self, properties: Mapping[str, str] | None = None, *, heap: int = 384, patience: float = _START_PATIENCE
+        self,
+        properties: Mapping[str, str] | None = None,
+        *,
+        listeners: Sequence[str] = (),
+        heap: int = 384,
+        patience: float = _START_PATIENCE,
     ) -> None:
         self._properties = dict(properties or {})
+        self._listeners = tuple(listeners)
         self._heap = heap
         self._patience = patience
         self._home: Path | None = None
-        self._ports: tuple[int, int] | None = None
+        self._ports: tuple[int, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -94,8 +102,24 @@ class KafkaBroker:
             FatalError: The broker was never started.
         """
         if self._ports is None:
-            raise FatalError("the broker has no address before it starts", advice="use it in a `with` block")
+            raise _not_started()
         return f"{HOST}:{self._ports[0]}"
+
+    def address_of(self, listener: str) -> str:
+        """Return `host:port` of one of the `listeners`; the same after `stop` and `start`.
+
+        Raises:
+            ConfigurationError: There is no listener of this name.
+            FatalError: The broker was never started.
+        """
+        if listener not in self._listeners:
+            raise ConfigurationError(
+                f"the broker has no listener {listener!r}; it has: {', '.join(self._listeners) or 'none'}",
+                advice="name it in `listeners`, where the broker is made",
+            )
+        if self._ports is None:
+            raise _not_started()
+        return f"{HOST}:{self._ports[2 + self._listeners.index(listener)]}"
 
     @property
     def pid(self) -> int | None:
@@ -125,17 +149,19 @@ class KafkaBroker:
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="forebay-kafka-"))
             atexit.register(self.close)
-        again = self._ports is not None
-        for left in reversed(range(_TRIES)):
-            self._ports = self._ports or _free_ports()
+        again, tries, deadline = self._ports is not None, 0, time.monotonic() + self._patience
+        while True:
+            self._ports = self._ports or _free_ports(2 + len(self._listeners))
+            begin, tries = len(self.log), tries + 1
             try:
                 self._launch(library)
                 self._wait()
             except BaseException as error:
                 self._end()
-                # Another process took a port between looking and listening.
-                if isinstance(error, FatalError) and "BindException" in self.log and left and not again:
-                    self._ports = None
+                # Another process took a port: between looking and listening, or while the broker was down.
+                taken = isinstance(error, FatalError) and "BindException" in self.log[begin:]
+                if taken and (time.monotonic() < deadline if again else tries < _TRIES):
+                    self._ports = self._ports if again else None
                     continue
                 self.close()
                 raise
@@ -251,26 +277,29 @@ class KafkaBroker:
 
     def _text(self) -> str:
         assert self._ports is not None  # noqa: S101 - set by start
-        broker, controller = self._ports
+        broker, controller, *more = self._ports
+        own = [f"PLAINTEXT://{HOST}:{broker}"]
+        own += [f"{name}://{HOST}:{port}" for name, port in zip(self._listeners, more, strict=True)]
         settings = {
             **_PROPERTIES,
             "controller.quorum.voters": f"1@{HOST}:{controller}",
-            "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{broker}",
+            "listeners": ",".join([*own, f"CONTROLLER://{HOST}:{controller}"]),
+            "advertised.listeners": ",".join(own),
             "log.dirs": f"{self._home}/data",
             **self._properties,
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
     def _wait(self) -> None:
-        """Wait until the broker takes connections and knows itself."""
+        """Wait until the broker takes connections on all listeners and knows itself."""
         from kafka.errors import KafkaError
 
         deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 raise FatalError(f"Apache Kafka {VERSION} did not start; the end of its log:\n{self._tail()}")
-            if _listens(self._ports[0] if self._ports else 0):
+            # The controller's port needs no look; listeners open one after the other.
+            if self._ports and all(_listens(port) for port in (self._ports[0], *self._ports[2:])):
                 with suppress(KafkaError), self.admin():
                     return
             time.sleep(_LOOK)
@@ -292,12 +321,17 @@ class KafkaBroker:
         process.wait()
 
 
-def _free_ports() -> tuple[int, int]:
-    """Return two ports nobody listens on; both are held at once, so that they differ."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind((HOST, 0))
-        other.bind((HOST, 0))
-        return int(one.getsockname()[1]), int(other.getsockname()[1])
+def _not_started() -> FatalError:
+    return FatalError("the broker has no address before it starts", advice="use it in a `with` block")
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Return ports nobody listens on; all are held at once, so that they differ."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind((HOST, 0))
+        return tuple(int(one.getsockname()[1]) for one in held)
 
 
 def _listens(port: int) -> bool:

@@ -7,7 +7,8 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,14 @@ from forebay.testkit.kafka_broker import KafkaBroker
 
 USERS = {"alice": "open sesame", "bob": "swordfish"}
 
+SOON = {"default.api.timeout.ms": "3000"}
+"""For ports where nobody ever answers: all of this time is waited."""
+SPOKEN_TO = {"default.api.timeout.ms": "8000"}
+"""For those who answer, if not as they should: what they say must come in this time, all of which is waited too."""
+
 
 def source(address: str, topic: str, kafka: dict[str, str] | None = None, **options: Any) -> KafkaSource:
-    given = {"bootstrap.servers": address, "default.api.timeout.ms": "3000", **(kafka or {})}
+    given = {"bootstrap.servers": address, "default.api.timeout.ms": "30000", **(kafka or {})}
     return KafkaSource(**{"subscribe": [topic], "starting_offsets": "earliest", "kafka": given, **options})
 
 
@@ -91,33 +97,37 @@ def port(answer: bytes | None) -> Iterator[str]:
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_a_port_that_says_nothing(protocol):
     with port(None) as address:
-        reading = source(address, "t", {"security.protocol": protocol})
+        reading = source(address, "t", {"security.protocol": protocol, **SOON})
         refused(reading, RetriableError, f"no broker of {address} can be reached", "timed out")
 
 
 def test_a_port_that_speaks_something_else():
     with port(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") as address:
-        refused(source(address, "t"), RetriableError, f"no broker of {address} can be reached", "as Kafka does")
+        refused(source(address, "t", SOON), RetriableError, f"no broker of {address} can be reached", "as Kafka does")
 
 
 def test_a_port_where_nobody_listens():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        refused(source(address, "t"), RetriableError, f"no broker of {address} can be reached", "Connection refused")
+        reading = source(address, "t", SOON)
+        refused(reading, RetriableError, f"no broker of {address} can be reached", "Connection refused")
 
 
 def test_the_port_of_a_controller(broker):
     controller = f"127.0.0.1:{broker._ports[1]}"
-    refused(source(controller, "t"), ConfigurationError, controller, "controller", "bootstrap.servers")
+    refused(source(controller, "t", SPOKEN_TO), ConfigurationError, controller, "controller", "bootstrap.servers")
 
 
 def test_connections_that_fail_leave_no_socket_behind(recwarn):
     import gc
 
+    gc.collect()
+    recwarn.clear()  # what earlier tests left
     with port(None) as silent:
         for protocol in ("PLAINTEXT", "SSL"):
-            refused(source(f"127.0.0.1:1,{silent}", "t", {"security.protocol": protocol}), RetriableError, silent)
+            reading = source(f"127.0.0.1:1,{silent}", "t", {"security.protocol": protocol, **SOON})
+            refused(reading, RetriableError, silent)
     gc.collect()
     assert not [one for one in recwarn if "socket" in str(one.message)]
 
@@ -140,31 +150,45 @@ class GuardedBroker(KafkaBroker):
                 ),
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": "User:ANONYMOUS",
-            }
+            },
+            listeners=["LOGIN"],
         )
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            self.login = f"127.0.0.1:{held.getsockname()[1]}"
 
-    def _text(self) -> str:
-        listening = ("listeners=", "advertised.listeners=")
-        lines = super()._text().splitlines()
-        return "\n".join(f"{one},LOGIN://{self.login}" if one.startswith(listening) else one for one in lines) + "\n"
+    @property
+    def login(self) -> str:
+        """The port where one logs in."""
+        return self.address_of("LOGIN")
 
     def let(self, operation: str, kind: str = "TOPIC", name: str = "t", user: str = "bob") -> None:
-        """Give a right."""
+        """Give a right, and return once the broker goes by it."""
         pattern = ResourcePattern(ResourceType[kind], name)
+        right = ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, pattern)
         with self.admin() as admin:
-            found = admin.create_acls(
-                [ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, pattern)]
-            )
-        assert not found["failed"]
+            assert not admin.create_acls([right])["failed"]
+            _until(lambda: right in admin.describe_acls(_ALL_RIGHTS)[0])
 
     def take_all_rights(self) -> None:
-        """Take all rights away."""
-        pattern = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+        """Take all rights away, and return once the broker goes by it."""
         with self.admin() as admin:
-            admin.delete_acls([ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)])
+            admin.delete_acls([_ALL_RIGHTS])
+            _until(lambda: not admin.describe_acls(_ALL_RIGHTS)[0])
+
+
+_ALL_RIGHTS = ACLFilter(
+    None,
+    None,
+    ACLOperation.ANY,
+    ACLPermissionType.ANY,
+    ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY),
+)
+
+
+def _until(what: Callable[[], bool]) -> None:
+    """Wait for what the controller has decided, and the broker's authorizer learns of a little later."""
+    deadline = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +228,8 @@ def test_a_mechanism_that_the_broker_does_not_offer(guarded):
 
 
 def test_without_a_login_where_one_is_wanted(guarded):
-    refused(source(guarded.login, "t"), RetriableError, guarded.login, "it wants a login (kafka.security.protocol)")
+    reading = source(guarded.login, "t", SPOKEN_TO)
+    refused(reading, RetriableError, guarded.login, "it wants a login (kafka.security.protocol)")
 
 
 def test_with_a_login_where_none_is_wanted(guarded):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit import kafka_jars
+from forebay.testkit import kafka_broker, kafka_jars
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.testkit.processes import alive, session_of
 
@@ -57,7 +58,7 @@ def test_the_broker_dies_with_the_process_that_started_it():
     assert not os.path.exists(home)
 
 
-def _gone(pids, patience=20.0):
+def _gone(pids, patience=120.0):
     deadline = time.monotonic() + patience
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline, f"{[pid for pid in pids if alive(pid)]} live on"
@@ -70,6 +71,68 @@ def test_a_broker_that_does_not_start_says_why():
         broker.start()
     with pytest.raises(FatalError, match="no address"):
         _ = broker.address
+
+
+def test_other_ports_are_chosen_where_one_was_taken_meanwhile(monkeypatch):
+    """Another process was quicker, on the port of a listener of the user's own."""
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,MORE:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+    chosen, choose = [], kafka_broker._free_ports
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+
+        def ports(count):
+            chosen.append(choose(count) if chosen else (*choose(count - 1), held.getsockname()[1]))
+            return chosen[-1]
+
+        monkeypatch.setattr(kafka_broker, "_free_ports", ports)
+        with KafkaBroker(settings, listeners=["MORE"]) as broker:
+            assert len(chosen) >= 2
+            assert [broker.address, broker.address_of("MORE")] == [f"127.0.0.1:{chosen[-1][at]}" for at in (0, 2)]
+            with KafkaConsumer(bootstrap_servers=broker.address_of("MORE"), group_id=None) as consumer:
+                assert consumer.topics() == set()
+            with pytest.raises(ConfigurationError, match=r"no listener 'LESS'; it has: MORE"):
+                broker.address_of("LESS")
+
+
+class Released(KafkaBroker):
+    """Somebody leaves its port alone once it has said that it is taken."""
+
+    held: socket.socket | None = None
+
+    def _wait(self):
+        try:
+            super()._wait()
+        except FatalError:
+            assert self.held is not None
+            self.held.close()
+            raise
+
+
+def test_a_port_that_was_taken_while_the_broker_was_down_is_tried_again():
+    with Released() as broker:
+        address = broker.address
+        broker.stop()
+        broker.held = held = socket.socket()
+        _bind(held, int(address.rpartition(":")[2]))
+        broker.start()
+        assert held.fileno() == -1 and "BindException" in broker.log
+        assert broker.address == address
+
+
+def _bind(taking, port, patience=120.0):
+    """Bind, once nothing of the broker's last connections is left."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            taking.bind(("127.0.0.1", port))
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        else:
+            return
 
 
 def test_without_java_it_says_what_to_install(monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import socket
+import ssl
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +18,7 @@ from forebay.testkit.kafka_broker import KafkaBroker
 
 MODULES = "org.apache.kafka.common.security"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+SCRAM_USERS = {"SCRAM-SHA-256": "bob", "SCRAM-SHA-512": "carol"}
 
 
 class SecuredBroker(KafkaBroker):
@@ -48,19 +51,11 @@ class SecuredBroker(KafkaBroker):
                     "OAUTHBEARER": f"{MODULES}.oauthbearer.OAuthBearerLoginModule required "
                     'unsecuredLoginStringClaim_sub="broker";',
                 }.get(mechanism, f"{MODULES}.scram.ScramLoginModule required;")
-        super().__init__(settings)
-        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-            held = (one, two, three)
-            for each in held:
-                each.bind(("127.0.0.1", 0))
-            self.tls, self.login, self.both = (f"127.0.0.1:{each.getsockname()[1]}" for each in held)
+        super().__init__(settings, listeners=["TLS", "LOGIN", "BOTH"])
 
-    def _text(self) -> str:
-        lines = []
-        for line in super()._text().splitlines():
-            more = f",TLS://{self.tls},LOGIN://{self.login},BOTH://{self.both}"
-            lines.append(line + more if line.startswith(("listeners=", "advertised.listeners=")) else line)
-        return "\n".join(lines) + "\n"
+    def start(self) -> None:
+        super().start()
+        self.tls, self.login, self.both = map(self.address_of, ("TLS", "LOGIN", "BOTH"))
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +66,39 @@ def secured(stores) -> Iterator[SecuredBroker]:
     with SecuredBroker(stores) as running:
         running.create_topic("t")
         with running.admin() as admin:
-            for user, mechanism in (("bob", ScramMechanism.SCRAM_SHA_256), ("carol", ScramMechanism.SCRAM_SHA_512)):
-                entry = UserScramCredentialUpsertion(user, mechanism, "open sesame")
+            for mechanism, user in SCRAM_USERS.items():
+                kind = ScramMechanism[mechanism.replace("-", "_")]
+                entry = UserScramCredentialUpsertion(user, kind, "open sesame")
                 assert admin.alter_user_scram_credentials([entry]) == {user: None}
         with kafka.KafkaProducer(bootstrap_servers=running.address) as producer:
             producer.send("t", b"there").get(30)
+        for address in (running.tls, running.both):
+            shake_hands(address, stores)
+        for mechanism, user in SCRAM_USERS.items():
+            learnt(running, mechanism, user)
         yield running
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch) -> None:
-    monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 2000)
+def shake_hands(address: str, stores: dict[str, str]) -> None:
+    """Let a young JVM make its first TLS connection, however long that takes it."""
+    host, _, port = address.partition(":")
+    context = ssl.create_default_context(cafile=stores["trust.pem"])
+    context.load_cert_chain(stores["both.pem"])
+    with socket.create_connection((host, int(port)), 120) as plain, context.wrap_socket(plain, server_hostname=host):
+        pass
+
+
+def learnt(broker: SecuredBroker, mechanism: str, user: str) -> None:
+    """Wait until the broker knows a user of SCRAM, of whom the controller tells it a little later."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            read(broker.login, **scram(mechanism, user, "open sesame"))
+        except ForebayError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def read(address: str, *, provider: str | None = None, **options: str) -> list[bytes]:
@@ -93,7 +110,9 @@ def read(address: str, *, provider: str | None = None, **options: str) -> list[b
 
 
 def refused(address: str, *, provider: str | None = None, **options: str) -> ForebayError:
-    with pytest.raises(ForebayError) as caught:
+    """Return the error of a read; a connection that never comes about is given up soon."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ForebayError) as caught:
+        patch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 2000)
         read(address, provider=provider, **options)
     return caught.value
 
@@ -135,7 +154,7 @@ def scram(mechanism: str, user: str, password: str, protocol: str = "SASL_PLAINT
     return {"security__protocol": protocol, "sasl__mechanism": mechanism, "sasl__jaas__config": text}
 
 
-@pytest.mark.parametrize(("mechanism", "user"), [("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "carol")])
+@pytest.mark.parametrize(("mechanism", "user"), SCRAM_USERS.items())
 def test_a_login_by_scram_in_the_open_and_within_tls(secured, stores, mechanism, user):
     assert read(secured.login, **scram(mechanism, user, "open sesame")) == [b"there"]
     trusting = {"ssl__truststore__location": stores["trust.pem"]}
