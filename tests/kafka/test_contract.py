@@ -8,8 +8,13 @@ import pytest
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit import SourceContract, check
 
+SECONDS = 180.0
+"""A sixth of it is the patience with one silence: of a broker that has others to serve."""
+
 
 class TestKafka(SourceContract):
+    seconds = SECONDS
+
     @pytest.fixture(autouse=True)
     def _broker(self, kafka):
         self.kafka = kafka
@@ -47,4 +52,4 @@ def test_the_source_as_it_stands_keeps_the_contract(kafka):
         starting_offsets="earliest",
         kafka={"bootstrap.servers": kafka.address, "fetch.max.wait.ms": "50"},
     )
-    assert not check(source).failed
+    assert not check(source, seconds=SECONDS).failed

@@ -20,9 +20,10 @@ def fill(kafka, partitions: int, messages: int, codec: str | None, value: bytes)
 
     topic = kafka.topic(partitions)
     with client.KafkaProducer(bootstrap_servers=kafka.address, compression_type=codec, linger_ms=0) as producer:
-        for number in range(partitions * messages):
-            producer.send(topic, value, partition=number % partitions)
+        sent = [producer.send(topic, value, partition=number % partitions) for number in range(partitions * messages)]
         producer.flush()
+        for one in sent:
+            one.get(120)
     return topic
 
 

@@ -20,6 +20,8 @@ CLIENT = "held-up"
 ROWS = 500
 RATE = 2500.0
 """Bytes a second: what is fetched in the first ten seconds is about half of all."""
+PATIENCE = 10.0
+"""Seconds of a quick clock: two errors come long before the ten real ones that the broker holds a client up for."""
 
 
 class Quick(SystemClock):
@@ -49,12 +51,14 @@ def test_a_client_under_a_quota_reads_on_and_tries_share_their_patience(
             producer.send(name, os.urandom(100), partition=0)
     throttle(broker, RATE, CLIENT)
     request.addfinalizer(lambda: throttle(broker, None, CLIENT))
+    for _ in range(2):  # the broker knows of the second one only after it has applied all that it knew with the first
+        topic()
     arguments = {"bootstrap_servers": broker.address, "client_id": CLIENT}
-    fetcher = PartitionFetcher(arguments, record_schema(["offset"]), clock=Quick(), poll_timeout=20)
+    fetcher = PartitionFetcher(arguments, record_schema(["offset"]), clock=Quick(), poll_timeout=PATIENCE)
     source = KafkaSource(subscribe=[name], kafka={"bootstrap.servers": broker.address})
     reader = KafkaSplitReader(source, Context(fetcher))
     reader.add_splits([KafkaSplit(id=f"{name}/0", position=0, end=ROWS)])
-    offsets, waits, finished = [], [], False
+    offsets, waits, finished = [], {}, False
     try:
         while not finished:
             try:
@@ -62,11 +66,13 @@ def test_a_client_under_a_quota_reads_on_and_tries_share_their_patience(
                     offsets += part.batch.column("offset").to_pylist() if part.batch is not None else []
                     finished = part.finished
             except RetriableError as error:
-                waits += re.findall(r"partition 0: nothing came from offset (\d+) on for (\d+) s", error.message)
-                fetcher._timeout = 20.0 if len(waits) < 2 else 6000.0  # that was enough
+                for at, waited in re.findall(r"nothing came from offset (\d+) on for (\d+) s", error.message):
+                    if at != "0":  # that is a first connection which takes its time, and no quota
+                        waits.setdefault(at, []).append(int(waited))
+                        fetcher._timeout = PATIENCE if len(waits[at]) < 2 else 6000.0  # that was enough
     finally:
         fetcher.close()
     assert offsets == [*range(ROWS)]
     assert "throttled by broker" in caplog.text
-    (first, waited), (second, in_all), *_ = waits
-    assert first == second and 20 <= int(waited) < int(in_all)
+    waited, in_all = next(found for found in waits.values() if len(found) > 1)
+    assert PATIENCE <= waited < in_all
