@@ -203,8 +203,8 @@ def test_a_discovery_that_never_answers_ends_in_an_error_with_the_next_step():
             never.wait(60)
             return super().discover(known, first)
 
-    with pytest.raises(FatalError, match=r"discover\(\) gave no answer within 0\.05 s") as caught:
-        plan(Stuck(), planning_timeout="50ms")
+    with pytest.raises(FatalError, match=r"discover\(\) gave no answer within 2 s") as caught:
+        plan(Stuck(), planning_timeout="2s")
     never.set()
     assert "planningTimeout" in str(caught.value.advice)
 

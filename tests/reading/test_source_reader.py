@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -61,6 +62,14 @@ def wait(reader: SourceReaderBase) -> None:
     done = threading.Event()
     reader.is_available().add_done_callback(lambda _: done.set())
     done.wait(1.0)
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait for what only other threads bring about, and nobody tells."""
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def at_end(status: InputStatus) -> bool:
@@ -146,7 +155,7 @@ def test_rdr4_snapshot_has_every_unfinished_split_at_its_next_record() -> None:
 
 def test_rb1_an_error_overtakes_hand_overs_still_queued_but_not_records_in_hand() -> None:
     """RB-1: check errors with no hand-over in hand, before the queue."""
-    in_hand, raised = threading.Event(), threading.Event()
+    in_hand = threading.Event()
 
     class Three(CountingSplitReader):
         fetches = 0
@@ -158,15 +167,14 @@ def test_rb1_an_error_overtakes_hand_overs_still_queued_but_not_records_in_hand(
             if self.fetches == 2:
                 return [Fetched("a", counting_batch("a", 2, 3), 3)]
             in_hand.wait(PATIENCE)
-            raised.set()
             raise ValueError("third fetch")
 
     reader, output, _ = reader_over(Three)
     reader.add_splits([Split("a", 0, 5)])
     poll_until(reader, output, lambda _: len(output.collected) == 1)
+    fetcher = reader._fetchers._running["0"].handle
     in_hand.set()
-    assert raised.wait(PATIENCE)
-    time.sleep(0.2)
+    assert fetcher.join(PATIENCE), "which has told its error by then"
     assert reader.poll_next(output) is InputStatus.MORE_AVAILABLE
     assert output.rows("a") == [0, 1]
     with pytest.raises(FatalError, match="third fetch"):
@@ -177,13 +185,21 @@ def test_rb1_an_error_overtakes_hand_overs_still_queued_but_not_records_in_hand(
 
 def test_rb2_one_record_batch_per_poll_then_on_to_the_next_hand_over() -> None:
     """RB-2: one emission a poll; a used-up hand-over does not cost an empty poll."""
-    reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=1), queue_batches=5)
-    reader.add_splits([Split("a", 0, 3)])
+    fetches, fourth, on = itertools.count(1), threading.Event(), threading.Event()
+
+    def fetching() -> None:
+        if next(fetches) == 4:
+            fourth.set()  # a fetch begins once the one before has handed over
+            on.wait(PATIENCE)
+
+    reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=1, on_fetch=fetching), queue_batches=5)
+    reader.add_splits([Split("a", 0, 4)])
     poll_until(reader, output, lambda _: len(output.collected) == 1)
-    time.sleep(0.2)
+    assert fourth.wait(PATIENCE)
     for count in (2, 3):
         assert reader.poll_next(output) is InputStatus.MORE_AVAILABLE
         assert len(output.collected) == count
+    on.set()
     reader.close()
 
 
@@ -228,7 +244,8 @@ def test_rb6_left_over_hand_overs_are_read_before_the_end() -> None:
     reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=1), threads=None, queue_batches=50)
     reader.add_splits([Split(one, 0, 5) for one in "abcd"])
     reader.notify_no_more_splits()
-    time.sleep(0.3)  # all fetchers are idle now, everything waits in the queue
+    until(lambda: all(one.fetcher.is_idle() for one in reader._fetchers._running.values()))
+    assert len(reader._queue._waiting) == 20
     poll_until(reader, output, at_end)
     assert sum(batch.num_rows for _, batch, _ in output.collected) == 20
     reader.close()
@@ -346,17 +363,23 @@ def test_rdr8_the_gate_is_bounded_and_opens_again() -> None:
 @pytest.mark.parametrize("when", ["fetching", "queue full"])
 def test_rdr9_close_is_bounded_and_leaves_no_thread(when: str) -> None:
     """RDR-9: while a fetch is blocked, while the queue is full."""
-    released = threading.Event()
+    fetching, released = threading.Event(), threading.Event()
 
     class Blocking(CountingSplitReader):
         def wake_up(self) -> None:
             released.set()
 
-    block = (lambda: released.wait(PATIENCE) and None) if when == "fetching" else (lambda: None)
+    def block() -> None:
+        fetching.set()
+        if when == "fetching":
+            released.wait(PATIENCE)
+
     reader, _, _ = reader_over(lambda: Blocking(batch_rows=1, on_fetch=block), queue_batches=1)
     before = threading.active_count()
     reader.add_splits([Split("a", 0, 1000)])
-    time.sleep(0.1)
+    assert fetching.wait(PATIENCE)
+    if when == "queue full":
+        until(lambda: bool(reader._queue._refused))
     reader.close()
     reader.close()
     assert threading.active_count() == before
@@ -364,12 +387,15 @@ def test_rdr9_close_is_bounded_and_leaves_no_thread(when: str) -> None:
 
 def test_rdr9_a_thread_that_will_not_come_back_is_named() -> None:
     """RDR-9: abandoned, after the close time-out, and said so."""
-    release = threading.Event()
-    reader, _, _ = reader_over(
-        lambda: CountingSplitReader(on_fetch=lambda: release.wait(PATIENCE) and None), close_timeout=Duration(0.2)
-    )
+    fetching, release = threading.Event(), threading.Event()
+
+    def block() -> None:
+        fetching.set()
+        release.wait(PATIENCE)
+
+    reader, _, _ = reader_over(lambda: CountingSplitReader(on_fetch=block), close_timeout=Duration(0.2))
     reader.add_splits([Split("a", 0, 1000)])
-    time.sleep(0.1)
+    assert fetching.wait(PATIENCE)
     with pytest.raises(FatalError, match="made fetcher 0"):
         reader.close()
     release.set()

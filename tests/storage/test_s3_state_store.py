@@ -52,6 +52,16 @@ def free_port() -> int:
 
 
 def serve(directory: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
+    for _ in range(2):
+        try:
+            return served(directory, **environment)
+        except RuntimeError as error:
+            if "Address already in use" not in str(error):  # else another process was quicker: on another port, then
+                raise
+    return served(directory, **environment)
+
+
+def served(directory: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
     port = free_port()
     command = [sys.executable, "-P", "-c", SERVER, str(port)]
     log = (directory / "moto.log").open("wb")

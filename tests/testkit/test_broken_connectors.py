@@ -727,8 +727,7 @@ class LosesWhatItHasWhenWoken(Reader):
     def fetch(self):
         self.woken.clear()
         fetched = super().fetch()
-        time.sleep(0.001)
-        return [] if self.woken.is_set() else fetched
+        return [] if self.woken.wait(0.005) else fetched
 
 
 @breaks("SR-2")

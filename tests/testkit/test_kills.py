@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -218,10 +219,22 @@ def test_a_program_that_fails_by_itself_is_an_error_with_its_output(kills, tmp_p
         run_until_done(command, kills, checkpoint=tmp_path)
 
 
-def test_a_program_that_hangs_is_an_error_and_is_gone(kills, tmp_path):
-    command = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); input = os.read(os.pipe()[0], 1)"]
+def test_a_program_that_hangs_is_an_error_and_is_gone(kills, tmp_path, monkeypatch):
+    """Its time begins to go by once it is there: how long that takes is no matter of the test."""
+
+    class Clock:
+        sleep = staticmethod(time.sleep)
+
+        @staticmethod
+        def monotonic():
+            now = time.monotonic()
+            return now if there.exists() or now > began + 120 else began
+
+    there, began = tmp_path / "there", time.monotonic()
+    monkeypatch.setattr("forebay.testkit.kills.restarting.time", Clock)
+    program = f"import os; print(os.getpid(), flush=True); open({str(there)!r}, 'w'); os.read(os.pipe()[0], 1)"
     with pytest.raises(FatalError, match="took more than 1 s") as caught:
-        run_until_done(command, kills, checkpoint=tmp_path, timeout=1.0)
+        run_until_done([sys.executable, "-c", program], kills, checkpoint=tmp_path, timeout=1.0)
     pid = int(str(caught.value).split(":\n")[1].split()[0])
     assert not alive(pid)
 
