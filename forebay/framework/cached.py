@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
+from forebay.clock import Clock, SystemClock
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
+
+_log = logging.getLogger(__name__)
+
+UNUSED: Final = 300.0
+"""Seconds after which a client that nobody borrows is closed, as Spark does it with its Kafka consumers."""
+MOST: Final = 64
+"""Clients that are kept for the next reader."""
 
 C = TypeVar("C")
 S = TypeVar("S", bound=Source)
@@ -80,26 +89,64 @@ def repr_of_value(value: object) -> Hashable:
     return value if isinstance(value, Hashable) else repr(value)
 
 
-class LeasePool:
-    """The clients of this process that readers borrow, one holder at a time. Thread-safe."""
+class _Free(NamedTuple):
+    """A client that nobody has borrowed."""
 
-    def __init__(self) -> None:
-        self._free: dict[Hashable, list[Any]] = {}
+    since: float
+    key: Hashable
+    client: Any
+
+
+class LeasePool:
+    """The clients of this process that readers borrow, one holder at a time. Thread-safe.
+
+    Those that are not borrowed again are closed after `UNUSED` seconds, and earlier where there are more than `MOST`,
+    once another one is borrowed or given back.
+
+    Args:
+        clock: Says how long a client was not used.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._free: list[_Free] = []  # who has waited longest comes first
         self._lock = threading.Lock()
 
     def borrow(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Take a free client of this key, or make one."""
+        """Take the free client of this key that was used last, or make one."""
         with self._lock:
-            free = self._free.get(key)
-            if free:
-                client: C = free.pop()
-                return client
-        return factory()
+            at = next((at for at in reversed(range(len(self._free))) if self._free[at].key == key), None)
+            found = None if at is None else self._free.pop(at)
+            unused = self._unused()
+        _end(unused)
+        if found is None:
+            return factory()
+        client: C = found.client
+        return client
 
     def give_back(self, key: Hashable, client: object) -> None:
         """Keep a client for the next reader."""
         with self._lock:
-            self._free.setdefault(key, []).append(client)
+            self._free.append(_Free(self._clock.monotonic(), key, client))
+            unused = self._unused()
+        _end(unused)
+
+    def _unused(self) -> list[_Free]:
+        """Take out those that are not kept any longer."""
+        before = self._clock.monotonic() - UNUSED
+        recent = sum(1 for one in self._free if one.since > before)
+        gone = len(self._free) - min(recent, MOST)
+        unused, self._free = self._free[:gone], self._free[gone:]
+        return unused
+
+
+def _end(clients: Sequence[_Free]) -> None:
+    for one in clients:
+        if callable(close := getattr(one.client, "close", None)):
+            try:
+                close()
+            except Exception:  # noqa: BLE001 - whoever borrows another client has no part in it
+                _log.warning("closing a client that was not used any more failed", exc_info=True)
 
 
 leases = LeasePool()

@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 
 import forebay
 from forebay import ConfigurationError, Secret, SimpleSource, option
+from forebay.clock import ManualClock
 from forebay.framework.cached import LeasePool
 
 MADE: list[str] = []
@@ -96,6 +97,43 @@ def test_a_class_of_a_notebook_cell_survives_pickling_by_value() -> None:
     rebuilt = back(url="http://x", extra="7")
     assert (rebuilt.extra, rebuilt.name) == (7, "local")
     assert [row["n"] for row in rebuilt.read(forebay.Split("all"))] == [1]
+
+
+class Client:
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_clients_that_nobody_borrows_are_closed_after_a_while() -> None:
+    clock = ManualClock()
+    pool, old, new = LeasePool(clock), Client(), Client()
+    pool.give_back("old", old)
+    clock.advance(200)
+    pool.give_back("new", new)
+    assert pool.borrow("new", Client) is new
+    clock.advance(101)
+    assert not old.closed
+    pool.give_back("new", new)
+    assert (old.closed, new.closed) == (1, 0)
+    assert pool.borrow("old", Client) is not old and pool.borrow("new", Client) is new
+
+
+def test_of_very_many_clients_those_not_used_for_longest_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Client):
+        def close(self) -> None:
+            super().close()
+            raise OSError("no route")
+
+    pool, clients = LeasePool(ManualClock()), [Stuck() for _ in range(70)]
+    for number, client in enumerate(clients):
+        pool.give_back(number, client)
+    assert [client.closed for client in clients] == [1] * 6 + [0] * 64
+    assert "no route" in caplog.text
+    assert pool.borrow(6, Client) is clients[6] and pool.borrow(5, Client) is not clients[5]
 
 
 def test_leases_have_one_holder_at_a_time() -> None:
