@@ -202,8 +202,8 @@ def test_an_idle_query_runs_no_empty_micro_batches_and_sees_what_comes(spark, lo
         came.clear()
         grow(logs, "a", 5)
         assert came.wait(500)
-        grow(logs, "new", 5)
         came.clear()
+        grow(logs, "new", 5)
         assert came.wait(500)
     finally:
         query.stop()
