@@ -9,11 +9,13 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.storage.file_status import FileStatus
+from forebay.storage.set_aside import take_away
 from forebay.storage.store import Children, Directory
 
 _scan = os.scandir
@@ -77,25 +79,20 @@ class LocalStore:
                 raise FileNotFoundError(path) from error
             raise translated(error, path) from error
 
-    def delete(self, path: str) -> None:
-        """Delete a file; see `Store.delete`."""
+    def delete(self, file: FileStatus) -> bool:
+        """Delete a file and no newer one; see `Store.delete`, and `set_aside`."""
         try:
-            Path(path).unlink(missing_ok=True)
+            return take_away(file, _unlink)
         except OSError as error:
-            raise translated(error, path, "delete") from error
+            raise translated(error, file.path, "delete") from error
 
-    def move(self, path: str, target: str) -> None:
+    def move(self, file: FileStatus, target: str) -> bool:
         """Rename a file, or copy and delete it where the target is on another disk; see `Store.move`."""
         try:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                Path(path).replace(target)
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise
-                _move_between_disks(path, target)
+            return take_away(file, partial(_move, target=target))
         except OSError as error:
-            raise translated(error, path, "move") from error
+            raise translated(error, file.path, "move") from error
 
     def _add(self, entry: os.DirEntry[str], directories: list[str], files: list[FileStatus]) -> None:
         if not entry.name.isascii():
@@ -115,6 +112,19 @@ class LocalStore:
             return
         if stat.S_ISREG(found.st_mode):
             files.append(FileStatus(entry.path, found.st_size, found.st_mtime_ns))
+
+
+def _unlink(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _move(path: str, *, target: str) -> None:
+    try:
+        Path(path).replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _move_between_disks(path, target)
 
 
 def _move_between_disks(path: str, target: str) -> None:

@@ -119,23 +119,27 @@ class RemoteStore:
             raise self._translated(error, path) from error
         return cast("BinaryIO", _Guarded(stream, lambda error: self._translated(error, path)))
 
-    def delete(self, path: str) -> None:
-        """Delete a file; see `Store.delete`."""
+    def delete(self, file: FileStatus) -> bool:
+        """Delete a file; see `Store.delete`. The caller has just looked: what comes in between is deleted too."""
         try:
-            self._fs.rm_file(self._inner(path))
+            self._fs.rm_file(self._inner(file.path))
         except FileNotFoundError:
-            return
+            return False
         except Exception as error:
-            raise self._translated(error, path, "delete") from error
+            raise self._translated(error, file.path, "delete") from error
+        return True
 
-    def move(self, path: str, target: str) -> None:
-        """Copy a file within the store and delete the first one, or rename it; see `Store.move`."""
+    def move(self, file: FileStatus, target: str) -> bool:
+        """Copy a file within the store and delete the first one, or rename it; see `Store.move` and `delete`."""
         try:
             inner = self._inner(target)
             self._fs.makedirs(posixpath.dirname(inner), exist_ok=True)
-            self._fs.mv(self._inner(path), inner)
+            self._fs.mv(self._inner(file.path), inner)
+        except FileNotFoundError:
+            return False
         except Exception as error:
-            raise self._translated(error, path, "move") from error
+            raise self._translated(error, file.path, "move") from error
+        return True
 
     def _listed(self, path: str) -> dict[str, Mapping[str, Any] | None] | None:
         inner = self._inner(path)

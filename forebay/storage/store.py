@@ -75,20 +75,26 @@ class Store(Protocol):
             RetriableError: The store did not answer.
         """
 
-    def delete(self, path: str) -> None:
-        """Delete a file; that it is gone already does not matter.
+    def delete(self, file: FileStatus) -> bool:
+        """Delete a file that was read, and, as far as the store can tell, no newer one that came under its name.
+
+        Returns:
+            Whether it was deleted; False: it is gone already, or another one is there and stays.
 
         Raises:
             ConfigurationError: No permission.
             RetriableError: The store did not answer.
         """
 
-    def move(self, path: str, target: str) -> None:
-        """Give a file another path in this store, whose directories are made; a file that is there is replaced.
+    def move(self, file: FileStatus, target: str) -> bool:
+        """Give such a file another path in this store, whose directories are made; a file that is there is replaced.
+
+        Returns:
+            As `delete`.
 
         Raises:
             ConfigurationError: No permission, or the store cannot do it.
-            RetriableError: The store did not answer, or the file is gone.
+            RetriableError: The store did not answer.
         """
 
 

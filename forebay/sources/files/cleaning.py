@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.sources.files.split import FileSplit
-from forebay.storage import globs
+from forebay.storage import globs, set_aside
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
-from forebay.storage.store import is_url, join, place_of, plain_path, store_for
+from forebay.storage.store import is_url, join, parent, place_of, plain_path, store_for
 
 if TYPE_CHECKING:
     from forebay.sources.files.source import FileSource
@@ -35,6 +36,7 @@ class Cleaner:
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
+        self._looked_into: set[str] = set()
 
     def check(self, index: FileIndex) -> None:
         """Refuse to clean what a Spark stream has written: its log would name files that are gone.
@@ -55,6 +57,7 @@ class Cleaner:
         """Clean the files of these splits. Never raises what a store does."""
         if self._source.clean_source == "off" or not splits:
             return
+        self._give_back(splits)
         try:
             wanted = self._present(splits) if len(splits) > _MANY else splits
         except ForebayError as error:
@@ -75,6 +78,20 @@ class Cleaner:
                 failures[0],
             )
 
+    def _give_back(self, splits: Sequence[FileSplit]) -> None:
+        """Give files their names back that an earlier process took out of sight, before it looked, and was killed."""
+        read: dict[str, list[FileSplit]] = {}
+        for split in splits:
+            if not is_url(split.path) and (directory := parent(split.path)) not in self._looked_into:
+                read.setdefault(directory, []).append(split)
+        for directory, there in read.items():
+            try:
+                set_aside.give_back(directory, partial(_is_among, there))
+            except OSError as error:
+                _log.warning("%s: could not look for half-cleaned files: %s", self._source.name, error)
+            else:
+                self._looked_into.add(directory)
+
     def _present(self, splits: Sequence[FileSplit]) -> list[FileSplit]:
         there = {file.path for file in self._source.list(repeated=True, begun=True).files}
         return [split for split in splits if split.path in there]
@@ -86,12 +103,16 @@ class Cleaner:
             return
         store = store_for(status.path, source.storage_options())
         if source.clean_source == "delete":
-            store.delete(status.path)
+            store.delete(status)
             return
         target = archived_path(source.source_archive_dir or "", status.path)
         if store.stat(target) is not None:
             target = f"{target}.{status.modified_at}"  # an earlier file of this name was read and archived
-        store.move(status.path, target)
+        store.move(status, target)
+
+
+def _is_among(splits: Sequence[FileSplit], file: FileStatus) -> bool:
+    return any(split.path == file.path and split.status.same_file(file) for split in splits)
 
 
 def archived_path(archive: str, path: str) -> str:

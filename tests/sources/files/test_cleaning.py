@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.files import FileSource
-from forebay.storage import local
+from forebay.storage import local, set_aside
+from forebay.storage.file_status import FileStatus
+from forebay.storage.stored_file import StoredFile
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]
@@ -72,8 +75,8 @@ def test_a_clean_up_that_fails_is_a_warning(
     put("a.txt")
     query = stream(clean_source="delete")
 
-    def fail(_self: object, path: str) -> None:
-        raise RetriableError(f"no answer for {path}")
+    def fail(_self: object, file: FileStatus) -> bool:
+        raise RetriableError(f"no answer for {file.path}")
 
     monkeypatch.setattr(local.LocalStore, "delete", fail)
     with caplog.at_level(logging.WARNING):
@@ -88,7 +91,7 @@ def test_an_archive_on_another_disk_is_copied_to(
     plain = Path.replace
 
     def crossing(self: Path, target: str) -> Path:
-        if self == path:
+        if self.parent == path.parent:
             raise OSError(18, "Invalid cross-device link")
         return plain(self, target)
 
@@ -139,3 +142,96 @@ def test_a_store_without_directories_that_was_emptied_is_empty_and_no_error(
     assert query.drain() == [["2"]]
     with pytest.raises(ConfigurationError, match="path does not exist"):
         stream("memory://emptied").drain()
+
+
+@pytest.fixture
+def at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Does something once when a file that is to be cleaned has just been found unchanged."""
+
+    def set_up(work: Callable[[], object]) -> None:
+        plain, left = StoredFile.now, [work]
+
+        def now(self: StoredFile) -> FileStatus | None:
+            found = plain(self)
+            if left:
+                left.pop()()
+            return found
+
+        monkeypatch.setattr(StoredFile, "now", now)
+
+    return set_up
+
+
+@pytest.mark.parametrize("clean", ["delete", "archive"])
+def test_a_file_that_is_replaced_at_the_last_moment_stays_and_is_read(
+    put: Put, stream: Begin, tmp_path: Path, at_the_last_moment: Any, clean: str
+) -> None:
+    path = put("a.txt", "1\n")
+    query = stream(clean_source=clean, source_archive_dir=str(tmp_path / "archive"), on_changed_file="reread")
+    assert query.trigger(commit=False) == [("1",)]
+    at_the_last_moment(lambda: put("a.txt", "newer\n", at=9))
+    query.planner.commit(query.offset)
+    assert [each.name for each in path.parent.iterdir()] == ["a.txt"]
+    assert path.read_text() == "newer\n"
+    assert query.drain() == [["newer"]]
+    assert list(path.parent.iterdir()) == []
+
+
+def test_of_two_that_came_meanwhile_both_are_read_and_the_first_one_is_named(
+    put: Put, stream: Begin, inbox: Path, at_the_last_moment: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    put("a.b.txt", "1\n")
+    query = stream(clean_source="delete", on_changed_file="reread", path_glob_filter="a*.b.txt")
+    assert query.trigger(commit=False) == [("1",)]
+    at_the_last_moment(lambda: put("a.b.txt", "newer\n", at=9))
+    plain = os.link
+
+    def late(*names: str, **options: bool) -> None:
+        put("a.b.txt", "newest\n", at=10)
+        plain(*names, **options)
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(set_aside, "_link", late)
+        query.planner.commit(query.offset)
+    other = next(each.name for each in inbox.iterdir() if each.name != "a.b.txt")
+    assert "was replaced twice" in caplog.text
+    assert other in caplog.text
+    assert sorted(value for values in query.drain() for value in values) == ["newer", "newest"]
+    assert list(inbox.iterdir()) == []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_a_kill_left_half_cleaned_comes_back_at_the_next_start(
+    put: Put, stream: Begin, inbox: Path, replaced: bool
+) -> None:
+    """It was taken out of sight, and nobody had looked whether it was the file that was read."""
+    put("a.txt", "1\n")
+    query = stream(clean_source="delete", on_changed_file="reread")
+    end = query.plan()
+    assert query.read(end) == [("1",)]
+    query.offset = end
+    if replaced:
+        put("a.txt", "newer\n", at=9)
+    (inbox / "a.txt").rename(set_aside._hidden(str(inbox / "a.txt")))
+    query.restart()
+    assert query.drain() == ([["newer"]] if replaced else [])
+    assert list(inbox.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_archived_keeps_its_name(
+    put: Put, stream: Begin, tmp_path: Path, inbox: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    put("a.txt")
+    query = stream(clean_source="archive", source_archive_dir=str(tmp_path / "archive"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(Path, "replace", full)
+        query.trigger()
+    assert "No space left" in caplog.text
+    assert [each.name for each in inbox.iterdir()] == ["a.txt"]
+    query.restart()
+    assert query.drain() == []
+    assert list(inbox.iterdir()) == []
