@@ -155,18 +155,34 @@ class FileStreamEnumerator(FileEnumerator):
         """Return the files that were read in part, but for those that changed and are read anew.
 
         Raises:
-            DataError: One has changed, and is not to be read anew.
+            DataError: One has changed, and is not to be read anew; or is gone, and that is an error.
         """
         begun = self._seen.begun(known)
         if not begun:
             return []
         listed = {file.path: file for file in index.files}
-        altered = [split for split in begun if split.path in listed and not split.status.same_file(listed[split.path])]
-        if altered and self._source.on_changed_file != "reread":
-            # Before a micro-batch is planned that nobody could read, and that would be replayed for ever.
-            raise self._seen.altered(altered[0].status, listed[altered[0].path], "reread")
+        altered = []
+        # Before a micro-batch is planned that nobody could read, and that would be replayed for ever.
+        for split in begun:
+            now = listed.get(split.path) or self._source.stored(split.status).now()  # or read under an earlier `path`
+            if now is None and not self._source.ignore_missing_files:
+                raise self._gone(split)
+            if now is not None and not split.status.same_file(now):
+                if self._source.on_changed_file != "reread":
+                    raise self._seen.altered(split.status, now, "reread")
+                altered.append(split)
         self._given_up = frozenset(split.id for split in altered)
         return [split for split in begun if split.id not in self._given_up]
+
+    def _gone(self, split: FileSplit) -> DataError:
+        return DataError(
+            f"the file {split.path!r} is gone, and was read only in part",
+            source=self._source.name,
+            split=split.path,
+            position=split.position,
+            option="ignoreMissingFiles",
+            advice="put it back, or restart with ignoreMissingFiles=true to go on without the rest of it",
+        )
 
     def _warn_emptied(self, index: FileIndex) -> None:
         """Say once that a path leads nowhere, where a run begins so: its files may be read, or it may be misspelt."""
