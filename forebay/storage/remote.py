@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.storage import remote_facts
+from forebay.storage import remote_facts, s3_files
 from forebay.storage.file_status import FileStatus
 from forebay.storage.storage_options import StorageOptions
 from forebay.storage.store import Children, Directory, join
@@ -120,9 +120,13 @@ class RemoteStore:
         return cast("BinaryIO", _Guarded(stream, lambda error: self._translated(error, path)))
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file; see `Store.delete`. The caller has just looked: what comes in between is deleted too."""
+        """Delete a file; see `Store.delete`. But for S3, what has come since the caller looked is deleted too."""
         try:
-            self._fs.rm_file(self._inner(file.path))
+            inner = self._inner(file.path)
+            deleted = s3_files.delete(self._fs, inner, file.etag)
+            if deleted is not None:
+                return deleted
+            self._fs.rm_file(inner)
         except FileNotFoundError:
             return False
         except Exception as error:
@@ -132,9 +136,12 @@ class RemoteStore:
     def move(self, file: FileStatus, target: str) -> bool:
         """Copy a file within the store and delete the first one, or rename it; see `Store.move` and `delete`."""
         try:
-            inner = self._inner(target)
-            self._fs.makedirs(posixpath.dirname(inner), exist_ok=True)
-            self._fs.mv(self._inner(file.path), inner)
+            inner, there = self._inner(file.path), self._inner(target)
+            self._fs.makedirs(posixpath.dirname(there), exist_ok=True)
+            moved = s3_files.move(self._fs, inner, there, file.etag)
+            if moved is not None:
+                return moved
+            self._fs.mv(inner, there)
         except FileNotFoundError:
             return False
         except Exception as error:
