@@ -62,17 +62,19 @@ def test_a_capped_query_says_of_each_partition_where_it_stands_how_far_it_goes_a
     assert "error" not in report["discovery"]
 
 
-def test_a_broker_that_is_down_is_told_and_that_it_came_back(query, refusing):
+def test_a_broker_that_is_down_is_told_and_that_it_came_back(query, monkeypatch, refusing):
+    connecting = "forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS"
     with KafkaBroker() as broker:
         broker.create_topic("orders")
-        brief = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
-        stopped = query(broker.address, "orders", brief)
+        stopped = query(broker.address, "orders", {"request.timeout.ms": "2000"})
         stopped.look()
+        monkeypatch.setattr(connecting, 2000)  # nobody answers: that long is waited
         broker.stop()
         report = stopped.look()  # what is known is read on
         error = report["discovery"]["error"]
         assert not error["over"] and report["discovery"]["retried"] >= 1
         assert broker.address in error["text"]
+        monkeypatch.setattr(connecting, 30_000)
         broker.start()
         pause = threading.Event()
         for _ in range(3000):
