@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
+from forebay.framework.local.running import schema_of
 from forebay.framework.source import Source
 from forebay.looking.tables import html_table, text_table
 from forebay.options import class_options, describe_options, option_values, redact_options
@@ -68,6 +69,7 @@ def describe(source: type[Source | HostOptions] | Source | str | HostOptions) ->
 
     Raises:
         ConfigurationError: It is no source, or no format has the name.
+        ForebayError: What the source's `schema()` raised.
     """
     if isinstance(source, str):
         source = default_registry.lookup(source)
@@ -87,7 +89,7 @@ def _description(cls: type[Source], source: Source | None) -> Description:
         _summary(cls),
         _facts(source),
         _option_rows(cls, source),
-        () if source is None else _schema_rows(source.schema()),
+        () if source is None else _schema_rows(schema_of(source)),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay.errors import ConfigurationError
+from forebay.framework.connector_errors import explained
 from forebay.framework.source import Source
 from forebay.registry import default_registry
 
@@ -27,5 +28,8 @@ def named_source(name: str, options: Mapping[str, str]) -> Source:
 
     Raises:
         ConfigurationError: No format has the name, or an option is unknown, missing or wrong.
+        ForebayError: What the source's own check raised.
     """
-    return source_class(name).from_options(options)
+    found = source_class(name)
+    with explained(found.name, "check()"):
+        return found.from_options(options)

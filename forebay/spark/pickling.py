@@ -16,6 +16,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from forebay.errors import ConfigurationError
+from forebay.framework.connector_errors import explained
 
 _cloudpickle: Any = cloudpickle
 """It has no types."""
@@ -39,11 +40,12 @@ def dumps(value: object, source: str) -> bytes:
                 return bytes(_cloudpickle.dumps(value, protocol=5))
         except Exception as error:  # noqa: BLE001 - pickling runs code of the user: anything may come
             problem = problem or error
-    raise ConfigurationError(
-        f"the source cannot be sent to Spark's workers: {type(problem).__name__}: {problem}",
-        source=source,
-        advice="hold clients with @forebay.cached, and open files and connections inside read()",
-    ) from problem
+    with explained(source, "pickling"):  # what it raised may show a secret
+        raise ConfigurationError(
+            f"the source cannot be sent to Spark's workers: {type(problem).__name__}: {problem}",
+            source=source,
+            advice="hold clients with @forebay.cached, and open files and connections inside read()",
+        ) from problem
 
 
 def loads(payload: bytes, source: str) -> Any:  # noqa: ANN401 - whatever was pickled

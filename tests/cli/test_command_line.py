@@ -13,6 +13,9 @@ import pytest
 
 from forebay.cli import kafka_lag, main
 from forebay.errors import RetriableError
+from forebay.framework.simple import SimpleSource
+from forebay.options import Secret
+from forebay.registry import default_registry
 from forebay.version import __version__
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
@@ -77,6 +80,40 @@ def test_describe_hides_secrets(told):
                           "-o", "kafka.security.protocol=SSL", "-o", "kafka.ssl.truststore.location=/x.p12",
                           "-o", "kafka.ssl.truststore.password=hunter2")  # fmt: skip
     assert code == 0 and "bootstrap.servers" in shown and "hunter2" not in shown
+
+
+class Refused(SimpleSource):
+    """Its client writes the token into its errors."""
+
+    place: str
+    token: Secret
+
+    def check(self):
+        self.call("check")
+
+    def schema(self):
+        self.call("schema")
+
+    def read(self, split):
+        return []
+
+    def call(self, place):
+        if place == self.place:
+            raise ConnectionError(f"GET https://h/?token={self.token.reveal()} refused")
+
+
+@pytest.fixture
+def refused():
+    yield default_registry.register_class(Refused)
+    default_registry.forget_class("refused")
+
+
+@pytest.mark.parametrize("command", ["describe", "peek"])
+@pytest.mark.parametrize("place", ["check", "schema"])
+def test_what_a_source_raises_is_told_in_a_paragraph_without_its_secrets(told, refused, command, place):
+    code, shown, said = told(command, refused, "-o", f"place={place}", "-o", "token=tok-abcdef123")
+    assert (code, shown) == (1, "")
+    assert "GET https://h/?token=*** refused" in said and "source: refused" in said
 
 
 def test_peek_shows_the_first_rows(told):

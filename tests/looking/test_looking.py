@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pyarrow as pa
 import pytest
 
@@ -44,6 +46,35 @@ def test_describe_shows_options_and_schema_and_hides_secrets() -> None:
         assert part in text
     assert "hunter2" not in text + html
     assert "<table>" in html
+
+
+class Refused(forebay.SimpleSource):
+    """Its client writes the token into its errors."""
+
+    place: str = "schema"
+    token: forebay.Secret
+
+    def check(self) -> None:
+        self.call("check")
+
+    def schema(self) -> pa.Schema:
+        self.call("schema")
+        return pa.schema({"n": pa.int64()})
+
+    def read(self, split):
+        yield {"n": 1}
+
+    def call(self, place: str) -> None:
+        if place == self.place:
+            raise ConnectionError(f"GET https://h/?token={self.token.reveal()} refused")
+
+
+def test_describe_names_the_source_whose_schema_fails_and_hides_its_secrets() -> None:
+    source = Refused(token=forebay.Secret("tok-abcdef123"))
+    with pytest.raises(forebay.FatalError, match=r"schema\(\) failed with ConnectionError: GET") as caught:
+        forebay.describe(source)
+    assert caught.value.source == "refused"
+    assert "tok-abcdef123" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_describe_a_class_says_what_is_required() -> None:
