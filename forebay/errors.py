@@ -116,6 +116,8 @@ _BY_NAME = {
     for cls in (ForebayError, ConfigurationError, RetriableError, DataError, DataLossError, ContractError, FatalError)
 }
 _HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
+INDENT = " " * 4
+"""Before the lines of an error's text that must not be taken for the text itself, such as the error it came from."""
 _ESCAPES = {"n": "\n", "r": "\r", "\\": "\\"}
 _ESCAPED = re.compile(r"\\([nr\\])")
 _LINE = re.compile(r"^  (" + "|".join(_PRINTED.get(label, label) for label in _LABELS) + r"): (.*)$")
@@ -145,7 +147,7 @@ def parse_text(text: str) -> ForebayError | None:
     heads = list(_HEAD.finditer(text))
     if not heads:
         return None
-    head = heads[-1]
+    head = next((one for one in reversed(heads) if not _inside(text, one.start())), heads[-1])
     lines = text[head.end() :].split("\n")
     ends = [number for number, line in enumerate(lines) if number and _foreign(line)]
     own = lines[: ends[0]] if ends else lines
@@ -163,6 +165,11 @@ def parse_text(text: str) -> ForebayError | None:
         label = next((known for known, printed in _PRINTED.items() if printed == shown), shown)
         labels[label] = _ESCAPED.sub(lambda found: _ESCAPES[found[1]], match.group(2))
     return _BY_NAME[head.group(1)]("\n".join(own[:first]).rstrip(), **labels)
+
+
+def _inside(text: str, at: int) -> bool:
+    """Whether a head belongs to what an error tells of others: its line is indented."""
+    return text.startswith(INDENT, text.rfind("\n", 0, at) + 1)
 
 
 def _foreign(line: str) -> bool:

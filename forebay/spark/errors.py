@@ -9,8 +9,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import indent
 
-from forebay.errors import ForebayError
+from forebay.errors import INDENT, ForebayError
 from forebay.framework.connector_errors import explained
 from forebay.options import redact
 
@@ -39,8 +40,8 @@ def leaving(source: str, doing: str) -> Iterator[None]:
         cause = found.__cause__
         if cause is not None and not isinstance(cause, ForebayError):
             # Spark cuts the chain of causes off, and with it the only lines that the author of a connector knows.
-            shown = "".join(("caused by:\n", *traceback.format_exception(cause, limit=-_FRAMES))).rstrip()
-            error.add_note(redact(shown))  # also what stands in a line of the source code
+            shown = redact("".join(traceback.format_exception(cause, limit=-_FRAMES)))  # also lines of source code
+            error.add_note("caused by:\n" + indent(shown.rstrip(), INDENT))
         if error is found:
             raise
         raise error from found

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Spark gets of an error as text gives that error back; without Spark."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from forebay.errors import FatalError, ForebayError, RetriableError, unwrap
+from forebay.spark.errors import leaving
+
+
+def printed(error, cause):
+    """The text that Spark keeps of an error, raised from another one, in a connector."""
+    with pytest.raises(ForebayError) as caught, leaving("orders", "read()"):
+        try:
+            raise cause
+        except Exception as first:
+            raise error from first
+    return "".join(traceback.format_exception(caught.value))
+
+
+def test_the_error_that_was_raised_comes_back_and_not_one_it_was_raised_from():
+    text = printed(ValueError("no more tries"), RetriableError("throttled", source="other", advice="wait"))
+    found = unwrap(RuntimeError(text))
+    assert type(found) is FatalError
+    assert found.message == "read() failed with ValueError: no more tries"
+    assert found.source == "orders" and "see the cause" in (found.advice or "")
+    assert "caused by:" in text and text.count("throttled") > 1, "the cause is still shown"
+
+
+def test_of_ours_from_a_foreign_one_from_ours_the_outermost_comes_back():
+    low = KeyError("page")
+    low.__cause__ = RetriableError("throttled", advice="wait")
+    found = unwrap(RuntimeError(printed(RetriableError("no page", split="a"), low)))
+    assert type(found) is RetriableError
+    assert (found.message, found.source, found.split, found.advice) == ("no page", "orders", "a", None)
