@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.clock import Clock
-from forebay.errors import ContractError, DataError
+from forebay.errors import ContractError
+from forebay.framework.fitting import Fitting
+from forebay.framework.row_arrays import Row, to_record_batch
 from forebay.framework.split import Position, Split
 
-Row = Mapping[str, object] | tuple[object, ...]
 Rows = Row | pa.RecordBatch | pa.Table
 
 
@@ -82,6 +83,7 @@ class RowPacker:
         self._since = 0.0
         self._position: Position | None = split.position
         self._counting: bool | None = None
+        self._fitting = Fitting(schema, self._located)
 
     @property
     def at_end(self) -> bool:
@@ -180,7 +182,7 @@ class RowPacker:
         self._position = position
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
             self._convert()  # what came as dicts before goes before
-            self._pieces.extend(self._fitting(rows))
+            self._pieces.extend(self._fitted(rows))
             self._bytes += rows.nbytes
         else:
             self._rows.extend(rows)
@@ -203,7 +205,7 @@ class RowPacker:
 
     def _add_arrow(self, item: pa.RecordBatch | pa.Table) -> None:
         rows = self._count_from(item.num_rows)
-        pieces = self._fitting(item if rows == item.num_rows else item.slice(0, rows))
+        pieces = self._fitted(item if rows == item.num_rows else item.slice(0, rows))
         self._convert()
         self._pieces.extend(pieces)
         self._bytes += sum(piece.nbytes for piece in pieces)
@@ -242,19 +244,13 @@ class RowPacker:
         per_row = max(1, piece.nbytes // len(rows))
         self._chunk = max(1, min(self._chunk * 4, self._max_rows, self._max_bytes // per_row))
 
-    def _fitting(self, rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    def _fitted(self, rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
-        return [batch for batch in (self._fit(batch) for batch in batches) if batch.num_rows]
-
-    def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.schema.equals(self._schema):
-            return batch
-        try:
-            return batch.select(self._schema.names).cast(self._schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, KeyError, ValueError) as error:
-            raise self._broken(
-                f"a record batch does not fit the schema: {error}", f"yield record batches of {self._schema.names}"
-            ) from error
+        first, fitted = self._count, []
+        for batch in batches:
+            fitted.append(self._fitting.fit(batch, first))
+            first += batch.num_rows
+        return [batch for batch in fitted if batch.num_rows]
 
     def _located(self, row: int) -> dict[str, str]:
         where = f"row {row} after {self._split.position!r}" if self._split.position is not None else f"row {row}"
@@ -266,67 +262,3 @@ class RowPacker:
 
 _FIRST_CHUNK = 16
 """Rows converted before anything is known about their size; grows fourfold from there."""
-
-
-def to_record_batch(rows: Sequence[Row], schema: pa.Schema, where: Callable[[int], dict[str, str]]) -> pa.RecordBatch:
-    """Turn dicts or tuples into one record batch.
-
-    Args:
-        rows: At least one row, all dicts or all tuples. A key that is not in the schema is left out, a missing one
-            is null.
-        schema: The schema to fit.
-        where: Gives the labels of an error for a row's index.
-
-    Raises:
-        DataError: A value does not fit its column, or a column that must not be null is.
-        ContractError: A row shares no column with the schema, or a tuple has another length.
-    """
-    arrays: list[pa.Array] = []
-    for index, row in enumerate(rows):
-        _check_shape(row, schema, index, where)
-    for number, field in enumerate(schema):
-        values = [row[number] if isinstance(row, tuple) else row.get(field.name) for row in rows]
-        try:
-            array = pa.array(values, type=field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
-            raise _bad_value(values, field, where, error) from error
-        if array.null_count and not field.nullable:
-            bad = array.is_null().index(pa.scalar(True)).as_py()
-            raise DataError(
-                f"column {field.name!r} must not be null",
-                **where(bad),
-                advice="fill it in read(), or make the field nullable in schema()",
-            )
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _check_shape(row: object, schema: pa.Schema, index: int, where: Callable[[int], dict[str, str]]) -> None:
-    if isinstance(row, tuple):
-        if len(row) == len(schema):
-            return
-        problem = f"a tuple of {len(row)} values came for {len(schema)} columns"
-    elif isinstance(row, Mapping):
-        if not row or not schema.names or any(name in row for name in schema.names):
-            return
-        problem = f"a row has none of the columns {schema.names}, only {list(row)[:10]}"
-    else:
-        problem = f"a {type(row).__name__} came as a row"
-    raise ContractError(
-        problem, **where(index), rule="SR-2", advice="yield dicts by column name or tuples in schema order"
-    )
-
-
-def _bad_value(
-    values: list[object], field: pa.Field, where: Callable[[int], dict[str, str]], error: Exception
-) -> DataError:
-    for index, value in enumerate(values):
-        try:
-            pa.array([value], type=field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as cause:
-            return DataError(
-                f"column {field.name!r} is {field.type}, but got {value!r:.100} ({type(value).__name__}): {cause}",
-                **where(index),
-                advice="convert it in read(), or change the type in schema()",
-            )
-    return DataError(f"column {field.name!r} ({field.type}): {error}", **where(0), advice="convert it in read()")

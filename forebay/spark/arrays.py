@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Arrow types Spark has, which of the others stand for one of these, and the casts between them."""
+"""Which Arrow types Spark has, and which of the others stand for one of these."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-
-class ConversionError(Exception):
-    """A type has no counterpart in Spark, or a value does not fit its type; the text says why."""
-
+from forebay.framework.fitting import ConversionError
 
 _STANDS_FOR = {
     pa.uint8(): pa.int16(),
@@ -90,110 +86,3 @@ def _normal_leaf(kind: pa.DataType) -> pa.DataType:
 
 def _normal_field(field: pa.Field) -> pa.Field:
     return field.with_type(normal_type(field.type)).remove_metadata()
-
-
-def fits(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of one type may become the other without a guess; single values may still not fit.
-
-    Text is never parsed, numbers never become text, and nothing loses digits: such a difference is a mistake of the
-    connector, and converting would hide it.
-    """
-    if isinstance(have, pa.BaseExtensionType):
-        return fits(have.storage_type, want)
-    if isinstance(have, pa.DictionaryType):
-        return fits(have.value_type, want)
-    if have == want or kinds.is_null(have):
-        return True
-    if isinstance(want, pa.StructType):
-        return isinstance(have, pa.StructType) and _structs_fit(have, want)
-    if isinstance(want, pa.MapType):
-        return (
-            isinstance(have, pa.MapType) and fits(have.key_type, want.key_type) and fits(have.item_type, want.item_type)
-        )
-    if isinstance(want, pa.ListType):
-        lists = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-        return isinstance(have, lists) and fits(have.value_type, want.value_type)
-    if kinds.is_nested(have):
-        return False
-    return _leaves_fit(have, want)
-
-
-def _structs_fit(have: pa.StructType, want: pa.StructType) -> bool:
-    names = [have.field(index).name for index in range(have.num_fields)]
-    wanted = [want.field(index) for index in range(want.num_fields)]
-    return sorted(names) == sorted(field.name for field in wanted) and all(
-        fits(have.field(names.index(field.name)).type, field.type) for field in wanted
-    )
-
-
-def _leaves_fit(have: pa.DataType, want: pa.DataType) -> bool:
-    if kinds.is_integer(have):
-        return bool(kinds.is_integer(want) or kinds.is_decimal(want))
-    if kinds.is_floating(have):
-        return bool(kinds.is_floating(want) and have.bit_width <= want.bit_width)
-    if isinstance(have, pa.TimestampType):
-        return isinstance(want, pa.TimestampType) and (have.tz is None) == (want.tz is None)
-    families = (kinds.is_decimal, _is_text, _is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
-    return any(family(have) and family(want) for family in families)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    if kinds.is_fixed_size_binary(kind) or kinds.is_binary(kind):
-        return True
-    return bool(kinds.is_large_binary(kind) or kinds.is_binary_view(kind))
-
-
-def convert(array: pa.Array, want: pa.DataType) -> pa.Array:
-    """Return the array as `want`, for which `fits` must hold; parts of a microsecond are dropped.
-
-    Raises:
-        ConversionError: A value does not fit: too big, or null where no null is allowed.
-    """
-    while isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if array.type != want:
-        try:
-            array = pc.cast(array, options=pc.CastOptions(want, allow_time_truncate=True))
-        except pa.ArrowException as error:
-            raise ConversionError(str(error)) from error
-    return array
-
-
-def refuse_nulls(array: pa.Array, field: pa.Field) -> None:
-    """Check that there is no null where the field, or one inside it, allows none.
-
-    Raises:
-        ConversionError: There is one.
-    """
-    if not field.nullable and array.null_count:
-        raise ConversionError(f"{field.name!r} must not be null, and {array.null_count} values are")
-    if not forbids_nulls(field.type):
-        return
-    # A null struct or list has nothing inside: whatever its children hold there does not count.
-    present = array.drop_null() if array.null_count else array
-    if isinstance(present, pa.StructArray):
-        for index, child in enumerate(present.flatten()):
-            refuse_nulls(child, present.type.field(index).with_nullable(field.type.field(index).nullable))
-    elif isinstance(present, pa.MapArray) and isinstance(field.type, pa.MapType):
-        # `items` are those of the whole buffer, also for a slice of it.
-        first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
-        refuse_nulls(present.items.slice(first, last - first), field.type.item_field)
-    elif isinstance(present, pa.ListArray) and isinstance(field.type, pa.ListType):
-        refuse_nulls(present.flatten(), field.type.value_field)
-
-
-def forbids_nulls(kind: pa.DataType) -> bool:
-    """Whether a nested type has a field that must not be null."""
-    if isinstance(kind, pa.StructType):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-    elif isinstance(kind, pa.MapType):
-        fields = [kind.item_field]
-    elif isinstance(kind, pa.ListType):
-        fields = [kind.value_field]
-    else:
-        return False
-    return any(not field.nullable or forbids_nulls(field.type) for field in fields)

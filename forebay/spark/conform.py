@@ -16,7 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.spark.arrays import ConversionError, convert, fits, forbids_nulls, normal_type, refuse_nulls, relaxed
+from forebay.framework.fitting import ConversionError, convert, fits, forbids_nulls, refuse_nulls
+from forebay.spark.arrays import normal_type, relaxed
 
 
 def spark_schema(schema: pa.Schema, source: str) -> StructType:
@@ -112,7 +113,7 @@ class Conformer:
             array = batch.column(column.index)
             try:
                 if column.cast:
-                    array = convert(array, field.type)
+                    array = convert(array, field.type, truncate_time=True)  # Spark has microseconds alone
                 if column.check:
                     refuse_nulls(array, field)
             except ConversionError as error:
