@@ -73,15 +73,14 @@ class ForebayError(Exception):
         return self
 
     def __str__(self) -> str:
-        lines = [self.message]
+        # Secrets go first: one of several lines could not be found any more.
+        first, *more = _redacted(self.message).split("\n")
+        lines = [first, *map(_moved, more)]
         for label in _LABELS:
             value = getattr(self, label)
             if value is not None:
-                lines.append(f"  {_PRINTED.get(label, label)}: {_one_line(value)}")
-        text = "\n".join(lines)
-        for redact in _redactors:
-            text = redact(text)
-        return text
+                lines.append(f"  {_PRINTED.get(label, label)}: {_one_line(_redacted(str(value)))}")
+        return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, {label: getattr(self, label) for label in _LABELS}))
@@ -148,33 +147,43 @@ def parse_text(text: str) -> ForebayError | None:
     if not heads:
         return None
     head = next((one for one in reversed(heads) if not _inside(text, one.start())), heads[-1])
-    lines = text[head.end() :].split("\n")
-    ends = [number for number, line in enumerate(lines) if number and _foreign(line)]
-    own = lines[: ends[0]] if ends else lines
-    first = next((number for number, line in enumerate(own) if _LINE.match(line)), None)
-    if first is None:
-        # Without labels nothing but a blank line tells where our message ends and an engine's text begins.
-        blank = next((number for number, line in enumerate(own) if number and not line.strip()), len(own))
-        return _BY_NAME[head.group(1)]("\n".join(own[:blank]).rstrip())
+    first, *lines = text[head.end() :].split("\n")
+    end = next((number for number, line in enumerate(lines) if _ends_message(line)), len(lines))
+    message = "\n".join([first, *(line.removeprefix(INDENT) for line in lines[:end])]).rstrip()
     labels: dict[str, str] = {}
-    for line in own[first:]:
+    for line in lines[end:]:
         match = _LINE.match(line)
         if match is None:
             break
         shown = match.group(1)
         label = next((known for known, printed in _PRINTED.items() if printed == shown), shown)
         labels[label] = _ESCAPED.sub(lambda found: _ESCAPES[found[1]], match.group(2))
-    return _BY_NAME[head.group(1)]("\n".join(own[:first]).rstrip(), **labels)
+    return _BY_NAME[head.group(1)](message, **labels)
 
 
 def _inside(text: str, at: int) -> bool:
-    """Whether a head belongs to what an error tells of others: its line is indented."""
-    return text.startswith(INDENT, text.rfind("\n", 0, at) + 1)
+    """Whether a head belongs to what an error tells of others: its line is indented, or has one before it."""
+    before = text[text.rfind("\n", 0, at) + 1 : at]
+    return before.startswith(INDENT) or _HEAD.search(before) is not None
 
 
-def _foreign(line: str) -> bool:
-    """Whether a line is an engine's own, not the going on of our message: stack frames."""
-    return line.lstrip().startswith(("at ", "Traceback", "Driver stacktrace"))
+def _ends_message(line: str) -> bool:
+    """Whether a line that is not indented cannot be one of a message: a label, an engine's frames, a blank one."""
+    if line.startswith(INDENT):
+        return False
+    begun = line.lstrip()
+    return not begun or begun.startswith(("at ", "Traceback", "Driver stacktrace")) or _LINE.match(line) is not None
+
+
+def _moved(line: str) -> str:
+    """Return a message's line as it is printed: what would be taken for something else is indented."""
+    return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
+
+
+def _redacted(text: str) -> str:
+    for redact in _redactors:
+        text = redact(text)
+    return text
 
 
 def _one_line(value: object) -> str:

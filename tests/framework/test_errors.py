@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from forebay import errors
 from forebay.errors import ContractError, DataError, FatalError, ForebayError, RetriableError, unwrap
+from forebay.options import Secret
 
 labels = st.none() | st.text(
     st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=20
@@ -29,6 +30,44 @@ def test_the_text_of_a_traceback_gives_the_error_back(
     assert type(found) is cls
     assert found.message == message
     assert (found.split, found.position, found.advice) == (split, position, advice)
+
+
+LINES = [
+    "server said:",
+    "",
+    "at line 3",
+    "\tat org.foo.Bar(Bar.scala:1)",
+    "    \tat org.foo",
+    "  Traceback (most recent call last):",
+    "Driver stacktrace:",
+    "    raise ValueError(7)",
+    "  source: other",
+    "  next step: wait",
+    "forebay.errors.RetriableError: throttled",
+]
+
+
+@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=6), labels, labels)
+def test_a_message_of_many_lines_comes_back_whatever_they_look_like(
+    lines: list[str], source: str | None, advice: str | None
+) -> None:
+    error = FatalError("\n".join(["read() failed with X: forebay.errors.DataError: y", *lines, "end"]))
+    error.located(source=source, advice=advice)
+    text = "".join(traceback.format_exception_only(error))
+    found = unwrap(RuntimeError(f"boom: {text}\tat org.apache.spark.X(Y.scala:1)\n\nDriver stacktrace:\n"))
+    assert found is not None
+    assert (type(found), found.message) == (FatalError, error.message)
+    assert (found.source, found.advice) == (source, advice)
+
+
+def test_a_message_of_plain_lines_is_printed_as_it_is() -> None:
+    assert str(FatalError("one\n  two\nthree", source="s")) == "one\n  two\nthree\n  source: s"
+
+
+def test_a_secret_of_many_lines_is_hidden_also_in_lines_that_are_moved() -> None:
+    key = Secret("-----BEGIN\n\n    abcdefgh\nat 1234")
+    for error in (FatalError(f"no\n{key.reveal()}"), FatalError("no", position=key.reveal())):
+        assert "***" in str(error) and "abcdefgh" not in str(error)
 
 
 def test_pickling_keeps_everything() -> None:

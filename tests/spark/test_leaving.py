@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 
 import pytest
@@ -11,13 +12,17 @@ from forebay.errors import FatalError, ForebayError, RetriableError, unwrap
 from forebay.spark.errors import leaving
 
 
+def raised(error):
+    """The error as one that was raised: with frames."""
+    with contextlib.suppress(type(error)):
+        raise error
+    return error
+
+
 def printed(error, cause):
     """The text that Spark keeps of an error, raised from another one, in a connector."""
     with pytest.raises(ForebayError) as caught, leaving("orders", "read()"):
-        try:
-            raise cause
-        except Exception as first:
-            raise error from first
+        raise error from raised(cause)
     return "".join(traceback.format_exception(caught.value))
 
 
