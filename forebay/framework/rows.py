@@ -77,6 +77,7 @@ class RowPacker:
         self._source = source
         self._rows: list[Row] = []
         self._pieces: list[pa.RecordBatch] = []
+        self._taken = 0
         self._count = 0
         self._bytes = 0
         self._chunk = _FIRST_CHUNK
@@ -161,6 +162,7 @@ class RowPacker:
         if not self._pieces or self._position is None:
             return None
         pieces, self._pieces = self._pieces, []
+        self._taken += self._count
         self._count = self._bytes = 0
         if len(pieces) == 1:
             return Packed(pieces[0], self._position)
@@ -237,7 +239,7 @@ class RowPacker:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
-        first = self._count - len(rows)
+        first = self._taken + self._count - len(rows)
         piece = to_record_batch(rows, self._schema, lambda row: self._located(row + first))
         self._pieces.append(piece)
         self._bytes += piece.nbytes
@@ -246,7 +248,7 @@ class RowPacker:
 
     def _fitted(self, rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
-        first, fitted = self._count, []
+        first, fitted = self._taken + self._count, []
         for batch in batches:
             fitted.append(self._fitting.fit(batch, first))
             first += batch.num_rows

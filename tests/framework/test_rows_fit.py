@@ -18,9 +18,16 @@ from forebay.framework.split import Split
 NOW = datetime(2024, 5, 1, 12)
 
 
-def packer(schema: pa.Schema, **sizes: int) -> RowPacker:
-    settings = {"max_rows": 1000, "max_bytes": 1 << 20} | sizes
-    return RowPacker(schema, Split("x"), ManualClock(), max_delay=0.1, source="src", **settings)
+def packer(schema: pa.Schema, split: Split | None = None, *, max_rows: int = 1000) -> RowPacker:
+    return RowPacker(
+        schema,
+        split or Split("x"),
+        ManualClock(),
+        max_rows=max_rows,
+        max_bytes=1 << 20,
+        max_delay=0.1,
+        source="src",
+    )
 
 
 def packed(schema: pa.Schema, *items: object) -> pa.RecordBatch:
@@ -198,3 +205,22 @@ def test_a_dict_with_none_of_the_keys_of_its_struct_is_a_data_error(
 @pytest.mark.parametrize("value", [{}, {"x": None}, {"x": 1, "z": 2}, {b"x": None}, (None, None), None])
 def test_keys_inside_a_column_may_be_missing_or_more(value: object) -> None:
     assert packed(pa.schema([("c", _POINT)]), {"c": value}).num_rows == 1
+
+
+@pytest.mark.parametrize("form", ["dicts", "record batches", "Batches"])
+@pytest.mark.parametrize("start", [None, 900])
+def test_the_row_of_a_bad_value_counts_from_where_the_read_began(form: str, start: int | None) -> None:
+    def items(numbers: range) -> object:
+        values = [{"c": 1 << 40 if number == 37 else number} for number in numbers]
+        if form == "record batches":
+            return pa.RecordBatch.from_pylist(values)
+        return values[0] if form == "dicts" else Batch(values, (start or 0) + numbers.stop)
+
+    one = packer(pa.schema([("c", pa.int32())]), Split("x", start), max_rows=10)
+    step, taken = (1 if form == "dicts" else 5), 0
+    with pytest.raises(DataError) as caught:
+        for number in range(0, 100, step):
+            part = one.add(items(range(number, number + step)))
+            taken += part.batch.num_rows if part is not None else 0
+    assert taken == 30
+    assert caught.value.position == ("row 37" if start is None else "row 37 after 900")
