@@ -47,21 +47,26 @@ class Parking:
             self._count += 1
             heapq.heappush(self._timers, (until, self._count, one))
 
-    def take(self, now: float) -> Split | None:
-        """Give out the split that has waited longest, if one may run."""
+    def has_next(self, now: float) -> bool:
+        """Whether a split may run."""
         while self._timers and self._timers[0][0] <= now:
             self._waiting.append(heapq.heappop(self._timers)[2])
         while self._waiting:
-            one = self._waiting.popleft()
-            split_id = one.split.id
-            if self._here.get(split_id) is not one:
-                continue
-            if split_id in self.paused:
-                self._held[split_id] = one
-                continue
-            del self._here[split_id]
-            return one.split
-        return None
+            one = self._waiting[0]
+            if self._here.get(one.split.id) is one:
+                if one.split.id not in self.paused:
+                    return True
+                self._held[one.split.id] = one
+            self._waiting.popleft()
+        return False
+
+    def take(self, now: float) -> Split | None:
+        """Give out the split that has waited longest, if one may run."""
+        if not self.has_next(now):
+            return None
+        one = self._waiting.popleft()
+        del self._here[one.split.id]
+        return one.split
 
     def next_due(self) -> float | None:
         """Return when the next resting split may run."""

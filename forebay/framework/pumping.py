@@ -9,192 +9,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.errors import FatalError, ForebayError, RetriableError
-from forebay.framework.connector_errors import connector_error
-from forebay.framework.host_options import HostOptions
+from forebay.errors import FatalError, RetriableError
 from forebay.framework.parking import Parking
+from forebay.framework.pump import Pump
 from forebay.framework.reader import SourceReaderContext
-from forebay.framework.rows import Packed, RowPacker
-from forebay.framework.runtime import Next, Runtime, Signal, WorkerHandle
+from forebay.framework.runtime import WorkerHandle
 from forebay.framework.settled import settled_schema
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 
 if TYPE_CHECKING:
     from forebay.framework.simple import SimpleSource
 
-_ITEMS_PER_STEP = 64
-_PACKED_AHEAD = 2
 _UNBOUNDED_PUMPS = 8
 """Splits of an unbounded source read at a time by one reader; the others take turns as these catch up."""
-
-
-class Pump:
-    """One run of `read(split)`: a worker that packs what the generator yields, a little ahead of the fetcher.
-
-    Args:
-        source: Whose generator to run.
-        split: What to read; without an end, the source's `latest` is asked for one first.
-        schema: The source's schema.
-        runtime: Lock, signal and clock.
-        options: Sizes and delay of record batches.
-        ready: Set whenever there is something to take.
-        promised: The split's end was promised to somebody, who goes on from there.
-    """
-
-    def __init__(
-        self,
-        source: SimpleSource,
-        split: Split,
-        schema: pa.Schema,
-        runtime: Runtime,
-        options: HostOptions,
-        ready: Signal,
-        *,
-        promised: bool = False,
-    ) -> None:
-        self.signal: Signal = runtime.signal()
-        self.split = split
-        self._source = source
-        self._schema = schema
-        self._runtime = runtime
-        self._options = options
-        self._ready = ready
-        self._promised = promised and split.end is not None
-        self._lock = runtime.lock()
-        self._packer: RowPacker | None = None
-        self._rows: Iterator[object] | None = None
-        self._packed: deque[Packed] = deque()
-        self._ended = False
-        self._error: BaseException | None = None
-        self._closing = False
-
-    # ---- called on the fetcher thread
-
-    def take(self) -> tuple[list[Packed], bool, BaseException | None]:
-        """Return what is packed or due, whether the run has ended, and with what error, each told once all is taken."""
-        with self._lock:
-            if not self._packed and self._packer is not None and not self._ended:
-                due = self._packer.take_due()
-                if due is not None:
-                    self._packed.append(due)
-            packed = list(self._packed)
-            self._packed.clear()
-            ended, error = self._ended, self._error
-        if packed:
-            self.signal.set()
-        return packed, ended, error
-
-    def due_in(self) -> float | None:
-        """Return the seconds until rows have waited long enough to go out unfilled; None if none wait."""
-        with self._lock:
-            return None if self._packer is None else self._packer.due_in()
-
-    def position(self) -> Position | None:
-        """Return the position after everything the generator has yielded."""
-        with self._lock:
-            return self.split.position if self._packer is None else self._packer.position
-
-    def close(self) -> None:
-        """Ask the run to end at its next step."""
-        with self._lock:
-            self._closing = True
-        self.signal.set()
-
-    # ---- called on the pump thread
-
-    def step(self) -> Next:
-        """Take some items from the generator; whatever it raises is kept for the fetcher."""
-        with self._lock:
-            closing, full = self._closing, len(self._packed) >= _PACKED_AHEAD
-        if full and not closing:
-            return Next.WAIT
-        try:
-            more = not closing and self._run()
-        except BaseException as error:  # noqa: BLE001 - told to the fetcher, whatever it is
-            return self._end(self._explained(error))
-        return Next.AGAIN if more else self._end(None)
-
-    def _run(self) -> bool:
-        """Take up to so many items; return whether there may be more."""
-        if self._rows is None:
-            split = self._with_end()
-            if self._nothing_left(split):
-                return False
-            with self._lock:
-                self._packer = RowPacker(
-                    self._schema,
-                    split,
-                    self._runtime.clock,
-                    max_rows=self._options.max_rows_per_batch,
-                    max_bytes=self._options.max_bytes_per_batch,
-                    max_delay=self._options.max_batch_delay.total_seconds(),
-                    source=self._source.name,
-                    order_key=self._source.order_key,
-                )
-            self._rows = iter(self._source.read(split))
-        packer = self._packer
-        assert packer is not None  # noqa: S101 - made with the generator
-        for _ in range(_ITEMS_PER_STEP):
-            try:
-                item = next(self._rows)
-            except StopIteration:
-                if self._promised:
-                    packer.check_complete(counted=self._source.positions_are_rows)
-                return False
-            with self._lock:
-                first = packer.due_in() is None
-                packed = packer.add(item)
-                if packed is not None:
-                    self._packed.append(packed)
-                at_end = packer.at_end
-            if packed is not None or first:
-                self._ready.set()
-            if at_end:
-                return False
-            if packed is not None:
-                return True
-        return True
-
-    def _with_end(self) -> Split:
-        split = self.split
-        if split.end is None:
-            latest = self._source.latest(split)
-            if latest is not None:
-                split = split.slice(split.position, latest)
-        return split
-
-    def _nothing_left(self, split: Split) -> bool:
-        """Whether the read would be empty; an end behind the position is a lagging look at the outside."""
-        if split.end is None:
-            return False
-        if split.position is None:
-            return bool(split.end == 0)  # None is the start
-        key = self._source.order_key
-        return bool(split.position == split.end or key(split.end) < key(split.position))
-
-    def _end(self, error: BaseException | None) -> Next:
-        close = getattr(self._rows, "close", None)
-        if close is not None:
-            try:
-                close()
-            except BaseException as late:  # noqa: BLE001 - told to the fetcher, whatever it is
-                error = error or self._explained(late)
-        with self._lock:
-            try:
-                tail = self._packer.take() if self._packer is not None and not self._closing else None
-            except ForebayError as late:
-                tail, error = None, error or late
-            if tail is not None:
-                self._packed.append(tail)
-            self._ended, self._error = True, error
-        self._ready.set()
-        return Next.DONE
-
-    def _explained(self, error: BaseException) -> ForebayError:
-        return connector_error(
-            error, source=self._source.name, doing="read()", split=self.split.id, position=self.position()
-        )
+_TURN = 5.0
+"""Seconds after which one of these gives way, if others wait: some generators are never caught up."""
 
 
 class PumpingSplitReader(SplitReader):
@@ -270,7 +100,7 @@ class PumpingSplitReader(SplitReader):
 
     def _start_pumps(self) -> None:
         now = self._runtime.clock.monotonic()
-        for _ in range(self._free_slots()):
+        while self._free_slots() or self._make_way(now):
             if self._schema is None:
                 self._schema = settled_schema(self._source)
             split = self._parking.take(now)
@@ -287,9 +117,21 @@ class PumpingSplitReader(SplitReader):
             )
             self._pumps[split.id] = (pump, self._runtime.start(f"forebay-{self._source.name}-pump-{split.id}", pump))
 
-    def _free_slots(self) -> int:
+    def _make_way(self, now: float) -> bool:
+        """End the turn of the pump that has run for longest, if another split waits for it; return whether."""
+        oldest = next(self._running(), None)
+        if oldest is None or self._source.bounded or now < oldest.began + _TURN or not self._parking.has_next(now):
+            return False
+        oldest.give_way()
+        return True
+
+    def _running(self) -> Iterator[Pump]:
+        """Return the pumps that take a slot, the oldest first; a blocked one gives way all the same."""
         paused = self._parking.paused
-        return max(0, self._slots - sum(split_id not in paused for split_id in self._pumps))
+        return (pump for pump, _ in self._pumps.values() if pump.split.id not in paused and not pump.gives_way)
+
+    def _free_slots(self) -> int:
+        return max(0, self._slots - sum(1 for _ in self._running()))
 
     def _collect(self) -> list[Fetched]:
         self._raise_failed()
@@ -306,7 +148,10 @@ class PumpingSplitReader(SplitReader):
             elif error is not None:
                 self._failed.append((pump, error))
             if ended and error is None:
-                fetched.append(self._ended(pump))
+                if pump.gives_way:
+                    self._parking.park(pump.split)
+                else:
+                    fetched.append(self._ended(pump))
         if not fetched:
             self._raise_failed()
         return fetched
@@ -337,7 +182,10 @@ class PumpingSplitReader(SplitReader):
         """Return how long a fetch may wait before something is due without being woken."""
         now = self._runtime.clock.monotonic()
         dues = [due for pump, _ in self._pumps.values() if (due := pump.due_in()) is not None]
-        due = self._parking.next_due()
-        if due is not None and self._free_slots():
+        due = now if self._parking.has_next(now) else self._parking.next_due()
+        if due is not None and not self._free_slots():
+            oldest = None if self._source.bounded else next(self._running(), None)
+            due = None if oldest is None else max(due, oldest.began + _TURN)
+        if due is not None:
             dues.append(max(0.0, due - now))
         return min(dues, default=None)

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
+import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+import forebay
+from forebay.framework.host_options import HostOptions
 from forebay.framework.parking import Parking
 from forebay.framework.pumping import PumpingSplitReader
 from forebay.framework.simple import SimpleSource
@@ -125,3 +131,44 @@ def test_a_pause_ends_with_its_split_so_that_a_later_one_of_the_same_id_is_read(
     ended = reader._ended(next(iter(reader._pumps.values()))[0])
     assert ended.finished
     assert reader._parking.paused == set()
+
+
+RELEASED = threading.Event()
+
+
+class Tailing(SimpleSource):
+    """Never caught up; the splits `b…` give one record and block then."""
+
+    name = "tailing"
+    bounded = False
+    names: list[str]
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"n": pa.int64()})
+
+    def splits(self) -> list[str]:
+        return list(self.names)
+
+    def read(self, split: Split) -> Iterator[dict[str, int]]:
+        for n in itertools.count(split.position or 0):
+            yield {"n": n}
+            RELEASED.wait(None if split.id.startswith("b") else 0.002)
+
+
+@pytest.mark.parametrize("kind", ["a", "b"], ids=["tailing", "blocked"])
+def test_splits_that_are_never_caught_up_take_turns_too(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """With eight of them at a time nobody would ever hear of the ninth; and none loses or doubles a record."""
+    monkeypatch.setattr("forebay.framework.pumping._TURN", 0.05)
+    RELEASED.clear()
+    names = [f"{kind}{number}" for number in range(20)]
+    options = HostOptions(max_rows_per_batch=7, max_batch_delay="20ms")
+    rows: dict[str, list[int]] = {}
+    reading = forebay.run(Tailing(names=names), options=options)
+    for batch in reading:
+        assert reading.delivered is not None
+        rows.setdefault(reading.delivered[0], []).extend(batch.column(0).to_pylist())
+        if len(rows) == 20 and (kind == "b" or min(map(len, rows.values())) > 20):
+            break
+    RELEASED.set()
+    reading.close()
+    assert rows == {name: list(range(len(rows[name]))) for name in names}

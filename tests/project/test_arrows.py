@@ -31,7 +31,13 @@ FREE = {""}
 
 # Inside framework: hosts stand on machinery, machinery on the contract. The values are the parts of the machinery,
 # which do not know one another; a name that is not here is a file of the contract.
-MACHINERY = {"reading": "reading", "coordination": "coordination", "simple": "simple", "pumping": "simple"}
+MACHINERY = {
+    "reading": "reading",
+    "coordination": "coordination",
+    "simple": "simple",
+    "pump": "simple",
+    "pumping": "simple",
+}
 HOSTS = {"local", "microbatch"}
 
 # Threads, locks and timers come from one Runtime object, or nothing could be simulated.
