@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from forebay.clock import ManualClock
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOver, HandOverQueue
@@ -20,9 +21,15 @@ class Bench:
     """A fetcher, its queue, and what its errors were."""
 
     def __init__(
-        self, reader: SplitReader, *, capacity: int = 2, retries: int = 2, until_caught_up: bool = False
+        self,
+        reader: SplitReader,
+        *,
+        capacity: int = 2,
+        retries: int = 2,
+        until_caught_up: bool = False,
+        clock: ManualClock | None = None,
     ) -> None:
-        runtime = ThreadRuntime(seed=1)
+        runtime = ThreadRuntime(clock, seed=1)
         self.errors: list[ForebayError] = []
         self.queue = HandOverQueue(runtime, capacity, 1 << 30)
         self.fetcher = Fetcher(
@@ -212,6 +219,53 @@ def test_a_retriable_error_is_tried_again_with_back_off_and_then_surfaces() -> N
         bench.fetcher._retry_at = 0.0 if bench.fetcher._retry_at else None
         bench.fetcher.step()
     assert [error.message for error in bench.errors] == ["2"]
+
+
+class OneIsDown(CountingSplitReader):
+    """Every second fetch fails for the split `down`; the other ones bring something of another split."""
+
+    def __init__(self, *, caught_up: bool = False) -> None:
+        super().__init__()
+        self.tries = self.fetches = 0
+        self.caught_up = caught_up
+
+    def fetch(self) -> Sequence[Fetched]:
+        self.fetches += 1
+        if self.fetches % 2:
+            self.tries += 1
+            raise RetriableError("no answer", split="down")
+        at = self.fetches // 2
+        return [
+            Fetched("well", None if self.caught_up else counting_batch("well", at, 1), at, caught_up=self.caught_up)
+        ]
+
+
+@pytest.mark.parametrize("caught_up", [False, True])
+def test_a_split_that_always_fails_is_an_error_however_well_another_one_does(
+    caplog: pytest.LogCaptureFixture, caught_up: bool
+) -> None:
+    """Design §4: nobody would ever hear of it, and its records would never come."""
+    reader = OneIsDown(caught_up=caught_up)
+    bench = Bench(reader, capacity=1000, retries=2)
+    bench.fetcher.add_splits([Split("down", 0), Split("well", 0)])
+    for _ in range(100):
+        bench.fetcher._retry_at = None
+        if bench.fetcher.step() is Next.DONE:
+            break
+    assert [(error.message, error.split) for error in bench.errors] == [("no answer", "down")]
+    assert reader.tries == 3
+    assert [record.getMessage().count(" of 3 failed") for record in caplog.records] == [1, 1]
+
+
+def test_failures_that_lie_far_apart_are_not_in_a_row() -> None:
+    """A quiet split has nothing to deliver in between, and each failure was got over."""
+    clock = ManualClock()
+    bench = Bench(OneIsDown(), capacity=1000, retries=2, clock=clock)
+    bench.fetcher.add_splits([Split("down", 0), Split("well", 0)])
+    for _ in range(50):
+        clock.advance(601)
+        bench.fetcher.step()
+    assert bench.errors == []
 
 
 def test_rb5_records_of_a_split_that_was_never_added_are_refused() -> None:

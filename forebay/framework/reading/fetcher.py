@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.backoff import backoff
@@ -15,6 +17,12 @@ from forebay.framework.reading.queue import HandOver, HandOverQueue
 from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.options import redact
+
+_log = logging.getLogger(__name__)
+
+_FORGIVEN: Final = 600.0
+"""Seconds after which a failure is not in a row with the one before: a quiet split may have nothing to deliver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ class Fetcher:
         split_reader: The reader to drive; used and closed on the fetcher thread only, except `wake_up`.
         queue: Where hand-overs go.
         runtime: Lock, signal, clock and chance.
-        retries: How many retriable errors in a row are tried again.
+        retries: How many retriable errors in a row, of one split or of none that is named, are tried again.
         until_caught_up: Finish a split, with an end or without, once it says that it is caught up.
         on_error: Told the error that ends this fetcher.
     """
@@ -73,7 +81,7 @@ class Fetcher:
         self._busy = False
         self._closing = False
         self._draining: HandOver | None = None
-        self._failures = 0
+        self._failures: dict[str | None, tuple[int, float]] = {}  # by split: how many in a row, and when the last was
         self._retry_at: float | None = None
 
     # ---- called on the task thread
@@ -168,16 +176,26 @@ class Fetcher:
         except RetriableError as error:
             return self._retry(error)
         if fetched:
-            self._failures = 0
+            for split_id in (None, *(part.split_id for part in fetched)) if self._failures else ():
+                self._failures.pop(split_id, None)
             self._pending = HandOver(list(self._checked(fetched)))
         return self._settle()
 
     def _retry(self, error: RetriableError) -> WaitFor:
-        self._failures += 1
-        if self._failures > self._retries:
+        # By split: one that delivers must not hide another one that never does.
+        failed = error.split if error.split in self._assigned else None
+        now = self._runtime.clock.monotonic()
+        count, last = self._failures.get(failed, (0, now))
+        count = 1 if now - last > _FORGIVEN else count + 1
+        if count > self._retries:
             raise error
-        pause = backoff(self._failures, self._runtime.random)
-        self._retry_at = self._runtime.clock.monotonic() + pause
+        self._failures[failed] = count, now
+        pause = backoff(count, self._runtime.random)
+        text = redact(str(error))
+        _log.warning(
+            "%s: fetch %d of %d failed, again in %.1f s: %s", self._source, count, self._retries + 1, pause, text
+        )
+        self._retry_at = now + pause
         self._settle()
         return WaitFor(pause)
 
