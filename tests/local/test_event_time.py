@@ -11,6 +11,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local import run
 from forebay.framework.local.event_time import EventTime
+from forebay.framework.simple import SimpleSource
 from forebay.options import Duration
 from forebay.watermarks.event_time import MAX_WATERMARK, EventTimes
 from forebay.watermarks.idleness import SILENT
@@ -288,3 +289,31 @@ def test_rows_without_event_times_make_no_watermark(world, source, one_thread):
         for _batch in reading:
             one_thread.clock.advance(1)
             assert reading.watermark is None
+
+
+class Narrowed(SimpleSource):
+    """Reads no more columns than it is asked for; with them goes its event time, as with Kafka."""
+
+    only: tuple[str, ...] = ()
+
+    @property
+    def event_time(self):
+        return "t" if not self.only or "t" in self.only else None
+
+    def schema(self):
+        whole = pa.schema({"a": pa.int64(), "t": pa.timestamp("us")})
+        return pa.schema([whole.field(name) for name in self.only or whole.names])
+
+    def with_columns(self, columns):
+        return Narrowed(only=columns)
+
+    def read(self, split):
+        yield {name: value for name, value in (("a", 1), ("t", 5 * SECOND)) if name in self.schema().names}
+
+
+def test_the_event_time_is_read_also_where_it_is_not_among_the_columns():
+    """Or there would be no watermark, without a word, or an error about a column that is there."""
+    with run(Narrowed(), watermarks=WatermarkStrategy.bounded_disorder(1), options=HostOptions(columns=["a"])) as found:
+        assert found.schema.names == ["a"]
+        assert found.to_table().to_pylist() == [{"a": 1}]
+        assert found.watermark == MAX_WATERMARK

@@ -220,7 +220,8 @@ def run(
     # The store looks at the options as they were given, not at what the schema and the columns make of them.
     store = None if checkpoint is None else CheckpointStore(Path(checkpoint), source)
     source = settle(source, schema_of(source))
-    source, columns = with_columns(source, options.columns)
+    strategy = _with_column(watermarks, source)
+    source, columns = with_columns(source, options.columns, also=None if strategy is watermarks else source.event_time)
     schema = settled_schema(source)
     engine = Engine(
         source,
@@ -229,18 +230,29 @@ def run(
         options,
         parallelism=parallelism,
         checkpoints=CheckpointPlan(store, checkpoint_interval),
-        strategy=_with_column(watermarks, source),
+        strategy=strategy,
     )
     return Run(source, schema, engine, columns, checkpoints=store is not None)
 
 
-def with_columns(source: Source, columns: list[str] | None) -> tuple[Source, list[str] | None]:
-    """Return the source reading only these columns, or itself and what the host must select."""
+def with_columns(
+    source: Source, columns: list[str] | None, *, also: str | None = None
+) -> tuple[Source, list[str] | None]:
+    """Return the source reading only these columns, or itself, and what the host must select, if anything.
+
+    Args:
+        source: With all its columns.
+        columns: What the user wants.
+        also: A column that the host needs itself.
+    """
     if columns is None:
         return source, None
     names = select(settled_schema(source).names, columns, source.name)
-    narrowed = source.with_columns(tuple(names))
-    return (source, names) if narrowed is None else (narrowed, None)
+    needed = names if also is None or also in names else [*names, also]
+    narrowed = source.with_columns(tuple(needed))
+    if narrowed is None:
+        return source, names
+    return narrowed, None if needed == names else names
 
 
 def schema_of(source: Source) -> pa.Schema:
