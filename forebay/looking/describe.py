@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -95,12 +96,20 @@ def _description(cls: type[Source], source: Source | None) -> Description:
 
 def _option_rows(cls: type, instance: object | None) -> tuple[tuple[str, str, str, str], ...]:
     specs = class_options(cls)
-    values = {} if instance is None else redact_options(specs, option_values(instance))
+    values = {} if instance is None else option_values(instance)
     rows = []
-    for row in describe_options(specs):
-        value = values.get(row.name, row.default if instance is None else "not set")
-        rows.append((row.name, row.type, "required" if row.required and instance is None else value, row.doc))
+    for spec, row in zip(specs, describe_options(specs), strict=True):
+        if instance is None:
+            shown = "required" if row.required else row.default
+        else:
+            shown = _value_text(row.name, redact_options([spec], {row.python_name: values[row.python_name]}))
+        rows.append((row.name, row.type, shown, row.doc))
     return tuple(rows)
+
+
+def _value_text(name: str, texts: Mapping[str, str]) -> str:
+    """Return one option's value; of a prefix, all that was given under it."""
+    return texts[name] if name in texts else ", ".join(map("=".join, texts.items())) or "not set"
 
 
 def _summary(cls: type) -> str:

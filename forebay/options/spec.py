@@ -220,12 +220,13 @@ class OptionSpec:
             advice=f"write for example {kind.example}",
         )
 
-    def text(self, value: object, *, key: str = "") -> str:
+    def text(self, value: object, *, key: str = "", readable: bool = True) -> str:
         """Return the text that `convert` reads as `value`. It may be secret: `format_options` looks after that.
 
         Args:
             value: A value of this option's type.
             key: If `value` is one entry of a map: its key, behind the prefix.
+            readable: Whether it must be read back as the value. If not, it is for people: `null` for None.
 
         Raises:
             ConfigurationError: No text means this value, for instance None where every text is a str.
@@ -233,7 +234,7 @@ class OptionSpec:
         kind = self.kind.item if key and isinstance(self.kind, Map) else self.kind
         try:
             text = kind.text(value)
-            if not kind.ambiguous or kind.parse(text, key) == value:
+            if not readable or not kind.ambiguous or kind.parse(text, key) == value:
                 return text
         except (ValueError, StopIteration):
             text = ""

@@ -141,7 +141,7 @@ def _texts(specs: Sequence[OptionSpec], values: Mapping[str, Any], show: _Show) 
             continue
         value = _protected(value, show) if spec.kind.holds_secret or not spec.secret or show is _Show.ALL else _HIDDEN
         if value is not _HIDDEN:
-            yield spec.name, spec.text(value)
+            yield spec.name, spec.text(value, readable=show is not _Show.MASKED)
         elif show is _Show.MASKED:
             yield spec.shown_name, REDACTED
 
@@ -156,11 +156,14 @@ def _map_texts(
     masked = [key for key, entry in kept.items() if entry is _HIDDEN and show is _Show.MASKED]
     kept = {key: entry for key, entry in kept.items() if entry is not _HIDDEN}
     if spec.prefix is None:
-        text = spec.text(kept)
+        text = spec.text(kept, readable=show is not _Show.MASKED)
         yield spec.name, json.dumps(json.loads(text) | dict.fromkeys(map(str, masked), REDACTED)) if masked else text
         return
     for key, entry in kept.items():
         name = f"{spec.prefix}{key}"
+        if key and show is _Show.MASKED:  # what people see need not be read back
+            yield name, spec.text(entry, key=key, readable=False)
+            continue
         if not key or sort_out(specs, {name: ""})[0].get(spec.python_name) != [Given(name, "", key)]:
             raise ConfigurationError(
                 f"the key {key!r} of {spec.name!r} cannot be written: {name!r} is no name, or another option's",

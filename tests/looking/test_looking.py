@@ -77,6 +77,38 @@ def test_describe_names_the_source_whose_schema_fails_and_hides_its_secrets() ->
     assert "tok-abcdef123" not in "".join(traceback.format_exception(caught.value))
 
 
+class Passing(forebay.SimpleSource):
+    """Passes options on to its client."""
+
+    client: dict[str, str | forebay.Secret] = forebay.option(
+        default_factory=dict, prefix="client.", doc="passed on"
+    )
+    calm: dict[str, int] = forebay.option(default_factory=dict, prefix="client.calm.", doc="longer")
+    group: str = forebay.option(default="none", name="client.group", doc="exact")
+    token: forebay.Secret | None = None
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"n": pa.int64()})
+
+    def read(self, split):
+        yield {"n": 1}
+
+
+def test_describe_shows_what_is_under_a_prefix_and_hides_secrets() -> None:
+    client = {"url": "http://x", "ssl.password": "hunter2", "key": forebay.Secret("hunter3")}
+    rows = forebay.describe(Passing(client=client, calm={"ms": 7}, group="g")).options
+    assert [(name, value) for name, _, value, _ in rows] == [
+        ("client.*", "client.url=http://x, client.ssl.password=***, client.key=***"),
+        ("client.calm.*", "client.calm.ms=7"),
+        ("client.group", "g"),
+        ("token", "not set"),
+    ]
+
+
+def test_describe_says_of_a_prefix_without_options_that_nothing_is_set() -> None:
+    assert [row[2] for row in forebay.describe(Passing()).options[:2]] == ["not set", "not set"]
+
+
 def test_describe_a_class_says_what_is_required() -> None:
     assert ("url", "str", "required", "where it is") in forebay.describe(Shop).options
     assert forebay.describe(Shop).schema == ()

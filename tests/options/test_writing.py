@@ -189,6 +189,19 @@ def test_values_that_no_text_means_are_refused():
         format_options(specs, {"nothing": 1})
 
 
+def test_for_people_every_value_has_a_text():
+    @dataclass
+    class Odd:
+        a: str | None = "x"
+        b: int | str = 1
+        c: dict[str, str | Secret | None] = option(prefix="c.")
+        d: str = option("", name="c.d")
+
+    client = {"d": "1", "key": Secret("hunter"), "other": Secret("env:T"), "none": None}
+    shown = redact_options(class_options(Odd), {"a": None, "b": "5", "c": client, "d": "y"})
+    assert shown == {"a": "null", "b": "5", "c.d": "y", "c.key": "***", "c.other": "env:T", "c.none": "null"}
+
+
 def test_what_an_empty_prefix_collected_is_read_back_and_takes_no_other_name():
     class Anything:
         path: str = ""
