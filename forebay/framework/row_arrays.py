@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,25 +16,71 @@ from forebay.framework.fitting import ConversionError, first_bad, forbids_nulls,
 Row = Mapping[str, object] | tuple[object, ...]
 
 
-def to_record_batch(rows: Sequence[Row], schema: pa.Schema, where: Callable[[int], dict[str, str]]) -> pa.RecordBatch:
-    """Turn dicts or tuples into one record batch.
+class RowTaker:
+    """Takes the values out of a row as it is yielded: the author may fill the same dict again for the next one.
 
     Args:
-        rows: At least one row, dicts or tuples. A key that is not in the schema is left out, a missing one is null;
-            the same in dicts inside them.
-        schema: The schema to fit.
+        schema: The schema of the source.
+        where: Gives the labels of an error for a row's number.
+    """
+
+    def __init__(self, schema: pa.Schema, where: Callable[[int], dict[str, str]]) -> None:
+        self._names = schema.names
+        self._where = where
+        # With one name it would give no tuple.
+        self._all = itemgetter(*schema.names) if len(schema) > 1 else None
+
+    def take(self, row: object, number: int) -> tuple[object, ...]:
+        """Return the values in schema order. A key that is not in the schema is left out, a missing one is null.
+
+        Args:
+            row: What the author yielded as a row.
+            number: Its number, for errors.
+
+        Raises:
+            ContractError: A dict shares no column with the schema, a tuple has another length, or it is neither.
+        """
+        if type(row) is dict and self._all is not None:  # a defaultdict would make what is missing
+            try:
+                return self._all(row)  # type: ignore[no-any-return]  # several names give a tuple
+            except KeyError:
+                pass
+        if isinstance(row, tuple):
+            if len(row) == len(self._names):
+                return row
+            problem = f"a tuple of {len(row)} values came for {len(self._names)} columns"
+        elif isinstance(row, Mapping):
+            if not row or not self._names or any(name in row for name in self._names):
+                return tuple(map(row.get, self._names))
+            problem = f"a row has none of the columns {self._names}, only {list(row)[:10]}"
+        else:
+            problem = f"a {type(row).__name__} came as a row"
+        raise ContractError(
+            problem,
+            **self._where(number),
+            rule="SR-2",
+            advice="yield dicts by column name or tuples in schema order",
+        )
+
+
+def to_record_batch(
+    rows: Sequence[tuple[object, ...]], schema: pa.Schema, where: Callable[[int], dict[str, str]]
+) -> pa.RecordBatch:
+    """Turn the values of rows into one record batch.
+
+    Args:
+        rows: At least one row, as a `RowTaker` took it.
+        schema: The schema to fit. In dicts inside a column a key that is not in the schema is left out, a missing one
+            is null.
         where: Gives the labels of an error for a row's index.
 
     Raises:
         DataError: A value does not fit its column, has none of the keys of its struct, or is null where the schema
             allows none.
-        ContractError: A row shares no column with the schema, or a tuple has another length.
     """
     arrays: list[pa.Array] = []
-    for index, row in enumerate(rows):
-        _check_shape(row, schema, index, where)
     for number, field in enumerate(schema):
-        values = [row[number] if isinstance(row, tuple) else row.get(field.name) for row in rows]
+        values = [row[number] for row in rows]
         try:
             array = pa.array(values, type=field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
@@ -42,22 +89,6 @@ def to_record_batch(rows: Sequence[Row], schema: pa.Schema, where: Callable[[int
         _check_keys(array, values, field, where)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _check_shape(row: object, schema: pa.Schema, index: int, where: Callable[[int], dict[str, str]]) -> None:
-    if isinstance(row, tuple):
-        if len(row) == len(schema):
-            return
-        problem = f"a tuple of {len(row)} values came for {len(schema)} columns"
-    elif isinstance(row, Mapping):
-        if not row or not schema.names or any(name in row for name in schema.names):
-            return
-        problem = f"a row has none of the columns {schema.names}, only {list(row)[:10]}"
-    else:
-        problem = f"a {type(row).__name__} came as a row"
-    raise ContractError(
-        problem, **where(index), rule="SR-2", advice="yield dicts by column name or tuples in schema order"
-    )
 
 
 def _check_nulls(array: pa.Array, field: pa.Field, where: Callable[[int], dict[str, str]]) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.clock import Clock
 from forebay.errors import ContractError
 from forebay.framework.fitting import Fitting
-from forebay.framework.row_arrays import Row, to_record_batch
+from forebay.framework.row_arrays import Row, RowTaker, to_record_batch
 from forebay.framework.split import Position, Split
 
 Rows = Row | pa.RecordBatch | pa.Table
@@ -75,7 +75,7 @@ class RowPacker:
         self._max_bytes = max_bytes
         self._max_delay = max_delay
         self._source = source
-        self._rows: list[Row] = []
+        self._rows: list[tuple[object, ...]] = []
         self._pieces: list[pa.RecordBatch] = []
         self._taken = 0
         self._count = 0
@@ -84,6 +84,7 @@ class RowPacker:
         self._since = 0.0
         self._position: Position | None = split.position
         self._counting: bool | None = None
+        self._taker = RowTaker(schema, self._located)
         self._fitting = Fitting(schema, self._located)
 
     @property
@@ -106,8 +107,9 @@ class RowPacker:
         if isinstance(item, Batch):
             self._add_batch(item)
         elif isinstance(item, (Mapping, tuple)):
+            values = self._taker.take(item, self._taken + self._count)
             if self._count_from(1):
-                self._rows.append(item)
+                self._rows.append(values)
                 self._added(1)
         elif isinstance(item, (pa.RecordBatch, pa.Table)):
             self._add_arrow(item)
@@ -187,7 +189,8 @@ class RowPacker:
             self._pieces.extend(self._fitted(rows))
             self._bytes += rows.nbytes
         else:
-            self._rows.extend(rows)
+            first = self._taken + self._count
+            self._rows.extend([self._taker.take(row, first + index) for index, row in enumerate(rows)])
         self._added(count)
 
     def _check_range(self, position: Position) -> None:

@@ -46,6 +46,9 @@ class SimpleSource(Source):
         position to resume at afterwards, in terms of your own. Returning means "finished" for a bounded source and
         "caught up for now" for another, which is read again, from its position, after `pollInterval`.
 
+        A row is taken when it is yielded: its dict, or a list of rows, may be filled again for the next. Lists, dicts
+        and arrays inside a column, and the buffers of record batches, are read later: make new ones each time.
+
         Runs on a daemon thread; may block. The rows between two positions must be the same at every replay.
 
         Raises:
