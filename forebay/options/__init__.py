@@ -24,6 +24,7 @@ from forebay.options.redaction import hide_options, redact
 from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import REQUIRED, OptionSpec, option
 from forebay.options.writing import (
+    NONE_TEXT,
     OptionRow,
     changed_on_restart,
     describe_options,
@@ -33,6 +34,7 @@ from forebay.options.writing import (
 )
 
 __all__ = [
+    "NONE_TEXT",
     "REDACTED",
     "REQUIRED",
     "ByteSize",

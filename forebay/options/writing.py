@@ -36,7 +36,13 @@ def option_values(instance: object) -> dict[str, Any]:
     return {spec.python_name: getattr(instance, spec.python_name) for spec in class_options(type(instance))}
 
 
-def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any], *, reveal: bool = False) -> dict[str, str]:
+NONE_TEXT: Final = "\0none"
+"""Stands in a checkpoint for None where every text that a user can write is another value."""
+
+
+def format_options(
+    specs: Iterable[OptionSpec], values: Mapping[str, Any], *, reveal: bool = False, nones: bool = False
+) -> dict[str, str]:
     """Return texts, by Spark name, that `parse_options` reads as these values.
 
     Called by the hosts: for the options of an offset, and to hand a typed source to Spark. None is left out where it
@@ -46,12 +52,13 @@ def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any], *, re
         specs: The options.
         values: By Python name; what is not there is left out.
         reveal: Write all secrets in plain text. Only for what stays in the memory of this process.
+        nones: Write `NONE_TEXT` for None where no text means it. Only for what `changed_on_restart` compares.
 
     Raises:
         ConfigurationError: No text means a value.
         TypeError: A value belongs to none of the options.
     """
-    return dict(_texts(tuple(specs), values, _Show.ALL if reveal else _Show.SAFE))
+    return dict(_texts(tuple(specs), values, _Show.ALL if reveal else _Show.KEPT if nones else _Show.SAFE))
 
 
 def redact_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
@@ -87,7 +94,7 @@ def changed_on_restart(
 ) -> None:
     """Refuse a restart with other values of options that may not change.
 
-    Called by the streaming host when it continues from a checkpoint. Values are compared, not texts (`60s` is `1m`);
+    Called by the hosts when it continues from a checkpoint. Values are compared, not texts (`60s` is `1m`);
     an option that is not there has its default. Secrets without a reference are in no checkpoint: not compared.
 
     Args:
@@ -101,13 +108,19 @@ def changed_on_restart(
     """
     fixed = tuple(spec for spec in specs if not spec.may_change)
     before, after = _canonical(fixed, old, source), _canonical(fixed, new, source)
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    changed = [
+        name
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+        # Checkpoints were written that leave out such a None.
+        and not (name not in old and after.get(name) == NONE_TEXT)
+    ]
     if not changed:
         return
     hidden = _names_hidden(fixed, changed)
     told = []
     for name in changed:
-        was, now = before.get(name, "not set"), after.get(name, "not set")
+        was, now = (_shown(texts.get(name, "not set")) for texts in (before, after))
         told.append(f"{name} (a secret)" if name in hidden else f"{name} (was {was}, is now {now})")
     raise ConfigurationError(
         "changed since the checkpoint was written, which these options may not: " + ", ".join(told),
@@ -118,10 +131,11 @@ def changed_on_restart(
 
 
 class _Show(Enum):
-    """What becomes of secrets in texts: written, left out, or replaced by `***`."""
+    """What becomes of secrets in texts: written, left out, or replaced by `***`. KEPT is SAFE with `NONE_TEXT`."""
 
     ALL = "all"
     SAFE = "safe"
+    KEPT = "kept"
     MASKED = "masked"
 
 
@@ -141,7 +155,7 @@ def _texts(specs: Sequence[OptionSpec], values: Mapping[str, Any], show: _Show) 
             continue
         value = _protected(value, show) if spec.kind.holds_secret or not spec.secret or show is _Show.ALL else _HIDDEN
         if value is not _HIDDEN:
-            yield spec.name, spec.text(value, readable=show is not _Show.MASKED)
+            yield spec.name, _text(spec, value, show)
         elif show is _Show.MASKED:
             yield spec.shown_name, REDACTED
 
@@ -156,13 +170,13 @@ def _map_texts(
     masked = [key for key, entry in kept.items() if entry is _HIDDEN and show is _Show.MASKED]
     kept = {key: entry for key, entry in kept.items() if entry is not _HIDDEN}
     if spec.prefix is None:
-        text = spec.text(kept, readable=show is not _Show.MASKED)
+        text = _text(spec, kept, show)
         yield spec.name, json.dumps(json.loads(text) | dict.fromkeys(map(str, masked), REDACTED)) if masked else text
         return
     for key, entry in kept.items():
         name = f"{spec.prefix}{key}"
         if key and show is _Show.MASKED:  # what people see need not be read back
-            yield name, spec.text(entry, key=key, readable=False)
+            yield name, _text(spec, entry, show, key)
             continue
         if not key or sort_out(specs, {name: ""})[0].get(spec.python_name) != [Given(name, "", key)]:
             raise ConfigurationError(
@@ -170,9 +184,18 @@ def _map_texts(
                 option=name,
                 advice=f"leave it out of {spec.name!r}",
             )
-        yield name, spec.text(entry, key=key)
+        yield name, _text(spec, entry, show, key)
     for key in masked:
         yield f"{spec.prefix}{key}", REDACTED
+
+
+def _text(spec: OptionSpec, value: Any, show: _Show, key: str = "") -> str:
+    try:
+        return spec.text(value, key=key, readable=show is not _Show.MASKED)
+    except ConfigurationError:
+        if value is None and show is _Show.KEPT:
+            return NONE_TEXT
+        raise
 
 
 def _protected(value: Any, show: _Show) -> Any:
@@ -197,11 +220,18 @@ def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: st
         found = sorted_out.get(spec.python_name)
         if found is None and spec.required:
             continue
+        if found and found[0].value == NONE_TEXT and spec.prefix is None:
+            values[spec.python_name] = None
+            continue
         try:
             values[spec.python_name] = value_of(spec, found, source) if found else spec.fresh_default()
         except ConfigurationError:
             kept |= {one.written: str(one.value) for one in found or ()}
-    return {**format_options(specs, values), **kept}
+    return {**format_options(specs, values, nones=True), **kept}
+
+
+def _shown(text: str) -> str:
+    return "none" if text == NONE_TEXT else text
 
 
 def _names_hidden(specs: Sequence[OptionSpec], names: Iterable[str]) -> set[str]:

@@ -429,6 +429,21 @@ def test_an_option_that_no_text_means_is_left_out(tmp_path, may_change):
     assert CheckpointStore(tmp_path, odd).latest() == CHECKPOINT
 
 
+@pytest.mark.parametrize("may_change", [True, False])
+def test_none_in_place_of_another_default_is_kept(tmp_path, caplog, may_change):
+    class Zoned(Letters):
+        zone: str | None = forebay.option(default="UTC", may_change=may_change, doc="zone")
+
+    CheckpointStore(tmp_path, Zoned(zone=None)).write(CHECKPOINT)
+    assert CheckpointStore(tmp_path, Zoned(zone=None)).latest() == CHECKPOINT and warnings_in(caplog) == []
+    if may_change:
+        CheckpointStore(tmp_path, Zoned()).latest()
+        assert "zone (was none, is now UTC)" in warnings_in(caplog)[0]
+    else:
+        with pytest.raises(ConfigurationError, match=r"zone \(was none, is now UTC\)"):
+            CheckpointStore(tmp_path, Zoned()).latest()
+
+
 def test_two_runs_in_one_directory_are_noticed(tmp_path):
     CheckpointStore(tmp_path, Orders()).write(CHECKPOINT)
     with pytest.raises(ConfigurationError, match="another run"):

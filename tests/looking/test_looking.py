@@ -80,9 +80,7 @@ def test_describe_names_the_source_whose_schema_fails_and_hides_its_secrets() ->
 class Passing(forebay.SimpleSource):
     """Passes options on to its client."""
 
-    client: dict[str, str | forebay.Secret] = forebay.option(
-        default_factory=dict, prefix="client.", doc="passed on"
-    )
+    client: dict[str, str | forebay.Secret] = forebay.option(default_factory=dict, prefix="client.", doc="passed on")
     calm: dict[str, int] = forebay.option(default_factory=dict, prefix="client.calm.", doc="longer")
     group: str = forebay.option(default="none", name="client.group", doc="exact")
     token: forebay.Secret | None = None

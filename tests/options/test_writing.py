@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
 from forebay.options import (
+    NONE_TEXT,
     ByteSize,
     Duration,
     Secret,
@@ -273,6 +274,42 @@ def test_what_a_checkpoint_gets_is_what_a_restart_accepts():
     stored = format_options(STREAMED, values)
     assert "hunter" not in str(stored)
     changed_on_restart(STREAMED, stored, {"topic": "a", "client.password": "other"}, source="x")
+
+
+class Zoned:
+    zone: str | None = option("UTC", may_change=False)
+    where: Path | None = option(Path("/in"), may_change=False)
+    token: Secret | None = option(Secret("env:T"), may_change=False)
+    more: dict[str, str | None] = option(prefix="more.", may_change=False)
+
+
+ZONED = class_options(Zoned)
+NOTHING = {"zone": None, "where": None, "token": None, "more": {"a": None}}
+
+
+def test_none_is_kept_where_no_text_means_it():
+    kept = format_options(ZONED, NOTHING, nones=True)
+    assert kept == dict.fromkeys(("zone", "where", "token", "more.a"), NONE_TEXT)
+    changed_on_restart(ZONED, kept, kept)
+    with pytest.raises(ConfigurationError, match="no text means None"):
+        format_options(ZONED, NOTHING)
+
+
+@pytest.mark.parametrize("name", ["zone", "where", "token", "more"])
+def test_none_is_told_from_the_default_and_from_a_value_both_ways(name):
+    none = format_options(ZONED, {name: NOTHING[name]}, nones=True)
+    written = f"{name}.a" if name == "more" else name
+    for old, new in [(none, {}), (none, {written: "env:X"}), ({written: "env:X"}, none)]:
+        with pytest.raises(ConfigurationError) as caught:
+            changed_on_restart(ZONED, old, new)
+        assert caught.value.option == written
+        assert "\0" not in caught.value.message
+        assert name == "token" or "none" in caught.value.message
+
+
+def test_a_checkpoint_without_an_option_may_have_been_written_with_none():
+    """It was left out once."""
+    changed_on_restart(ZONED, {}, format_options(ZONED, NOTHING, nones=True))
 
 
 class Shown:

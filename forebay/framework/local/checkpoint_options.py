@@ -11,7 +11,7 @@ from typing import Any
 
 from forebay.errors import ConfigurationError
 from forebay.framework.source import Source
-from forebay.options import REDACTED, OptionSpec, class_options, format_options, option_values
+from forebay.options import NONE_TEXT, REDACTED, OptionSpec, class_options, format_options, option_values
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +48,11 @@ def warn_of_changes(source: Source, old: Mapping[str, str]) -> None:
     defaults = {name: _redacted(text) for name, text in _changeable(source, fresh).items()}
     before, after = {**defaults, **old}, {**defaults, **changeable_options(source)}
     changed = [
-        f"{name} (was {before.get(name, 'not set')}, is now {after.get(name, 'not set')})"
+        f"{name} (was {_shown(before, name)}, is now {_shown(after, name)})"
         for name in {**before, **after}
         if before.get(name) != after.get(name)
+        # Checkpoints were written that leave out such a None.
+        and not (name not in old and after.get(name) == NONE_TEXT)
     ]
     if changed:
         _log.warning(
@@ -59,6 +61,11 @@ def warn_of_changes(source: Source, old: Mapping[str, str]) -> None:
             source.name,
             ", ".join(changed),
         )
+
+
+def _shown(texts: Mapping[str, str], name: str) -> str:
+    text = texts.get(name, "not set")
+    return "none" if text == NONE_TEXT else text
 
 
 def _changeable(source: Source, values: Mapping[str, Any]) -> dict[str, str]:
@@ -73,7 +80,7 @@ def _texts(all_specs: tuple[OptionSpec, ...], some: Iterable[OptionSpec], values
         if spec.python_name not in values:
             continue
         try:
-            written = format_options(all_specs, {spec.python_name: values[spec.python_name]})
+            written = format_options(all_specs, {spec.python_name: values[spec.python_name]}, nones=True)
             "".join(written.values()).encode()
         except (ConfigurationError, ValueError, TypeError, AttributeError) as error:
             # The value may be secret, and so may what the error says.

@@ -35,7 +35,8 @@ class Pinned:
         texts: dict[str, str] = {}
         for owner in (source, options):
             specs = [spec for spec in class_options(type(owner)) if not spec.may_change]
-            texts |= format_options(specs, {spec.python_name: getattr(owner, spec.python_name) for spec in specs})
+            values = {spec.python_name: getattr(owner, spec.python_name) for spec in specs}
+            texts |= format_options(specs, values, nones=True)
         return cls(source, texts, "" if inferred is None else schema_text(inferred))
 
     def check(self, offset: Offset) -> None:
