@@ -56,6 +56,38 @@ def test_a_slow_source_gives_the_first_rows_without_filling_a_batch():
     assert began.wait(5)
 
 
+def test_a_read_that_waits_for_more_is_left_behind_and_ends_later():
+    go_on, ended = threading.Event(), threading.Event()
+    waited = []
+
+    class Waiting(forebay.SimpleSource):
+        bounded = False
+
+        def schema(self):
+            return pa.schema({"n": pa.int64()})
+
+        def read(self, split):
+            try:
+                yield {"n": 1}
+                waited.append(go_on.wait(20))
+                yield {"n": 2}
+            finally:
+                ended.set()
+
+    try:
+        assert peek(Waiting(), 1).column("n").to_pylist() == [1]
+        assert waited == [] and not ended.is_set()
+    finally:
+        go_on.set()
+    assert ended.wait(20) and waited == [True]
+
+
+def test_a_short_close_timeout_is_kept_and_a_reader_that_ends_is_waited_for(kit, one_thread):
+    world = kit.World(a=1_000)
+    peek(kit.source_over(world), 1, options=HostOptions(close_timeout="200ms"), runtime=one_thread)
+    assert "reader closed" in world.journal
+
+
 def test_a_look_has_no_side_effects(world, source, one_thread):
     """ENU-7: nothing is committed, archived or finished by looking."""
     peek(source, 100, runtime=one_thread)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,12 +16,18 @@ from forebay.framework.local.running import require_source, schema_of, with_colu
 from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.settled import settle, settled_schema
 from forebay.framework.source import Source
+from forebay.options import Duration, redact
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE: Final = Duration("1s")
+"""How long a look waits for its reader to end. One that waits for more data, as streams do, ends when it has some."""
 
 
 def peek(
     source: Source, n: int = 20, *, options: HostOptions | None = None, runtime: Runtime | None = None
 ) -> pa.Table:
-    """Return at most `n` rows of a source, and stop reading at once.
+    """Return at most `n` rows of a source, and stop reading at once; a reader that is blocked is left behind.
 
     Of an unbounded source too: what is there, if it is less. Nothing is written, committed or archived by a look, and
     an error is raised as it comes, without another try by another reader.
@@ -38,7 +46,11 @@ def peek(
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ConfigurationError(f"{n!r} is no number of rows", source=source.name, option="n", advice="give 0 or more")
     given = options or HostOptions()
-    options = dataclasses.replace(given, max_rows_per_batch=min(given.max_rows_per_batch, max(n, 1)))
+    options = dataclasses.replace(
+        given,
+        max_rows_per_batch=min(given.max_rows_per_batch, max(n, 1)),
+        close_timeout=min(given.close_timeout, _PATIENCE),
+    )
     source = settle(source, schema_of(source))
     source, columns = with_columns(source, options.columns)
     schema = settled_schema(source)
@@ -49,7 +61,8 @@ def peek(
         try:
             batches = _first(engine, n)
         finally:
-            engine.close()
+            for problem in engine.close():
+                _log.info("%s: while ending a look: %s", source.name, redact(str(problem)))
     table = pa.Table.from_batches(batches, schema).slice(0, n)
     return table if columns is None else table.select(columns)
 
