@@ -6,9 +6,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from forebay.errors import FatalError, ForebayError
 from forebay.options import redact
+
+MISSING_MODULE: Final = (
+    "install it where the source runs: with Spark, on every worker, or send it with spark.addArtifacts or --py-files; "
+    "import modules of your own at the top of the source's module, not inside functions, and they travel with it"
+)
+"""What to do about a module that is not there, in whichever process."""
+
+_OTHERWISE: Final = "see the cause; raise forebay.RetriableError in the connector for trouble that passes"
 
 
 class ConcealedError(Exception):
@@ -38,7 +47,7 @@ def connector_error(
         source=source,
         split=split,
         position=position,
-        advice="see the cause; raise forebay.RetriableError in the connector for trouble that passes",
+        advice=MISSING_MODULE if isinstance(error, ModuleNotFoundError) else _OTHERWISE,
     )
     found.__cause__ = shown
     return found

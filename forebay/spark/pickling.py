@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from forebay.errors import ConfigurationError
-from forebay.framework.connector_errors import explained
+from forebay.framework.connector_errors import MISSING_MODULE, explained
 
 _cloudpickle: Any = cloudpickle
 """It has no types."""
@@ -60,7 +60,7 @@ def loads(payload: bytes, source: str) -> Any:  # noqa: ANN401 - whatever was pi
         raise ConfigurationError(
             f"the source needs a module that Spark's workers cannot import: {error}",
             source=source,
-            advice="install it on every worker, or send it with spark.addArtifacts or --py-files",
+            advice=MISSING_MODULE,
         ) from error
 
 

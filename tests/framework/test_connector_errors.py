@@ -84,6 +84,15 @@ def test_an_error_that_cannot_be_printed_and_a_circle_of_causes_end() -> None:
     assert TOKEN not in printed(connector_error(first, source="s", doing="read()"))
 
 
+def test_a_module_that_is_missing_is_told_how_to_get_there() -> None:
+    for error in (ModuleNotFoundError("No module named 'shop'"), ModuleNotFoundError(f"No module named {TOKEN}")):
+        told = connector_error(error, source="s", doing="read()")
+        assert "ModuleNotFoundError: No module named" in told.message
+        for way in ("install it", "spark.addArtifacts", "at the top of the source's module"):
+            assert way in (told.advice or "")
+        assert "RetriableError" not in str(told)
+
+
 def test_explained_and_closing_show_no_secret() -> None:
     with pytest.raises(FatalError) as caught, explained("s", "schema()"):
         raise OSError(TOKEN)

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import traceback
 
 import pyarrow as pa
 import pytest
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.local import run
 from forebay.framework.simple import SimpleSource
 from forebay.options import Secret
 from forebay.spark import pickling
@@ -43,3 +47,38 @@ def test_a_source_that_cannot_travel_says_what_to_do_and_shows_no_secret():
     printed = "".join(traceback.format_exception(caught.value))
     assert "OSError: connected to https://h/?t=***" in printed
     assert "tok-abcdef123" not in printed + repr(caught.value)
+
+
+LAZY = """
+import pyarrow as pa
+import forebay
+
+class Lazy(forebay.SimpleSource):
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+
+    def read(self, split):
+        from .helper import rows
+        yield from rows()
+"""
+
+
+def test_an_import_inside_a_function_of_a_module_that_travels_says_where_it_belongs(tmp_path, monkeypatch):
+    package = tmp_path / "lazy_shop"
+    package.mkdir()
+    for name, text in {"__init__": "", "helper": "def rows(): return [{'n': 1}]", "source": LAZY}.items():
+        (package / f"{name}.py").write_text(text)
+    with monkeypatch.context() as here:
+        here.syspath_prepend(str(tmp_path))
+        payload = pickling.dumps(importlib.import_module("lazy_shop.source").Lazy(), "lazy")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lazy_shop"]:
+        del sys.modules[name]
+    with pytest.raises(ForebayError, match="No module named 'lazy_shop'") as caught:
+        run(pickling.loads(payload, "lazy"), options=HostOptions(retries=0)).to_table()
+    assert "at the top of the source's module" in (caught.value.advice or "")
+
+
+def test_a_module_that_is_missing_when_a_source_arrives_is_told_how_to_get_there():
+    with pytest.raises(ConfigurationError, match="no_such_module_here") as caught:
+        pickling.loads(b"cno_such_module_here\nSource\n.", "lazy")
+    assert "spark.addArtifacts" in (caught.value.advice or "")
