@@ -77,6 +77,7 @@ def to_record_batch(
     Raises:
         DataError: A value does not fit its column, has none of the keys of its struct, or is null where the schema
             allows none.
+        ContractError: A column is more than an array can hold.
     """
     arrays: list[pa.Array] = []
     for number, field in enumerate(schema):
@@ -85,10 +86,23 @@ def to_record_batch(
             array = pa.array(values, type=field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
             raise _bad_value(values, field, where, error) from error
+        except pa.ArrowCapacityError as error:
+            raise _too_much(rows, field, where) from error
+        if isinstance(array, pa.ChunkedArray):
+            raise _too_much(rows, field, where)
         _check_nulls(array, field, where)
         _check_keys(array, values, field, where)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _too_much(rows: Sequence[object], field: pa.Field, where: Callable[[int], dict[str, str]]) -> ContractError:
+    return ContractError(
+        f"the column {field.name!r} of {len(rows)} rows has more than 2 GiB, which no record batch can hold",
+        **where(0),
+        rule="SR-2",
+        advice="yield smaller Batches; for plain rows lower maxRowsPerBatch",
+    )
 
 
 def _check_nulls(array: pa.Array, field: pa.Field, where: Callable[[int], dict[str, str]]) -> None:

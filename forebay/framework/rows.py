@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.clock import Clock
-from forebay.errors import ContractError
+from forebay.errors import ContractError, ForebayError
 from forebay.framework.fitting import Fitting
 from forebay.framework.row_arrays import Row, RowTaker, to_record_batch
 from forebay.framework.split import Position, Split
@@ -83,6 +83,7 @@ class RowPacker:
         self._chunk = _FIRST_CHUNK
         self._since = 0.0
         self._position: Position | None = split.position
+        self._sure: Position | None = split.position
         self._counting: bool | None = None
         self._taker = RowTaker(schema, self._located)
         self._fitting = Fitting(schema, self._located)
@@ -108,9 +109,10 @@ class RowPacker:
             self._add_batch(item)
         elif isinstance(item, (Mapping, tuple)):
             values = self._taker.take(item, self._taken + self._count)
-            if self._count_from(1):
+            position, before_end = self._counted(1)
+            if before_end:
                 self._rows.append(values)
-                self._added(1)
+                self._added(1, position)
         elif isinstance(item, (pa.RecordBatch, pa.Table)):
             self._add_arrow(item)
         else:
@@ -163,12 +165,22 @@ class RowPacker:
         self._convert()
         if not self._pieces or self._position is None:
             return None
-        pieces, self._pieces = self._pieces, []
+        packed = Packed(self._combined(), self._position)
+        self._pieces = []
         self._taken += self._count
         self._count = self._bytes = 0
-        if len(pieces) == 1:
-            return Packed(pieces[0], self._position)
-        return Packed(pa.Table.from_batches(pieces, self._schema).combine_chunks().to_batches()[0], self._position)
+        return packed
+
+    def _combined(self) -> pa.RecordBatch:
+        if len(self._pieces) == 1:
+            return self._pieces[0]
+        batches = pa.Table.from_batches(self._pieces, self._schema).combine_chunks().to_batches()
+        if len(batches) != 1:  # one of them alone must not go out with the position after all
+            raise self._broken(
+                f"a column of {self._count} rows has more than 2 GiB of text or bytes, which no record batch can hold",
+                "yield smaller record batches, tables or Batches",
+            )
+        return batches[0]
 
     def _add_batch(self, item: Batch) -> None:
         if self._counting:
@@ -183,7 +195,6 @@ class RowPacker:
                 "give the position after the rows; reading again from it must not give them again",
             )
         self._check_range(position)
-        self._position = position
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
             self._convert()  # what came as dicts before goes before
             self._pieces.extend(self._fitted(rows))
@@ -191,7 +202,7 @@ class RowPacker:
         else:
             first = self._taken + self._count
             self._rows.extend([self._taker.take(row, first + index) for index, row in enumerate(rows)])
-        self._added(count)
+        self._added(count, position)
 
     def _check_range(self, position: Position) -> None:
         """Refuse a position beyond the end, or behind the one before; without an end they are not ordered."""
@@ -209,15 +220,15 @@ class RowPacker:
             )
 
     def _add_arrow(self, item: pa.RecordBatch | pa.Table) -> None:
-        rows = self._count_from(item.num_rows)
+        position, rows = self._counted(item.num_rows)
+        self._convert()  # what came as dicts before goes before
         pieces = self._fitted(item if rows == item.num_rows else item.slice(0, rows))
-        self._convert()
         self._pieces.extend(pieces)
         self._bytes += sum(piece.nbytes for piece in pieces)
-        self._added(rows)
+        self._added(rows, position)
 
-    def _count_from(self, rows: int) -> int:
-        """Move the row-count position; return how many of the rows lie before the split's end."""
+    def _counted(self, rows: int) -> tuple[int, int]:
+        """Return the row-count position after so many more rows, and how many of them lie before the split's end."""
         if self._counting is False:
             raise self._broken("read() yielded plain rows after a Batch", "yield Batch always, or never")
         self._counting = True
@@ -229,13 +240,16 @@ class RowPacker:
             )
         if isinstance(self._split.end, int):
             rows = max(0, min(rows, self._split.end - position))
-        self._position = position + rows
-        return rows
+        return position + rows, rows
 
-    def _added(self, rows: int) -> None:
+    def _added(self, rows: int, position: Position) -> None:
+        """Move on: the rows are in `_rows` or in `_pieces` now."""
         if not self._count:
             self._since = self._clock.monotonic()
         self._count += rows
+        self._position = position
+        if not self._rows:
+            self._sure = position
 
     def _convert(self) -> None:
         """Turn the pending rows into a record batch, and learn from its size how many to wait for."""
@@ -243,7 +257,14 @@ class RowPacker:
             return
         rows, self._rows = self._rows, []
         first = self._taken + self._count - len(rows)
-        piece = to_record_batch(rows, self._schema, lambda row: self._located(row + first))
+        try:
+            piece = to_record_batch(rows, self._schema, lambda row: self._located(row + first))
+        except ForebayError:
+            # The rows are gone: what was packed before them goes out with its own position, not with theirs.
+            self._count -= len(rows)
+            self._position = self._sure
+            raise
+        self._sure = self._position
         self._pieces.append(piece)
         self._bytes += piece.nbytes
         per_row = max(1, piece.nbytes // len(rows))
