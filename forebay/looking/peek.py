@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.framework import local
 from forebay.framework.source import Source
@@ -36,12 +39,29 @@ class Peek:
         return html_table(self.table.schema.names, self._rows()) + f"<p>{self._footer()}</p>"
 
     def _rows(self) -> list[list[str]]:
-        columns = [column.to_pylist() for column in self.table.columns]
-        return [["null" if value is None else str(value) for value in row] for row in zip(*columns, strict=True)]
+        return [list(row) for row in zip(*map(_texts, self.table.columns), strict=True)]
 
     def _footer(self) -> str:
         rows = len(self)
         return f"{rows} row{'' if rows == 1 else 's'}" + ("" if rows < self._asked else ", perhaps more")
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    try:
+        return ["null" if value is None else str(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):  # Python's times end with the year 9999, and with microseconds
+        return [_text(column.slice(row, 1)) for row in range(len(column))]
+
+
+def _text(column: pa.ChunkedArray) -> str:
+    """Return the text of a column of one row, which Python may have no type for."""
+    with suppress(OverflowError, ValueError):
+        value = column[0].as_py()
+        return "null" if value is None else str(value)
+    try:
+        return str(pc.cast(column, pa.string())[0].as_py())
+    except pa.ArrowNotImplementedError:  # a list, a struct, a map
+        return " ".join(str(column.combine_chunks()).split()[1:-1])
 
 
 def peek(source: Source, n: int = 20) -> Peek:

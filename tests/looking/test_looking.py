@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import html
 import traceback
 
 import pyarrow as pa
@@ -135,6 +136,36 @@ def test_peek_shows_the_first_rows_and_says_whether_there_may_be_more() -> None:
 def test_a_null_is_told_from_a_text() -> None:
     shown = str(Peek(pa.table({"a": [None, "null"], "b": [1, 2]}), 5))
     assert shown.count("null") == 2
+
+
+DAYS = pa.array([4_000_000, None, 1], pa.int32()).cast(pa.date32())
+TIMES = pa.array([300_000_000_000_000_000, None, 0], pa.int64())
+THREE = pa.array([0, 1, 2, 3], pa.int32())
+
+
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [
+        (DAYS, ["12921-08-18", "null", "1970-01-02"]),
+        (TIMES.cast(pa.timestamp("us")), ["11476-08-15 05:20:00.000000", "null", "1970-01-01 00:00:00"]),
+        (TIMES.cast(pa.timestamp("us", "UTC")), ["11476-08-15 05:20:00.000000Z", "null", "1970-01-01 00:00:00+00:00"]),
+        (pa.array([1, None, 1000], pa.time64("ns")), ["00:00:00.000000001", "null", "00:00:00.000001"]),
+        (DAYS.dictionary_encode(), ["12921-08-18", "null", "1970-01-02"]),
+        (pa.ListArray.from_arrays(THREE, DAYS), ["[ 12921-08-18 ]", "[None]", "[datetime.date(1970, 1, 2)]"]),
+        (pa.array([1 << 62, None, 0], pa.timestamp("s")), ["<value out of range: 4611686018427387904>", "null",
+                                                          "1970-01-01 00:00:00"]),
+    ],
+)  # fmt: skip
+def test_values_that_python_has_no_type_for_are_shown(column, texts) -> None:
+    shown = Peek(pa.table({"a": column}), 5)
+    cells = [line.split("│")[1].strip() for line in str(shown).splitlines()[3:6]]
+    assert cells == texts
+    assert html.escape(texts[0]) in shown._repr_html_()
+
+
+def test_a_struct_with_such_a_value_is_shown() -> None:
+    shown = str(Peek(pa.table({"a": pa.StructArray.from_arrays([DAYS], ["day"])}), 5))
+    assert "12921-08-18" in shown and "{'day': None}" in shown
 
 
 def test_a_peek_at_a_class_asks_for_an_instance() -> None:
