@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,7 +84,8 @@ def to_record_batch(
     for number, field in enumerate(schema):
         values = [row[number] for row in rows]
         try:
-            array = pa.array(values, type=field.type)
+            # Arrow makes several chunks of what is too much for one.
+            array = cast("pa.Array | pa.ChunkedArray", pa.array(values, type=field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
             raise _bad_value(values, field, where, error) from error
         except pa.ArrowCapacityError as error:
