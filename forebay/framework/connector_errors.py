@@ -12,7 +12,7 @@ from forebay.errors import FatalError, ForebayError
 from forebay.options import redact
 
 MISSING_MODULE: Final = (
-    "install it where the source runs: with Spark, on every worker, or send it with spark.addArtifacts or --py-files; "
+    "install it on every worker (without Spark: here), or send it with spark.addArtifacts or --py-files; "
     "import modules of your own at the top of the source's module, not inside functions, and they travel with it"
 )
 """What to do about a module that is not there, in whichever process."""
