@@ -43,9 +43,11 @@ class RowTaker:
         """
         if type(row) is dict and self._all is not None:  # a defaultdict would make what is missing
             try:
-                return self._all(row)  # type: ignore[no-any-return]  # several names give a tuple
+                values: tuple[object, ...] = self._all(row)
             except KeyError:
-                pass
+                pass  # what is missing is null, if anything is there
+            else:
+                return values
         if isinstance(row, tuple):
             if len(row) == len(self._names):
                 return row
