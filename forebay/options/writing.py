@@ -94,7 +94,7 @@ def changed_on_restart(
 ) -> None:
     """Refuse a restart with other values of options that may not change.
 
-    Called by the hosts when it continues from a checkpoint. Values are compared, not texts (`60s` is `1m`);
+    Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`);
     an option that is not there has its default. Secrets without a reference are in no checkpoint: not compared.
 
     Args:
