@@ -5,28 +5,40 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Used(NamedTuple):
-    """What a process has used: the name of its program, its own seconds, and those of children that ended."""
+    """What a process has used: the name of its program, its own seconds, those of children that ended, its parent."""
 
     name: str
     own: float
     ended: float
+    parent: int
 
 
-def tree_cpu_seconds(without: int | None = None) -> float:
-    """Return user and system time of the process tree, from /proc (Linux); see `tree`."""
-    return sum(one.own + one.ended for one in tree(without).values())
+def seconds_since(before: Mapping[int, Used], without: int | None = None) -> float:
+    """Return user and system time of the process tree since `before`, which is what `tree` gave, in seconds."""
+    return sum(by_program_since(before, without).values())
 
 
-def tree_cpu(without: int | None = None) -> dict[str, float]:
-    """Return user and system time of the process tree by the name of the program, "java" for example, in seconds."""
-    found = dict[str, float]()
-    for one in tree(without).values():
-        found[one.name] = found.get(one.name, 0.0) + one.own + one.ended
+def by_program_since(before: Mapping[int, Used], without: int | None = None) -> dict[str, float]:
+    """Return the same by the name of the program, "java" for example.
+
+    A process that ended leaves all its time to its parent, also that from before; or to nobody, as Spark's workers.
+    """
+    after = tree(without)
+    left: dict[int, float] = {}
+    for pid, one in before.items():
+        if pid not in after:
+            left[one.parent] = left.get(one.parent, 0.0) + one.own + one.ended
+    found: dict[str, float] = {}
+    for pid, now in after.items():
+        was = before.get(pid, Used(now.name, 0.0, 0.0, now.parent))
+        ended = max(0.0, now.ended - was.ended - left.get(pid, 0.0))
+        found[now.name] = found.get(now.name, 0.0) + now.own - was.own + ended
     return found
 
 
@@ -59,7 +71,8 @@ def tree(without: int | None = None) -> dict[int, Used]:
         fields = rest.split()
         user, system, ended_user, ended_system = (int(field) / tick for field in fields[11:15])
         parents[int(entry.name)] = int(fields[1])
-        found[int(entry.name)] = Used(name.split("(", 1)[1], user + system, ended_user + ended_system)
+        parent = parents[int(entry.name)]
+        found[int(entry.name)] = Used(name.split("(", 1)[1], user + system, ended_user + ended_system, parent)
     mine = os.getpid()
     return {
         pid: used

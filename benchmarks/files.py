@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
-from cpu import tree_cpu
+from cpu import by_program_since, tree
 from handing_over import hand_over
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -71,11 +71,11 @@ class Took:
 
 def took(work: Callable[[], None]) -> Took:
     """Run it; return what it took."""
-    before, began = tree_cpu(), time.perf_counter()
+    before, began = tree(), time.perf_counter()
     work()
-    wall, after = time.perf_counter() - began, tree_cpu()
-    jvm = after.get("java", 0.0) - before.get("java", 0.0)
-    return Took(wall, jvm, sum(after.values()) - sum(before.values()) - jvm)
+    wall, used = time.perf_counter() - began, by_program_since(before)
+    jvm = used.get("java", 0.0)
+    return Took(wall, jvm, sum(used.values()) - jvm)
 
 
 def scan(spark: SparkSession, reader: str, kind: str, path: str, schema: str) -> None:

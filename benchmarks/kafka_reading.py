@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from cpu import tree_cpu_seconds
+from cpu import seconds_since, tree
 from kafka_topics import KINDS, batches, fill
 
 from forebay.looking.tables import text_table
@@ -70,10 +70,10 @@ def rate(work: Callable[[], int], repeats: int) -> tuple[str, str]:
     often = max(1, int(0.5 / (time.perf_counter() - began)))  # CPU time is told in hundredths of a second
     speeds, costs = [], []
     for _ in range(repeats):
-        cpu, began = tree_cpu_seconds(), time.perf_counter()
+        before, began = tree(), time.perf_counter()
         rows = sum(work() for _ in range(often))
         speeds.append(rows / (time.perf_counter() - began) / 1e6)
-        costs.append((tree_cpu_seconds() - cpu) / rows * 1e6)
+        costs.append(seconds_since(before) / rows * 1e6)
     return f"{median(speeds):.2f} ({min(speeds):.2f}-{max(speeds):.2f})", f"{median(costs):.2f}"
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cpu import tree_cpu
+from cpu import by_program_since, tree
 from kafka_breakdown import breakdown
 from kafka_peer import both
 from kafka_topics import KINDS, Kind, fill
@@ -126,11 +126,10 @@ class Turns:
         for turn in range(warm + repeats):
             # Who comes first changes, so that nobody always finds the other's garbage.
             for source in (OURS, PEER) if turn % 2 else (PEER, OURS):
-                before, began = tree_cpu(self._broker.pid), time.perf_counter()
+                before, began = tree(self._broker.pid), time.perf_counter()
                 results.append(SINKS[sink](reading(self._spark, source, self._broker, topic, work)))
                 seconds = time.perf_counter() - began
-                after = tree_cpu(self._broker.pid)
-                taken[source].append((seconds, {name: after[name] - before.get(name, 0.0) for name in after}))
+                taken[source].append((seconds, by_program_since(before, self._broker.pid)))
             _say(f"  {label}, turn {turn}: ours {taken[OURS][-1][0]:.2f} s, Spark {taken[PEER][-1][0]:.2f} s")
         if any(result != results[0] for result in results) or (sink == "count" and results[0] != rows):
             raise SystemExit(f"{label}: not the same rows: {results} of {rows}")

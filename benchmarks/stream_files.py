@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
-from cpu import tree_cpu_seconds
+from cpu import seconds_since, tree
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -143,9 +143,9 @@ def idle(spark: SparkSession, stream: DataFrame, checkpoint: Path, seconds: floa
     while counting.triggers < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(2)  # for the compilers
-    triggers, cpu, began = counting.triggers, tree_cpu_seconds(), time.perf_counter()
+    triggers, before, began = counting.triggers, tree(), time.perf_counter()
     time.sleep(seconds)
-    lasted, used, count = time.perf_counter() - began, tree_cpu_seconds() - cpu, counting.triggers - triggers
+    lasted, used, count = time.perf_counter() - began, seconds_since(before), counting.triggers - triggers
     query.stop()
     spark.streams.removeListener(counting)
     return 1000 * lasted / max(1, count), 1000 * used / max(1, count), used / lasted
