@@ -142,11 +142,19 @@ class LeasePool:
 
 def _end(clients: Sequence[_Free]) -> None:
     for one in clients:
-        if callable(close := getattr(one.client, "close", None)):
-            try:
-                close()
-            except Exception:  # noqa: BLE001 - whoever borrows another client has no part in it
-                _log.warning("closing a client that was not used any more failed", exc_info=True)
+        # Whoever borrows another client has no part in it.
+        if (error := _closed(one.client)) is not None:
+            _log.warning("closing a client that was not used any more failed", exc_info=error)
+
+
+def _closed(client: object) -> Exception | None:
+    """Close a client that is thrown away, if it can be closed; return what that raised."""
+    if callable(close := getattr(client, "close", None)):
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001 - the caller has something else to do, and tells it
+            return error
+    return None
 
 
 leases = LeasePool()
@@ -182,9 +190,6 @@ class Loans:
         for key, client in borrowed:
             if not failed:
                 leases.give_back(key, client)
-            elif callable(close := getattr(client, "close", None)):
-                try:
-                    close()
-                except Exception as error:  # noqa: BLE001 - the client is thrown away because of another error
-                    errors.append(error)
+            elif (error := _closed(client)) is not None:
+                errors.append(error)
         return errors

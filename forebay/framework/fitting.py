@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from forebay.errors import ContractError, DataError
+
+LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+"""The types of lists that are read into one another."""
+LIST_ARRAYS: Final = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
+"""Their arrays."""
 
 
 class ConversionError(Exception):
@@ -39,14 +45,11 @@ def fits(have: pa.DataType, want: pa.DataType) -> bool:
         return (
             isinstance(have, pa.MapType) and fits(have.key_type, want.key_type) and fits(have.item_type, want.item_type)
         )
-    if isinstance(want, _LISTS):
-        return isinstance(have, _LISTS) and fits(have.value_type, want.value_type)
+    if isinstance(want, LISTS):
+        return isinstance(have, LISTS) and fits(have.value_type, want.value_type)
     if kinds.is_nested(have):
         return False
     return _leaves_fit(have, want)
-
-
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -127,11 +130,8 @@ def refuse_nulls(array: pa.Array, field: pa.Field) -> None:
         # `items` are those of the whole buffer, also for a slice of it.
         first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
         refuse_nulls(present.items.slice(first, last - first), field.type.item_field)
-    elif isinstance(present, _LIST_ARRAYS) and isinstance(field.type, _LISTS):
+    elif isinstance(present, LIST_ARRAYS) and isinstance(field.type, LISTS):
         refuse_nulls(present.flatten(), field.type.value_field)
-
-
-_LIST_ARRAYS = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
 
 
 def forbids_nulls(kind: pa.DataType) -> bool:
@@ -140,7 +140,7 @@ def forbids_nulls(kind: pa.DataType) -> bool:
         fields = [kind.field(index) for index in range(kind.num_fields)]
     elif isinstance(kind, pa.MapType):
         fields = [kind.item_field]
-    elif isinstance(kind, _LISTS):
+    elif isinstance(kind, LISTS):
         fields = [kind.value_field]
     else:
         return False

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from forebay.errors import ContractError, DataError
-from forebay.framework.fitting import ConversionError, first_bad, forbids_nulls, refuse_nulls
+from forebay.framework.fitting import LIST_ARRAYS, LISTS, ConversionError, first_bad, forbids_nulls, refuse_nulls
 
 Row = Mapping[str, object] | tuple[object, ...]
 
@@ -160,7 +160,7 @@ def _has_hollow(array: pa.Array) -> bool:
         return any(_has_hollow(child) for child in children)
     if isinstance(present, pa.MapArray):
         return _has_hollow(present.items)
-    if isinstance(present, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
+    if isinstance(present, LIST_ARRAYS):
         return _has_hollow(present.flatten())
     return False
 
@@ -179,7 +179,7 @@ def _stranger(value: object, kind: pa.DataType) -> tuple[Mapping[object, object]
     elif isinstance(kind, pa.MapType) and isinstance(value, Iterable):
         entries = value.items() if isinstance(value, Mapping) else value
         pairs = [(item, kind.item_type) for _, item in entries]
-    elif isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)) and isinstance(value, Iterable):
+    elif isinstance(kind, LISTS) and isinstance(value, Iterable):
         pairs = [(item, kind.value_type) for item in value]
     else:
         return None

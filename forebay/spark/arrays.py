@@ -8,7 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from forebay.framework.fitting import ConversionError
+from forebay.framework.fitting import LISTS, ConversionError
 
 _STANDS_FOR = {
     pa.uint8(): pa.int16(),
@@ -42,7 +42,7 @@ def normal_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([_normal_field(field) for field in fields])
     if isinstance(kind, pa.MapType):
         return pa.map_(normal_type(kind.key_type), _normal_field(kind.item_field))
-    if isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+    if isinstance(kind, LISTS):
         return pa.list_(_normal_field(kind.value_field))
     return _normal_leaf(kind)
 
