@@ -42,6 +42,7 @@ class Work:
         columns: The only ones that are read, between commas; None: all.
         sinks: Names of `SINKS`.
         turns: Read it so often, all of which count; None: as often as the command line says, after a turn to warm up.
+            If the command line names the cell, it is as often as that says, and still without a turn to warm up.
     """
 
     name: str
@@ -165,6 +166,8 @@ def chosen(args: argparse.Namespace) -> list[Work]:
         raise SystemExit(f"no such cells: {', '.join(sorted(unknown))}; there are {', '.join(w.name for w in WORKS)}")
     sinks = args.sinks.split(",")
     works = [replace(work, sinks=tuple(one for one in work.sinks if one in sinks)) for work in WORKS]
+    if args.cells:
+        works = [replace(work, turns=args.repeats) if work.turns else work for work in works]
     return [work for work in works if work.name in names and work.sinks and (args.columns or work.columns is None)]
 
 
