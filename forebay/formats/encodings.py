@@ -27,6 +27,12 @@ _ENCODINGS = {
 }
 """The encodings Spark 4 takes → Python's names for them."""
 
+_MARKS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
+"""What may say the order of bytes; without it Java takes big-endian, where Python takes none or the machine's."""
+
 _STEP_BYTES = 1 << 20
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\ufffd".encode()
@@ -104,7 +110,8 @@ class _Transcoded(io.RawIOBase):
 
     def __init__(self, stream: BinaryIO, codec: str) -> None:
         self._stream = stream
-        self._decoder = codecs.getincrementaldecoder(codec)("replace")
+        self._codec = codec
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._ready = memoryview(b"")
         self._ended = False
 
@@ -113,8 +120,11 @@ class _Transcoded(io.RawIOBase):
 
     def readinto(self, target: Buffer, /) -> int:
         while not self._ready and not self._ended:
-            data = self._stream.read(_STEP_BYTES)
-            self._ended = not data
+            if self._decoder is None:
+                data, self._decoder = self._begun()
+            else:
+                data = self._stream.read(_STEP_BYTES)
+                self._ended = not data
             self._ready = memoryview(self._decoder.decode(data, self._ended).encode("utf-8", "replace"))
         out = memoryview(target).cast("B")
         count = min(len(out), len(self._ready))
@@ -126,3 +136,19 @@ class _Transcoded(io.RawIOBase):
         if not self.closed:
             self._stream.close()
         super().close()
+
+    def _begun(self) -> tuple[bytes, codecs.IncrementalDecoder]:
+        """The first bytes, if they had to be looked at, and what decodes them and the rest."""
+        marks, codec, head = _MARKS.get(self._codec), self._codec, b""
+        if marks is not None:
+            head = _exactly(self._stream, len(marks[0]))
+            codec = codec if head in marks else f"{codec}-be"
+        return head, codecs.getincrementaldecoder(codec)("replace")
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    """So many bytes, or fewer at the end of the stream."""
+    found = b""
+    while len(found) < count and (more := stream.read(count - len(found))):
+        found += more
+    return found

@@ -21,10 +21,17 @@ MAX_RECORD_BYTES = 128 << 20
 """The default of the option `maxRecordBytes`."""
 
 BOM = b"\xef\xbb\xbf"
+"""A byte order mark. Only at the start of a file it is none of the text."""
+
 _PAST_END_BYTES = 64 << 10
 _CUT_HEAD_BYTES = 64 << 10
 _SAMPLES = 64
 _MIN_STRIDE = 1 << 10
+
+
+def for_arrow(data: bytes | bytearray) -> bytes | bytearray:
+    """A block for Arrow's CSV reader, which drops a byte order mark at the start of whatever it is given."""
+    return BOM + data if data.startswith(BOM) else data
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ PIECES = st.sampled_from(
         "a,b\n",
         '"q,q"',
         "7,y\n",
+        "\ufeff",
     ]
 )
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
@@ -425,6 +426,25 @@ def test_text_in_other_encodings_is_read_and_kept_whole(memory_file, encoding, m
     found = [tuple(row.values()) for batch, _ in reader.read(file, AB) for row in batch.to_pylist()]
     assert found == [(int(line[0]), line[2:]) for line in text.splitlines()]
     assert reader.sliceable(file) is (encoding == "utf-8" and not multi_line)
+
+
+@pytest.mark.parametrize(("encoding", "order"), [("UTF-16", "utf-16-be"), ("UTF-32", "utf-32-be")])
+def test_without_a_mark_wide_characters_are_big_endian_as_in_java(memory_file, encoding, order) -> None:
+    for text in ("1,äbc\n2,ü\n", "", "7"):
+        for multi_line in (False, True):
+            found = rows(text.encode(order), AB, memory_file, encoding=encoding, multi_line=multi_line)
+            assert found == [(int(line[0]), line[2:] or None) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_a_byte_order_mark_amid_a_file_is_text_wherever_reading_begins(memory_file, multi_line) -> None:
+    text = pa.schema([("a", pa.string()), ("b", pa.string())])
+    data = 'a,b\n\ufeffx,y\n\ufeff\n"q"r,s\n'.encode()
+    expected = [("\ufeffx", "y"), ("\ufeff", None), ("q", "s")]
+    found = rows(data, text, memory_file, header=True, multi_line=multi_line)
+    assert [(a, b) for a, b in found][:2] == expected[:2]
+    assert len(found) == 3
+    assert rows(data, text, memory_file, position=4, multi_line=multi_line) == found
 
 
 def test_the_number_of_fields_most_records_have_is_learnt(memory_file) -> None:

@@ -13,6 +13,7 @@ from pyarrow import csv
 from forebay.formats.csv.grammar import Quoting, stray_starts
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.rules import NUL, CsvRules
+from forebay.formats.record_blocks import for_arrow
 from forebay.formats.stand_ins import StandIns
 
 _BLANK_TEXT = "".join(map(chr, range(33)))
@@ -73,7 +74,7 @@ class ArrowSplitter:
             data = data + b"\n"  # else Arrow takes an empty value at the end for quoted if the one before it was
         read, convert = self._shape(width, tuple(wanted))
         self._invalid.clear()
-        table = csv.read_csv(pa.py_buffer(data), read, self._parse_options[quoting], convert)
+        table = csv.read_csv(pa.py_buffer(for_arrow(data)), read, self._parse_options[quoting], convert)
         odd = [(row.number - 1, row.text) for row in self._invalid if row.number is not None]
         columns = [
             self._tokens(table.column(f"f{index}"), stand_ins, last=index == width - 1)

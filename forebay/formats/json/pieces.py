@@ -22,6 +22,7 @@ from forebay.formats.json.arrow import Doubt, Finish, finish_of
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.template import Piece, Template, Tree
 from forebay.formats.json.tokens import MAX_NUMBER_DIGITS
+from forebay.formats.record_blocks import for_arrow
 
 MAX_BYTES = 16 << 20
 """Larger blocks are one huge record."""
@@ -70,6 +71,7 @@ class PieceReader:
             Doubt: None of it can be used.
         """
         self.misfits = 0
+        data = for_arrow(data)
         options = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names)
         try:
             table = csv.read_csv(pa.BufferReader(data), options, self._parse, self._convert)
