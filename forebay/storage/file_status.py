@@ -7,6 +7,9 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+GENERATION = "generation="
+"""What a mark begins with that is the generation of an object on Google Cloud Storage."""
+
 _NANOS_PER_MILLI = 1_000_000
 # Characters that java.net.URI leaves alone in a path; all other ASCII is escaped, and so is `%` itself.
 _URI_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.!~*'():@&=+$,;/")
@@ -43,10 +46,13 @@ class FileStatus:
         return self.modified_at // _NANOS_PER_MILLI
 
     def same_file(self, now: FileStatus) -> bool:
-        """Whether `now` is still the content that was listed: size, and the etag or else the time of change."""
+        """Whether `now` is still the content that was listed: size, and the etag or else the time of change.
+
+        A generation and an ETag say nothing of each other.
+        """
         if self.size != now.size:
             return False
-        if self.etag is not None and now.etag is not None:
+        if self.etag is not None and now.etag is not None and _generation(self.etag) == _generation(now.etag):
             return self.etag == now.etag
         return self.modified_at == now.modified_at
 
@@ -72,6 +78,10 @@ def spark_file_name(path: str) -> str:
 def last_name(path: str) -> str:
     """The last part of a path or URL, without what follows `::` in a chained URL."""
     return path.split("::", 1)[0].rstrip("/").rsplit("/", 1)[-1] if "://" in path else path.rsplit("/", 1)[-1]
+
+
+def _generation(etag: str) -> bool:
+    return etag.startswith(GENERATION)
 
 
 def _quote(text: str) -> str:

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay.errors import ConfigurationError
-from forebay.storage.file_status import FileStatus
+from forebay.storage.file_status import GENERATION, FileStatus
 
 _TIME_KEYS = (
     "LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "timeModified", "modify",
     "created",
 )  # fmt: skip
-_ETAG_KEYS = ("ETag", "etag", "generation", "VersionId", "version_id", "md5Hash")
+_ETAG_KEYS = ("ETag", "etag", "VersionId", "version_id", "md5Hash")
+_CREATED_KEYS = ("timeCreated", "ctime")  # of an object that has a generation: its content is never changed later
+_MILLISECONDS = "modificationTime"  # webhdfs
 _LARGEST_SECONDS = 100_000_000_000  # a larger number is milliseconds
 
 
@@ -31,9 +33,18 @@ def status(path: str, info: Mapping[str, Any]) -> FileStatus:
             option="path",
             advice="copy the file to a store that does, or to a local directory",
         )
+    if generation := info.get("generation"):
+        # On Google Cloud Storage the ETag and the time of change change with the storage class too.
+        return FileStatus(path, int(size), _time(info, _CREATED_KEYS + _TIME_KEYS), f"{GENERATION}{generation}")
     mark = next((str(info[key]).strip('"') for key in _ETAG_KEYS if info.get(key)), None)
-    moment = next((info[key] for key in _TIME_KEYS if info.get(key) is not None), None)
-    return FileStatus(path, int(size), nanoseconds(moment), mark)
+    return FileStatus(path, int(size), _time(info, _TIME_KEYS), mark)
+
+
+def _time(info: Mapping[str, Any], keys: Sequence[str]) -> int:
+    moment = next((info[key] for key in keys if info.get(key) is not None), None)
+    if moment is None and isinstance(milliseconds := info.get(_MILLISECONDS), int):
+        return milliseconds * 1_000_000
+    return nanoseconds(moment)
 
 
 def nanoseconds(moment: object) -> int:

@@ -15,6 +15,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.storage.file_index import ListOptions, list_files
+from forebay.storage.file_status import FileStatus
 from forebay.storage.remote_facts import nanoseconds, status
 from forebay.storage.storage_options import StorageOptions
 from forebay.storage.stored_file import StoredFile
@@ -193,6 +194,46 @@ def test_a_read_that_fails_half_way_can_be_tried_again(faulty):
 )
 def test_times_of_all_stores_become_nanoseconds(moment, nanos):
     assert nanoseconds(moment) == nanos
+
+
+GOOGLE = {
+    "name": "b/a.csv",
+    "size": 3,
+    "etag": "CKih16GjycICEAE=",
+    "generation": "1717243200123456",
+    "timeCreated": "2024-06-01T12:00:00.123Z",
+    "updated": "2024-06-01T12:00:00.123Z",
+    "mtime": dt.datetime(2024, 6, 1, 12, 0, 0, 123_000, tzinfo=dt.UTC),
+}
+
+
+def test_a_change_of_storage_class_makes_no_new_version_of_an_object():
+    then = status("gs://b/a.csv", GOOGLE)
+    moved = GOOGLE | {"etag": "CKih16GjycICEAI=", "updated": "2024-07-01T00:00:00Z", "mtime": dt.datetime(2024, 7, 1)}
+    assert status("gs://b/a.csv", moved) == then
+    assert then.modified_at == 1_717_243_200_123_000_000
+    assert not then.same_file(status("gs://b/a.csv", moved | {"generation": "1719792000000000"}))
+
+
+def test_an_object_that_was_read_by_its_etag_is_compared_by_time():
+    """As offsets have it that were written before its generation was looked at."""
+    now = status("gs://b/a.csv", GOOGLE)
+    then = FileStatus("gs://b/a.csv", 3, now.modified_at, GOOGLE["etag"])
+    assert then.same_file(now)
+    assert now.same_file(then)
+    assert not then.same_file(status("gs://b/a.csv", GOOGLE | {"timeCreated": "2024-07-01T00:00:00Z"}))
+
+
+@pytest.mark.parametrize("facts", [{"timeCreated": None, "ctime": dt.datetime(2024, 6, 1)}, {"timeCreated": None}])
+def test_an_object_without_a_time_of_its_own_has_the_next_best(facts):
+    assert status("gs://b/a.csv", GOOGLE | facts).modified_ms // 86_400_000 == 19_875
+
+
+def test_a_file_of_webhdfs_has_its_time_of_change():
+    info = {"name": "/d/a", "size": 3, "modificationTime": 1_717_243_200_001, "accessTime": 1_800_000_000_000}
+    assert status("webhdfs://h/d/a", info) == FileStatus("webhdfs://h/d/a", 3, 1_717_243_200_001_000_000)
+    early = status("webhdfs://h/d/a", info | {"modificationTime": 1_001})
+    assert early.modified_at == 1_001_000_000
 
 
 def test_a_store_that_does_not_know_the_size_is_refused():
