@@ -106,13 +106,18 @@ class Cluster:
         found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(asked, level))
         return {Place(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
 
-    def sizes(self, topics: Collection[str]) -> dict[Place, int]:
-        """Return the bytes of each partition on a broker's disk; none where one is down, or the user may not know."""
+    def sizes(self, topics: Collection[str]) -> dict[Place, int] | None:
+        """Return the bytes of each partition on a broker's disk; none where one is down, None if the user may not know.
+
+        A broker has a directory at least, and hides all of them from who may not DESCRIBE the cluster.
+        """
         try:
             brokers = self._connected().describe_log_dirs(list(topics))
         except Exception as error:  # noqa: BLE001 - it is only an estimate: others tell if brokers are away
             _log.info("the sizes of %s are not known: %s", ", ".join(topics), error)
-            return {}
+            return None if isinstance(error, kafka_errors.AuthorizationError) else {}
+        if brokers and not any(broker["log_dirs"] for broker in brokers):
+            return None
         found: dict[Place, int] = {}
         for broker in brokers:
             for directory in broker["log_dirs"]:

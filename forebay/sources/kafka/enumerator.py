@@ -15,7 +15,7 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.cluster import Cluster, Topic
-from forebay.sources.kafka.estimates import GUESS, Estimates
+from forebay.sources.kafka.estimates import Estimates
 from forebay.sources.kafka.ranges import divide
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit, Place, are_of_two_topics
@@ -183,9 +183,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def size(self, split: Split) -> int | None:
         """Estimate the bytes on disk, or guess them."""
         own = _own(split)
-        if own.left is None:
-            return None
-        return int(own.left * (self._estimates.of(own.place) or GUESS))
+        return None if own.left is None else int(own.left * self._estimates.of(own.place))
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
         """Cut the range of offsets in equal parts."""
@@ -210,16 +208,15 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return self._source.range_rules().tasks(own, keep_empty=True) or [(one,) for one in own]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return how far a budget reaches: exact in offsets, estimated in bytes where brokers tell sizes."""
+        """Return how far a budget reaches: exact in offsets, estimated in bytes unless brokers refuse to tell sizes."""
         own = _own(split)
         reach = [own.end] if isinstance(own.end, int) else []
         if rows is not None:
             reach.append(own.start + rows)
         if byte_budget is not None:
-            each = self._estimates.of(own.place)
-            if each is None:
+            if self._estimates.refused(own.place):
                 return None
-            reach.append(own.start + int(byte_budget / each))
+            reach.append(own.start + int(byte_budget / self._estimates.of(own.place)))
         return min(reach, default=None)
 
     def committed(self, positions: Mapping[str, Position]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Final
 
 from forebay.clock import Clock
@@ -11,7 +12,7 @@ from forebay.sources.kafka.cluster import Cluster
 from forebay.sources.kafka.split import Place
 
 GUESS: Final = 1024
-"""Bytes of a record of which nothing is known, where only the shape of tasks hangs on it."""
+"""Bytes of a record of which nothing is known, nor of any other partition's."""
 
 _GOOD_FOR = 60.0
 _TRY_AGAIN = 2.0
@@ -30,6 +31,10 @@ class Estimates:
         self._clock = clock
         self._per_offset: dict[Place, float] = {}
         self._asked: float | None = None
+        self._mean: float = GUESS
+        self._asked_of: set[Place] = set()
+        self._failed = False
+        self._refused = False
 
     def refresh(self, first: Mapping[Place, int], last: Mapping[Place, int]) -> None:
         """Ask the brokers how much there is of each partition; may block.
@@ -39,21 +44,31 @@ class Estimates:
             last: The latest one.
         """
         self._asked = self._clock.monotonic()
+        self._asked_of |= first.keys()
         sizes = self._cluster.sizes({place.topic for place in first}) if first else {}
-        for place, size in sizes.items():
+        self._failed, self._refused = not sizes, sizes is None
+        for place, size in (sizes or {}).items():
             offsets = last[place] - first[place] if place in first else 0
             if offsets > 0 and size > 0:
                 self._per_offset[place] = size / offsets
+        self._mean = fmean(self._per_offset.values()) if self._per_offset else GUESS
 
     def due(self, last: Mapping[Place, int]) -> bool:
-        """Whether to ask again: a minute has gone, or nothing is known of a partition with records."""
-        if self._asked is None:
+        """Whether to ask again: a minute has gone, or nothing is known of a partition with records.
+
+        One that was never asked for does not wait, unless the last question failed: it may have taken long.
+        """
+        if self._asked is None or (not self._failed and not self._asked_of.issuperset(last)):
             return True
         since = self._clock.monotonic() - self._asked
         return since >= _GOOD_FOR or (
             since >= _TRY_AGAIN and any(end > 0 and place not in self._per_offset for place, end in last.items())
         )
 
-    def of(self, place: Place) -> float | None:
-        """Return the bytes of one offset; None = nobody knows."""
-        return self._per_offset.get(place)
+    def of(self, place: Place) -> float:
+        """Return the bytes of one offset; where nobody told, as many as other partitions have, or a guess."""
+        return self._per_offset.get(place, self._mean)
+
+    def refused(self, place: Place) -> bool:
+        """Whether the brokers say that the user may not know, and it was not known before."""
+        return self._refused and place not in self._per_offset
