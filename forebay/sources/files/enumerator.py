@@ -29,7 +29,7 @@ class FileEnumerator(DiscoveryEnumerator):
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
-        self._warned = False
+        self._told_of = 0
 
     @cached_property
     def _format(self) -> FileFormat:
@@ -59,8 +59,9 @@ class FileEnumerator(DiscoveryEnumerator):
         )
 
     def _warn_left_out(self, index: FileIndex) -> None:
-        if index.left_out and not self._warned:
-            self._warned = True
+        told, self._told_of = self._told_of, len(index.left_out)
+        # A stream may meet its first partition directory late: what comes to be left out then must not be silent.
+        if self._told_of > told:
             _log.warning(
                 "%d files are not read, for Spark would not either: they lie beside the partition directories or "
                 "deeper than the path, such as %s; set recursiveFileLookup=true to read them",

@@ -240,3 +240,21 @@ def test_options_that_would_lose_files_may_not_change(put: Put, stream: Begin, o
     query.restart(**{option: value})
     with pytest.raises(ConfigurationError, match="latestFirst"):
         query.drain()
+
+
+def test_a_partition_directory_that_comes_late_leaves_out_files_beside_it_with_a_warning_each_time(
+    put: Put, stream: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> int:
+        found = sum("they lie beside the partition directories" in record.message for record in caplog.records)
+        caplog.clear()
+        return found
+
+    put("a.txt")
+    query = stream(path_glob_filter="*.txt")
+    assert (query.drain(), told()) == ([["a.txt"]], 0)
+    put("day=1/b.txt", "b\n")
+    assert (query.drain(), told()) == ([["b"]], 1)
+    put("c.txt")
+    assert (query.drain(), told()) == ([], 1)
+    assert (query.drain(), told()) == ([], 0)
