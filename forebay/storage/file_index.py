@@ -13,6 +13,7 @@ from forebay.storage import globs
 from forebay.storage.file_status import FileStatus
 from forebay.storage.listing import Leaves, find_leaves, is_data_name
 from forebay.storage.partitions import Partitioning, partitions
+from forebay.storage.remote_facts import tells_time
 from forebay.storage.storage_options import NO_OPTIONS, StorageOptions
 from forebay.storage.store import Directory, join, parent, place_of, store_for
 from forebay.storage.timestamps import parse_timestamp, time_zone
@@ -91,7 +92,8 @@ def list_files(paths: Sequence[str], options: ListOptions = ListOptions()) -> Fi
         options: Filters and partition discovery.
 
     Raises:
-        ConfigurationError: A path matches nothing, an option is wrong, or the directories contradict each other.
+        ConfigurationError: A path matches nothing, an option is wrong, the directories contradict each other, or files
+            are chosen by their times, which the store does not tell.
         DataLossError: A file that a Spark sink committed is gone.
         RetriableError: A store did not answer, something went away while it was listed, or a path is away.
     """
@@ -156,17 +158,30 @@ def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
     if pattern is None and before is None and after is None:
         return None
 
-    def accepts(file: FileStatus) -> bool:
-        modified = file.modified_ms * _MICROS_PER_MILLI
-        if before is not None and not modified < before:
-            return False
-        if after is not None and not modified > after:
-            return False
+    def named(name: str) -> bool:
         if pattern is None:
             return True
-        return file.name == pattern if isinstance(pattern, str) else pattern.fullmatch(file.name) is not None
+        return name == pattern if isinstance(pattern, str) else pattern.fullmatch(name) is not None
+
+    def accepts(file: FileStatus) -> bool:
+        if not named(file.name):
+            return False
+        if before is None and after is None:
+            return True
+        if not tells_time(file):
+            raise _untimed(file, "modifiedBefore" if after is None else "modifiedAfter")
+        modified = file.modified_ms * _MICROS_PER_MILLI
+        return (before is None or modified < before) and (after is None or modified > after)
 
     return accepts
+
+
+def _untimed(file: FileStatus, option: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the store does not say when {file.path!r} was changed",
+        option=option,
+        advice=f"leave {option} out, and choose files by their names (path, pathGlobFilter)",
+    )
 
 
 def _threshold(option: str, text: str | None, timezone: str) -> int | None:

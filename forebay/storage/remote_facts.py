@@ -9,6 +9,7 @@ from typing import Any
 
 from forebay.errors import ConfigurationError
 from forebay.storage.file_status import GENERATION, FileStatus
+from forebay.storage.store import is_url
 
 _TIME_KEYS = (
     "LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "timeModified", "modify",
@@ -38,6 +39,16 @@ def status(path: str, info: Mapping[str, Any]) -> FileStatus:
         return FileStatus(path, int(size), _time(info, _CREATED_KEYS + _TIME_KEYS), f"{GENERATION}{generation}")
     mark = next((str(info[key]).strip('"') for key in _ETAG_KEYS if info.get(key)), None)
     return FileStatus(path, int(size), _time(info, _TIME_KEYS), mark)
+
+
+def tells_time(file: FileStatus) -> bool:
+    """Whether it is known when a file was changed: Databricks' store, and ZIP archives, do not say it."""
+    return file.modified_at != 0 or not is_url(file.path)
+
+
+def tells_versions(file: FileStatus) -> bool:
+    """Whether a file can be told from another one of its size under its name: by a time, or a mark of the store."""
+    return tells_time(file) or file.etag is not None
 
 
 def _time(info: Mapping[str, Any], keys: Sequence[str]) -> int:

@@ -175,6 +175,12 @@ def test_times_of_change_filter_by_milliseconds_in_the_session_zone(tree):
         list_files([root], ListOptions(modified_after="yesterday"))
 
 
+def test_a_local_file_of_1970_has_a_time(tree):
+    root = tree({"old": ""})
+    os.utime(f"{root}/old", (0, 0))
+    assert names(list_files([root], ListOptions(modified_before="2024-06-01T12:00:00")), root) == ["old"]
+
+
 def test_a_broken_link_is_an_error_unless_missing_files_are_ignored(tree):
     root = tree({"a": ""})
     Path(f"{root}/bad").symlink_to("/nowhere")

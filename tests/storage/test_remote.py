@@ -236,6 +236,16 @@ def test_a_file_of_webhdfs_has_its_time_of_change():
     assert early.modified_at == 1_001_000_000
 
 
+@pytest.mark.parametrize(
+    ("options", "name"), [("modified_after", "modifiedAfter"), ("modified_before", "modifiedBefore")]
+)
+def test_a_store_that_tells_no_times_cannot_be_filtered_by_them(faulty, options, name):
+    with pytest.raises(ConfigurationError, match=r"does not say when '.*/a\.csv' was changed") as caught:
+        list_files([faulty], ListOptions(**{options: "2024-06-01T12:00:00"}))
+    assert caught.value.option == name
+    assert paths(faulty, path_glob_filter="b*", **{options: "2024-06-01T12:00:00"}) == []
+
+
 def test_a_store_that_does_not_know_the_size_is_refused():
     with pytest.raises(ConfigurationError, match="how large"):
         status("https://x/y", {"name": "y", "size": None})

@@ -13,6 +13,7 @@ from forebay.sources.files.split import FileSplit
 from forebay.storage import globs, set_aside
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
+from forebay.storage.remote_facts import tells_versions
 from forebay.storage.store import is_url, join, parent, place_of, plain_path, store_for
 
 if TYPE_CHECKING:
@@ -39,18 +40,29 @@ class Cleaner:
         self._looked_into: set[str] = set()
 
     def check(self, index: FileIndex) -> None:
-        """Refuse to clean what a Spark stream has written: its log would name files that are gone.
+        """Refuse to clean what a Spark stream has written, whose log would name what is gone; or what may be new.
 
         Raises:
-            ConfigurationError: There is such a log.
+            ConfigurationError: There is such a log, or a store that tells neither times nor marks.
         """
-        if self._source.clean_source != "off" and index.sinks:
+        if self._source.clean_source == "off":
+            return
+        if index.sinks:
             raise ConfigurationError(
                 f"{index.sinks[0]!r} is the output of a Spark stream, whose log (_spark_metadata) names its files: "
                 "they cannot be deleted or moved",
                 source=self._source.name,
                 option="cleanSource",
                 advice="leave cleanSource out",
+            )
+        # A file without a byte is not read, and so not cleaned.
+        untold = next((file for file in index.files if file.size and not tells_versions(file)), None)
+        if untold is not None:
+            raise ConfigurationError(
+                _untold(untold),
+                source=self._source.name,
+                option="cleanSource",
+                advice="leave cleanSource out, and clean this store by other means",
             )
 
     def clean(self, splits: Sequence[FileSplit]) -> None:
@@ -98,6 +110,8 @@ class Cleaner:
 
     def _clean(self, status: FileStatus) -> None:
         source = self._source
+        if not tells_versions(status):
+            raise ConfigurationError(_untold(status), source=source.name, option="cleanSource")
         now = source.stored(status).now()
         if now is None or not status.same_file(now):
             return
@@ -109,6 +123,13 @@ class Cleaner:
         if store.stat(target) is not None:
             target = f"{target}.{status.modified_at}"  # an earlier file of this name was read and archived
         store.move(status, target)
+
+
+def _untold(file: FileStatus) -> str:
+    return (
+        f"the store tells neither when {file.path!r} was changed nor a mark of it (ETag): nobody could tell a newer "
+        "file of this name from the one that was read"
+    )
 
 
 def _is_among(splits: Sequence[FileSplit], file: FileStatus) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.files import FileSource
-from forebay.storage import local, set_aside
+from forebay.sources.files.cleaning import Cleaner
+from forebay.sources.files.seen import split_of
+from forebay.storage import local, remote_facts, set_aside
 from forebay.storage.file_status import FileStatus
 from forebay.storage.stored_file import StoredFile
 
@@ -45,6 +48,50 @@ def test_an_archive_must_be_named_and_in_the_same_store() -> None:
     with pytest.raises(ConfigurationError, match="different stores"):
         FileSource(path="s3://data/x", file_format="text", clean_source="archive", source_archive_dir="/archive")
     FileSource(path="/data/in*", file_format="text", clean_source="archive", source_archive_dir="/data/archive")
+
+
+@pytest.fixture
+def told_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes the store in memory one that tells neither a time nor a mark, from now on; Databricks' is such a one."""
+    plain = remote_facts.status
+
+    def begin() -> None:
+        monkeypatch.setattr(
+            remote_facts, "status", lambda path, info: replace(plain(path, info), modified_at=0, etag=None)
+        )
+
+    return begin
+
+
+@pytest.mark.parametrize("clean", ["delete", "archive"])
+def test_what_cannot_be_told_from_a_newer_file_is_not_cleaned(
+    stream: Begin, told_nothing: Callable[[], None], clean: str
+) -> None:
+    store = pytest.importorskip("fsspec").filesystem("memory")
+    store.pipe_file("/untold/a.txt", b"1\n")
+    told_nothing()
+    query = stream("memory://untold", clean_source=clean, source_archive_dir="memory://archive")
+    with pytest.raises(ConfigurationError, match=r"neither when 'memory://untold/a\.txt' was changed nor") as raised:
+        query.trigger()
+    assert raised.value.option == "cleanSource"
+    query.restart(clean_source="off")
+    assert query.drain() == [["1"]]
+    assert store.find("/untold") == ["/untold/a.txt"]
+    store.rm("/untold", recursive=True)
+
+
+def test_what_was_planned_before_its_store_told_nothing_stays(
+    stream: Begin, told_nothing: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = pytest.importorskip("fsspec").filesystem("memory")
+    store.pipe_file("/untold/a.txt", b"1\n")
+    split = split_of(FileStatus("memory://untold/a.txt", 2, 0), "memory://untold/a.txt", (), clean=True)
+    told_nothing()
+    with caplog.at_level(logging.WARNING):
+        Cleaner(FileSource(path="memory://untold", file_format="text", clean_source="delete")).clean([split])
+    assert "neither when" in caplog.text
+    assert store.find("/untold") == ["/untold/a.txt"]
+    store.rm("/untold", recursive=True)
 
 
 def test_a_file_that_changed_after_it_was_read_is_not_cleaned(put: Put, stream: Begin) -> None:
