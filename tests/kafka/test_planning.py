@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from forebay.clock import ManualClock
@@ -33,7 +35,13 @@ class Brokers(Cluster):
         return {name: Topic(self.ids[name], leaders) for name, leaders in found.items()}
 
     def offsets(self, specs, *, committed):
-        return {place: self.bounds[place][0 if spec == -2 else 1] for place, spec in specs.items()}
+        return {place: self._offset(*self.bounds[place], spec) for place, spec in specs.items()}
+
+    def _offset(self, first, last, spec):
+        """Say -1 and -2 as brokers do; the record at an offset is of that time."""
+        if spec < 0:
+            return first if spec == -2 else last
+        return max(first, spec) if spec < last else -1
 
     def sizes(self, topics):
         self.asked.append("sizes")
@@ -128,3 +136,49 @@ def test_a_missing_right_is_told_from_sizes_that_are_not_there(monkeypatch, answ
     cluster = Cluster(translate({"bootstrap.servers": "b:1"}), retries=0, interval=0)
     monkeypatch.setattr(cluster, "_connected", Admin)
     assert cluster.sizes(["t"]) == sizes
+
+
+@pytest.mark.parametrize("option", ["ending_timestamp", "ending_offsets_by_timestamp"])
+def test_a_stream_s_ending_time_holds_when_retention_has_removed_the_record_that_says_it(brokers, look, option):
+    options = {option: 100 if option == "ending_timestamp" else '{"t":{"0":100,"1":100}}'}
+    place, other = Place("t", 0), Place("t", 1)
+    brokers.bounds = {place: (0, 50), other: (0, 10)}
+    enumerator = look(starting_offsets="earliest", **options)
+    first = enumerator.discover({}, True)
+    assert first.state is None
+    assert enumerator.latest(first.splits) == {"t/0": 50, "t/1": 10}
+    brokers.bounds[place] = (0, 200)
+    state = enumerator.discover({one.id: one for one in first.splits}, False).state
+    read = splits(100, 10)
+    assert enumerator.latest(read) == {"t/0": 100, "t/1": 10}
+    again = look(**options)
+    again.restore_state(json.loads(json.dumps(state)))
+    for one in (enumerator, again):
+        for bounds in ((150, 200), (200, 200), (250, 300)):
+            brokers.bounds[place] = bounds
+            assert one.latest(read)["t/0"] == 100, bounds
+    assert again.discover({one.id: one for one in read}, False).state == state
+    brokers.bounds = {other: (0, 10)}
+    assert again.discover({"t/1": read[1]}, False).state is None, "what is gone is forgotten"
+
+
+def test_a_run_that_ends_with_its_only_look_remembers_where_it_stops(brokers, look):
+    brokers.bounds[Place("t", 0)] = (0, 200)
+    state = look(starting_offsets="earliest", ending_timestamp=100).discover({}, True).state
+    brokers.bounds[Place("t", 0)] = (150, 200)
+    again = look(ending_timestamp=100)
+    again.restore_state(state)
+    assert again.latest(splits(100, 0)[:1]) == {"t/0": 100}
+    later = look(ending_timestamp=170)
+    later.restore_state(state)
+    assert later.latest(splits(150, 0)[:1]) == {"t/0": 170}, "another time is looked up"
+    for old in (None, {}, {"other": 1}):
+        look(ending_timestamp=100).restore_state(old)
+    for damaged in (
+        {"limits": {"z": "?"}},
+        {"limits": [1]},
+        {"limits": {"1": 5}},
+        {"limits": {"1": {"t": {"0": "x"}}}},
+    ):
+        with pytest.raises(ConfigurationError, match="damaged"):
+            look(ending_timestamp=100).restore_state(damaged)

@@ -16,6 +16,7 @@ from forebay.framework.split import Json, Position, Split
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.estimates import Estimates
+from forebay.sources.kafka.limits import TimeLimits
 from forebay.sources.kafka.ranges import divide
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit, Place, are_of_two_topics
@@ -64,6 +65,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             fail_on_data_loss=source.fail_on_data_loss,
             group=source.group_id,
         )
+        self._limits = TimeLimits(self._resolver)
         self._estimates = Estimates(self._cluster, clock)
         self._clock = clock
         self._told: dict[Place, int] = {}
@@ -105,7 +107,14 @@ class KafkaEnumerator(DiscoveryEnumerator):
             )
             for place in sorted(new)
         ]
-        return Discovered([*old, *fresh])
+        splits = [*old, *fresh]
+        if self._streaming:
+            self._limits.of(splits)
+        return Discovered(splits, state=self._limits.state({split.id for split in splits}))
+
+    def restore_state(self, state: Json) -> None:
+        """Take back where ending times stop the partitions."""
+        self._limits.restore(state, self._source.name)
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
         """Go on from an offset of Spark's own source: `{"topic":{"0":12}}`."""
@@ -151,7 +160,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         behind = [place for place, end in ends.items() if end > own[place].start]
         if behind and self._estimates.due({place: ends[place] for place in behind}):
             self._estimates.refresh(self._resolver.asked(behind, EARLIEST), ends)
-        for place, limit in self._resolver.ends_by_time(behind).items() if self._streaming else ():
+        for place, limit in self._limits.of([own[place] for place in behind]).items() if self._streaming else ():
             ends[place] = min(ends[place], max(limit, own[place].start))
         return {own[place].id: end for place, end in ends.items()}
 

@@ -66,7 +66,7 @@ class Resolver:
 
         Args:
             places: All partitions of a new query.
-            streaming: An ending offset may lie in the future; an ending time is looked up by each `latest`.
+            streaming: An ending offset may lie in the future; an ending time is looked up by `TimeLimits`.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -91,12 +91,14 @@ class Resolver:
 
     def ends_by_time(self, places: Collection[Place]) -> dict[Place, int]:
         """Return the first offset that is too late, of each partition that has one."""
-        bound = self._window.end
-        if bound is None or bound.kind is not BoundKind.TIMES:
-            return {}
-        times = {place: moment for place in places if (moment := _time(bound, place)) is not None}
+        times = {place: moment for place in places if (moment := self.ending_time(place)) is not None}
         found = self._cluster.offsets(times, committed=self._committed)
         return {place: offset for place, offset in found.items() if offset >= 0}
+
+    def ending_time(self, place: Place) -> int | None:
+        """Return the time before which a partition's reading ends, ms since 1970, where the options say one."""
+        bound = self._window.end
+        return None if bound is None or bound.kind is not BoundKind.TIMES else _time(bound, place)
 
     def reads(self, place: Place) -> bool:
         """Whether a partition that is found later is read: not if the ends name others."""
