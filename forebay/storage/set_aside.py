@@ -53,6 +53,35 @@ def take_away(file: FileStatus, then: Callable[[str], None]) -> bool:
     return read
 
 
+def remove_broken_link(path: str) -> bool:
+    """Remove a link that leads nowhere, and nothing that came in its place. Called on the planning thread.
+
+    Args:
+        path: What was read under this name, and is gone.
+
+    Returns:
+        Whether there was such a link.
+
+    Raises:
+        OSError: It could not be renamed or removed, or nobody may look where it leads.
+    """
+    if not _leads_nowhere(path):
+        return False
+    hidden = _hidden(path)
+    try:
+        Path(path).rename(hidden)
+    except FileNotFoundError:
+        return False
+    removed = False
+    try:
+        removed = _leads_nowhere(hidden)
+        if removed:
+            Path(hidden).unlink(missing_ok=True)
+    finally:
+        _put_back(hidden, path, read=removed)
+    return removed
+
+
 def give_back(directory: str, was_read: Callable[[FileStatus], bool]) -> None:
     """Give files their names back that a process had under hidden ones when it was killed; read ones too.
 
@@ -121,6 +150,16 @@ def _beside(hidden: str, path: str, *, read: bool) -> None:
 def _status(path: str, hidden: str) -> FileStatus:
     found = Path(hidden).stat()
     return FileStatus(path, found.st_size, found.st_mtime_ns)
+
+
+def _leads_nowhere(path: str) -> bool:
+    if not os.path.islink(path):
+        return False
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
 
 
 def _one_file(hidden: str, path: str) -> bool:

@@ -151,3 +151,28 @@ def test_a_link_to_a_file_is_taken_itself(file: Path, tmp_path: Path) -> None:
     assert link.is_symlink()
     assert LocalStore().delete(then) is True
     assert names(tmp_path) == ["a.csv.gz"]
+
+
+@pytest.mark.usefixtures("_with_or_without_links")
+def test_only_a_link_that_leads_nowhere_is_removed(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "b.csv"
+    link.symlink_to("nowhere")
+    assert set_aside.remove_broken_link(str(file)) is False
+    assert set_aside.remove_broken_link(str(tmp_path / "c.csv")) is False
+    assert set_aside.remove_broken_link(str(link)) is True
+    link.symlink_to(file.name)
+    assert set_aside.remove_broken_link(str(link)) is False
+    assert names(tmp_path) == ["a.csv.gz", "b.csv"]
+    link.unlink()
+    link.symlink_to("nowhere")
+    plain = set_aside._hidden
+
+    def meanwhile(path: str) -> str:
+        link.unlink()
+        link.write_text("newer")
+        return plain(path)
+
+    monkeypatch.setattr(set_aside, "_hidden", meanwhile)
+    assert set_aside.remove_broken_link(str(link)) is False
+    assert link.read_text() == "newer"
+    assert names(tmp_path) == ["a.csv.gz", "b.csv"]

@@ -13,6 +13,7 @@ from forebay.sources.files.split import FileSplit
 from forebay.storage import globs, set_aside
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
+from forebay.storage.local import translated
 from forebay.storage.remote_facts import tells_versions
 from forebay.storage.store import is_url, join, parent, place_of, plain_path, store_for
 
@@ -105,6 +106,8 @@ class Cleaner:
                 self._looked_into.add(directory)
 
     def _present(self, splits: Sequence[FileSplit]) -> list[FileSplit]:
+        for split in splits:
+            self._drop_link(split.path)  # first of all: no listing gets past a broken link
         there = {file.path for file in self._source.list(repeated=True, begun=True).files}
         return [split for split in splits if split.path in there]
 
@@ -113,6 +116,8 @@ class Cleaner:
         if not tells_versions(status):
             raise ConfigurationError(_untold(status), source=source.name, option="cleanSource")
         now = source.stored(status).now()
+        if now is None:
+            self._drop_link(status.path)
         if now is None or not status.same_file(now):
             return
         store = store_for(status.path, source.storage_options())
@@ -123,6 +128,15 @@ class Cleaner:
         if store.stat(target) is not None:
             target = f"{target}.{status.modified_at}"  # an earlier file of this name was read and archived
         store.move(status, target)
+
+    def _drop_link(self, path: str) -> None:
+        """Remove the link that a file was read through, and that leads nowhere now: the file was cleaned itself."""
+        if is_url(path):
+            return
+        try:
+            set_aside.remove_broken_link(path)
+        except OSError as error:
+            raise translated(error, path, "delete") from error
 
 
 def _untold(file: FileStatus) -> str:

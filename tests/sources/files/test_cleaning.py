@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.files import FileSource
+from forebay.sources.files import FileSource, cleaning
 from forebay.sources.files.cleaning import Cleaner
 from forebay.sources.files.seen import split_of
 from forebay.storage import local, remote_facts, set_aside
@@ -282,3 +282,45 @@ def test_a_file_that_cannot_be_archived_keeps_its_name(
     query.restart()
     assert query.drain() == []
     assert list(inbox.iterdir()) == []
+
+
+@pytest.mark.parametrize("clean", ["delete", "archive"])
+@pytest.mark.parametrize("names", [("a.txt", "b.txt"), ("b.txt", "a.txt")], ids=["target first", "link first"])
+def test_a_link_whose_file_was_cleaned_goes_too(
+    put: Put, stream: Begin, tmp_path: Path, inbox: Path, clean: str, names: tuple[str, str]
+) -> None:
+    """It would be a broken link, at which no listing gets past."""
+    target, link = names
+    put(target, "1\n")
+    (inbox / link).symlink_to(target)
+    query = stream(clean_source=clean, source_archive_dir=str(tmp_path / "archive"))
+    assert query.drain() == [["1", "1"]]
+    assert list(inbox.iterdir()) == []
+    put("c.txt", "2\n")
+    assert query.drain() == [["2"]]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_kill_between_a_file_and_its_link_leaves_no_broken_link(
+    put: Put, stream: Begin, inbox: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    if many:
+        monkeypatch.setattr(cleaning, "_MANY", 1)
+    target = put("a.txt", "1\n")
+    (inbox / "b.txt").symlink_to("a.txt")
+    query = stream(clean_source="delete")
+    assert query.trigger(commit=False) == [("1",), ("1",)]
+    target.unlink()
+    query.restart()
+    assert query.drain() == []
+    assert list(inbox.iterdir()) == []
+
+
+def test_a_broken_link_that_was_not_read_is_an_error_and_stays(put: Put, stream: Begin, inbox: Path) -> None:
+    put("a.txt", "1\n")
+    query = stream(clean_source="delete")
+    assert query.trigger() == [("1",)]
+    (inbox / "c.txt").symlink_to("nowhere")
+    with pytest.raises(ConfigurationError, match="broken link"):
+        query.trigger()
+    assert (inbox / "c.txt").is_symlink()
