@@ -29,6 +29,7 @@ _SLICE = 0.05
 """Seconds in which `wake_up` is noticed."""
 _STALL = 5.0
 """Seconds without progress after which the brokers are asked what is the matter."""
+_CUT = "its log was cut off there, and written anew, when its leader changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class PartitionFetcher:
         self._ranges: dict[Key, _Range] = {}
         self._queued: deque[_Range] = deque()
         self._fetched: deque[Fetched] = deque()
+        self._cut: deque[Key] = deque()
         self._failed: ForebayError | None = None
         self._asked = 0.0
         self._came = float("-inf")
@@ -156,6 +158,7 @@ class PartitionFetcher:
         self._ranges.clear()
         self._queued.clear()
         self._fetched.clear()
+        self._cut.clear()
         self._failed, self._woken = None, False
 
     def end_of(self, topic: str, partition: int) -> int | None:
@@ -282,17 +285,21 @@ class PartitionFetcher:
         return end is not None and one.offset >= end
 
     def _poll(self, seconds: float) -> None:
-        """Let the consumer fetch."""
+        """Let the consumer fetch, and tell of ranges that are lost, one by one: the consumer tells of all at once."""
         try:
-            self._fetched.extend(self._consuming.poll(seconds))
+            if not self._cut:
+                self._fetched.extend(self._consuming.poll(seconds))
         except OffsetOutOfRangeError as error:
-            place, offset = next(iter(error.args[0].items()))
-            raise self._lost((place.topic, place.partition), offset) from error
+            self._changed = True  # a range that is read to its end is troubled no more
+            for place, offset in error.args[0].items():
+                if (key := (place.topic, place.partition)) in self._ranges:
+                    raise self._lost(key, offset) from error
         except LogTruncationError as error:
-            place = next(iter(error.divergent_offsets))
-            key = (place.topic, place.partition)
-            cut = "its log was cut off there, and written anew, when its leader changed"
-            raise self._lost(key, self._ranges[key].offset, cut) from error
+            self._changed = True
+            self._cut.extend((place.topic, place.partition) for place in error.divergent_offsets)
+        while self._cut:
+            if (key := self._cut.popleft()) in self._ranges:
+                raise self._lost(key, self._ranges[key].offset, _CUT)
 
     def _lost(self, key: Key, offset: int, reason: str | None = None) -> PositionLostError:
         """Return the error for a range whose offsets are gone, and forget the range."""

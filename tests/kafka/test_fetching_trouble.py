@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fetcher makes of trouble that brokers cannot be brought to on demand. No broker is needed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from kafka import TopicPartition
+from kafka.errors import LogTruncationError, OffsetOutOfRangeError
+
+from forebay.clock import ManualClock
+from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka.lost import PositionLostError
+from forebay.sources.kafka.records.decoding import record_schema
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+
+
+class Consumer:
+    """Answers each poll with the next answer: records, or an error; then with nothing. A poll takes a second."""
+
+    def __init__(self, clock, *answers, stable=100, written=100):
+        self.clock, self.answers = clock, list(answers)
+        self.stable, self.written = stable, written
+        self.assigned, self.positions, self.level = set(), {}, None
+
+    def connect(self, **arguments):
+        probe = Consumer(self.clock, stable=self.stable, written=self.written)
+        probe.assigned, probe.level = self.assigned, arguments.get("isolation_level")
+        if self.level is None:
+            self.level = probe.level or "read_uncommitted"
+            return self
+        return probe
+
+    def assign(self, places):
+        self.assigned = set(places)
+
+    def assignment(self):
+        return self.assigned
+
+    def paused(self):
+        return set()
+
+    def seek(self, place, offset):
+        self.positions[place] = offset
+
+    def resume(self, place):
+        assert place in self.assigned
+
+    pause = resume
+
+    def position(self, place, timeout_ms):
+        return self.positions[place]
+
+    def poll(self, timeout_ms, max_records):
+        self.clock.advance(1)
+        answer = self.answers.pop(0) if self.answers else {}
+        if isinstance(answer, Exception):
+            raise answer
+        found = {place: [record(place, offset) for offset in offsets] for place, offsets in answer.items()}
+        self.positions |= {place: offsets[-1] + 1 for place, offsets in answer.items()}
+        return found
+
+    def highwater(self, place):
+        return self.written
+
+    def partitions_for_topic(self, topic):
+        return {place.partition for place in self.assigned}
+
+    def beginning_offsets(self, places, timeout_ms):
+        return dict.fromkeys(places, 0)
+
+    def end_offsets(self, places, timeout_ms):
+        return dict.fromkeys(places, self.stable if self.level == "read_committed" else self.written)
+
+    def close(self, autocommit):
+        self.assigned = set()
+
+
+def record(place, offset):
+    return SimpleNamespace(
+        topic=place.topic,
+        partition=place.partition,
+        offset=offset,
+        timestamp=0,
+        timestamp_type=0,
+        key=None,
+        value=b"",
+        headers=(),
+    )
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def reading(consumer, *ranges, **arguments):
+    made = PartitionFetcher(
+        arguments, record_schema(["offset"]), clock=consumer.clock, by_columns=False, connect=consumer.connect
+    )
+    for partition, start, end in ranges:
+        made.assign("t", partition, start, end)
+    return made
+
+
+@pytest.mark.parametrize("error", [LogTruncationError({P0: None}), OffsetOutOfRangeError({P0: 2})])
+def test_trouble_with_a_partition_that_is_read_to_its_end_is_none(clock, error):
+    consumer = Consumer(clock, {P0: [0, 1]}, error, {P1: [0, 1, 2]})
+    fetcher = reading(consumer, (0, 0, 2), (1, 0, 3))
+    assert [part.partition for part in fetcher.fetch(5) if part.finished] == [0]
+    assert [part.partition for part in fetcher.fetch(5) if part.finished] == [1]
+    assert consumer.assigned == {P1}, "the consumer is told that nobody reads it any more"
+
+
+def test_each_partition_whose_log_was_cut_off_is_told(clock):
+    consumer = Consumer(clock, {P0: [0, 1]}, LogTruncationError({P0: None, P1: None, P2: None}))
+    fetcher = reading(consumer, (0, 0, 2), (1, 0, 3), (2, 5, 9))
+    fetcher.fetch(5)
+    for partition, offset in ((1, 0), (2, 5)):
+        with pytest.raises(PositionLostError, match="cut off") as caught:
+            fetcher.fetch(5)
+        assert (caught.value.partition, caught.value.offset, caught.value.cut_off) == (partition, offset, True)
+    assert fetcher.fetch(5) == []
