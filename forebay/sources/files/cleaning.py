@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, BinaryIO
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.sources.files.split import FileSplit
@@ -15,7 +18,7 @@ from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
 from forebay.storage.local import translated
 from forebay.storage.remote_facts import tells_versions
-from forebay.storage.store import is_url, join, parent, place_of, plain_path, store_for
+from forebay.storage.store import Store, is_url, join, parent, place_of, plain_path, store_for
 
 if TYPE_CHECKING:
     from forebay.sources.files.source import FileSource
@@ -24,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _MANY = 1000
 """From so many files on it is cheaper to list what is there than to look for each: nearly all were cleaned before."""
+_BLOCK = 1 << 20
+"""Bytes of a file that are compared at a time."""
 
 
 class Cleaner:
@@ -125,9 +130,14 @@ class Cleaner:
             store.delete(status)
             return
         target = archived_path(source.source_archive_dir or "", status.path)
-        if store.stat(target) is not None:
-            target = f"{target}.{status.modified_at}"  # an earlier file of this name was read and archived
-        store.move(status, target)
+        for name in _names(target, status):
+            found = store.stat(name)
+            if found is None:
+                store.move(status, name)
+                return
+            if isinstance(found, FileStatus) and _is_copy(store, status, found):
+                store.delete(status)
+                return
 
     def _drop_link(self, path: str) -> None:
         """Remove the link that a file was read through, and that leads nowhere now: the file was cleaned itself."""
@@ -156,6 +166,40 @@ def archived_path(archive: str, path: str) -> str:
     for part in place_of(path).parts:
         target = join(target, part)
     return target
+
+
+def _names(target: str, status: FileStatus) -> Iterator[str]:
+    """The names a file may have in the archive: its own, and if earlier ones have that, with its time and a number."""
+    yield target
+    yield f"{target}.{status.modified_at}"
+    for number in itertools.count(1):
+        yield f"{target}.{status.modified_at}.{number}"
+
+
+def _is_copy(store: Store, status: FileStatus, found: FileStatus) -> bool:
+    """Whether what is in the archive is this very file: it was copied, and then not deleted, by a kill or an error."""
+    if is_url(status.path):
+        likely = found.size == status.size and found.modified_at >= status.modified_at  # a copy is made later
+    else:
+        likely = status.same_file(found)  # a copy has the time of what was copied
+    if not likely:
+        return False
+    try:
+        if not is_url(status.path) and os.path.samefile(status.path, found.path):
+            return False  # no copy: the archive is mounted a second time where the files are
+        with store.open(status.path) as one, store.open(found.path) as other:
+            return _digest(one) == _digest(other)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise translated(error, status.path) from error
+
+
+def _digest(stream: BinaryIO) -> bytes:
+    digest = sha256()
+    while block := stream.read(_BLOCK):
+        digest.update(block)
+    return digest.digest()
 
 
 def check_cleaning(source: FileSource) -> None:
