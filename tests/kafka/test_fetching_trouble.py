@@ -10,6 +10,7 @@ from kafka import TopicPartition
 from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
 from forebay.clock import ManualClock
+from forebay.errors import RetriableError
 from forebay.sources.kafka.fetching import PartitionFetcher
 from forebay.sources.kafka.lost import PositionLostError
 from forebay.sources.kafka.records.decoding import record_schema
@@ -123,3 +124,36 @@ def test_each_partition_whose_log_was_cut_off_is_told(clock):
             fetcher.fetch(5)
         assert (caught.value.partition, caught.value.offset, caught.value.cut_off) == (partition, offset, True)
     assert fetcher.fetch(5) == []
+
+
+@pytest.mark.parametrize("start", [5, 8])
+def test_an_open_transaction_inside_a_range_is_waited_for_and_is_no_loss(clock, start):
+    """It was planned as read_uncommitted, and is read again as read_committed."""
+    consumer = Consumer(clock, stable=6, written=10)
+    fetcher = reading(consumer, (0, start, 10), isolation_level="read_committed")
+    fetcher.fetch(5)  # tells the position
+    assert fetcher.fetch(60) == []
+    with pytest.raises(RetriableError, match="a transaction is open from offset 6 on") as caught:
+        fetcher.fetch(100)
+    assert caught.value.position == str(start)
+    assert "isolation.level" in caught.value.advice
+    fetcher.clear()
+    fetcher.assign("t", 0, start, 10)
+    consumer.stable, consumer.answers = 10, [{}] * 20 + [{P0: [*range(start, 10)]}]
+    while not (parts := fetcher.fetch(60))[-1].finished:
+        assert parts, "it stands still"
+
+
+@pytest.mark.parametrize(("level", "written"), [("read_committed", 9), ("read_uncommitted", 6)])
+def test_an_end_that_nothing_was_written_up_to_is_a_loss(clock, level, written):
+    fetcher = reading(Consumer(clock, stable=6, written=written), (0, 5, 10), isolation_level=level)
+    fetcher.fetch(5)
+    with pytest.raises(PositionLostError, match="the partition ends before"):
+        fetcher.fetch(60)
+
+
+def test_a_refused_offset_behind_an_open_transaction_is_there_after_all(clock):
+    consumer = Consumer(clock, OffsetOutOfRangeError({P0: 5}), stable=6, written=10)
+    with pytest.raises(PositionLostError) as caught:
+        reading(consumer, (0, 5, 10), isolation_level="read_committed").fetch(60)
+    assert caught.value.is_there

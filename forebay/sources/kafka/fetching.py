@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import ForebayError, RetriableError
+from forebay.errors import ForebayError
 from forebay.sources.kafka.clients import connect as connected
 from forebay.sources.kafka.consuming import Fetched, Key, consuming
-from forebay.sources.kafka.lost import SILENT, Inquiry, PositionLostError, unreachable
+from forebay.sources.kafka.lost import SILENT, Bounds, Inquiry, PositionLostError, stuck, unreachable
 from forebay.sources.kafka.records.decoding import GROUP_BYTES
 from forebay.sources.kafka.records.raw import RawFetch
 
@@ -304,7 +304,7 @@ class PartitionFetcher:
     def _lost(self, key: Key, offset: int, reason: str | None = None) -> PositionLostError:
         """Return the error for a range whose offsets are gone, and forget the range."""
         end = self._ranges[key].end
-        bounds = self._inquiry.bounds([key])[key]
+        bounds = self._bounds([self._ranges[key]])[0][key]
         self.drop(*key)
         return PositionLostError(*key, offset, end, bounds, reason)
 
@@ -318,7 +318,7 @@ class PartitionFetcher:
         still = [one for one in self._ranges.values() if now - max(one.moved, self._asked) >= patience]
         if not still:
             return
-        bounds = self._inquiry.bounds([one.key for one in still])
+        bounds, held = self._bounds(still)
         self._asked = self._clock.monotonic()
         for one in still:
             found = bounds[one.key]
@@ -327,12 +327,26 @@ class PartitionFetcher:
                 raise PositionLostError(*one.key, one.offset, one.end, found)
             # While others of the consumer are served, a partition may have to wait for its turn.
             if one.end is not None and now - max(one.moved, self._came) >= self._timeout:
-                raise RetriableError(
-                    f"topic {one.topic}, partition {one.partition}: nothing came from offset {one.offset} on for "
-                    f"{now - one.moved:.0f} s, though there are records up to {found[1]}",
-                    position=one.offset,
-                    advice="look at the leader of the partition and at quotas, or raise kafkaConsumer.pollTimeoutMs",
-                )
+                raise stuck(*one.key, one.offset, now - one.moved, found[1], held.get(one.key))
+
+    def _bounds(self, ranges: Sequence[_Range]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
+        """Return what there is of partitions, and from where on an open transaction holds back what is wanted of them.
+
+        What is now read as read_committed may have been planned without, up to records that are held back: they are
+        there, and no loss.
+        """
+        bounds = self._inquiry.bounds([one.key for one in ranges])
+        if not self._committed:
+            return bounds, {}
+        short = {
+            one.key: found
+            for one in ranges
+            if (found := bounds[one.key]) is not None and max(one.offset, one.end or 0) > found[1]
+        }
+        written = self._inquiry.written([*short])
+        held = {key: found for key, found in short.items() if written[key] > found[1]}
+        lifted = {key: (found[0], written[key]) for key, found in held.items()}
+        return {**bounds, **lifted}, {key: found[1] for key, found in held.items()}
 
 
 def _connect(**arguments: object) -> Any:  # noqa: ANN401 - kafka-python has no types

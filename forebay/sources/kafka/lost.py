@@ -18,6 +18,8 @@ SILENT = (KafkaTimeoutError, KafkaConnectionError)
 """What kafka-python raises when nobody answers."""
 
 Key = tuple[str, int]
+Bounds = tuple[int, int]
+"""The first offset of a partition, and the one after its last."""
 
 
 class PositionLostError(Exception):
@@ -38,7 +40,7 @@ class PositionLostError(Exception):
         partition: int,
         offset: int,
         end: int | None,
-        bounds: tuple[int, int] | None,
+        bounds: Bounds | None,
         reason: str | None = None,
     ) -> None:
         self.topic = topic
@@ -69,7 +71,7 @@ class PositionLostError(Exception):
         )
 
 
-def _reason(offset: int, bounds: tuple[int, int] | None) -> str:
+def _reason(offset: int, bounds: Bounds | None) -> str:
     if bounds is None:
         return "there is no such partition, the topic may have been deleted"
     if offset < bounds[0]:
@@ -96,7 +98,7 @@ class Inquiry:
         self._connect = connect
         self._arguments = arguments
 
-    def bounds(self, keys: Sequence[Key]) -> dict[Key, tuple[int, int] | None]:
+    def bounds(self, keys: Sequence[Key]) -> dict[Key, Bounds | None]:
         """Return first and next offsets of partitions; None for those there are not.
 
         Raises:
@@ -107,12 +109,25 @@ class Inquiry:
         except SILENT as error:
             return self._asked_anew(keys, error)
 
-    def _asked_anew(self, keys: Sequence[Key], why: KafkaError) -> dict[Key, tuple[int, int] | None]:
-        """Ask through another connection: partitions may be gone, or the first one held up by a quota."""
+    def written(self, keys: Sequence[Key]) -> dict[Key, int]:
+        """Return where partitions end with open transactions, also for a consumer that is not told of them.
+
+        Raises:
+            RetriableError: The brokers do not answer.
+        """
+        if not keys:
+            return {}
+        probe = self._probe(isolation_level="read_uncommitted")
         try:
-            probe = self._connect(**{**self._arguments, "bootstrap_timeout_ms": ASKING_MS})
+            return {key: last for key, (_, last) in _asked(probe, keys).items()}
         except SILENT as error:
             raise unreachable(self._arguments, str(error)) from error
+        finally:
+            probe.close(autocommit=False)
+
+    def _asked_anew(self, keys: Sequence[Key], why: KafkaError) -> dict[Key, Bounds | None]:
+        """Ask through another connection: partitions may be gone, or the first one held up by a quota."""
+        probe = self._probe()
         try:
             there = {topic: probe.partitions_for_topic(topic) or () for topic, _ in keys}
             left = [key for key in keys if key[1] in there[key[0]]]
@@ -126,8 +141,14 @@ class Inquiry:
         finally:
             probe.close(autocommit=False)
 
+    def _probe(self, **more: object) -> Any:  # noqa: ANN401 - kafka-python has no types
+        try:
+            return self._connect(**{**self._arguments, "bootstrap_timeout_ms": ASKING_MS, **more})
+        except SILENT as error:
+            raise unreachable(self._arguments, str(error)) from error
 
-def _asked(consumer: Any, keys: Sequence[Key]) -> dict[Key, tuple[int, int]]:  # noqa: ANN401 - kafka-python has no types
+
+def _asked(consumer: Any, keys: Sequence[Key]) -> dict[Key, Bounds]:  # noqa: ANN401 - kafka-python has no types
     places = [TopicPartition(*key) for key in keys]
     if not places:
         return {}
@@ -150,4 +171,30 @@ def unreachable(arguments: Mapping[str, object], what: str) -> RetriableError:
         f"the brokers {servers(arguments)} do not answer: {what}",
         option="kafka.bootstrap.servers",
         advice="check address, port, network and kafka.security.protocol; every worker needs to reach every broker",
+    )
+
+
+def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, held: int | None) -> RetriableError:
+    """Return the error for records that are there and do not come.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        offset: The next one to read.
+        seconds: How long it was waited for.
+        last: Up to where there are records.
+        held: Where an open transaction begins that holds them back; None: there is none.
+    """
+    why = f"though there are records up to {last}"
+    advice = "look at the leader of the partition and at quotas, or raise kafkaConsumer.pollTimeoutMs"
+    if held is not None:
+        why += f": a transaction is open from offset {held} on, and they were planned without read_committed"
+        advice = (
+            "wait until it ends, or end a hanging one (kafka-transactions.sh find-hanging, then abort); or give "
+            "kafka.isolation.level as before until this micro-batch is done"
+        )
+    return RetriableError(
+        f"topic {topic}, partition {partition}: nothing came from offset {offset} on for {seconds:.0f} s, {why}",
+        position=offset,
+        advice=advice,
     )
