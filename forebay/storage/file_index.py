@@ -15,7 +15,7 @@ from forebay.storage.listing import Leaves, find_leaves, is_data_name
 from forebay.storage.partitions import Partitioning, partitions
 from forebay.storage.remote_facts import tells_time
 from forebay.storage.storage_options import NO_OPTIONS, StorageOptions
-from forebay.storage.store import Directory, join, parent, place_of, store_for
+from forebay.storage.store import Directory, parent, plain_path, store_for
 from forebay.storage.timestamps import parse_timestamp, time_zone
 
 _MICROS_PER_MILLI = 1000
@@ -198,10 +198,7 @@ def _threshold(option: str, text: str | None, timezone: str) -> int | None:
 def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
     if options.base_path is None:
         return [*leaves.directories, *(parent(path) for path in leaves.root_files)]
-    place = place_of(options.base_path)
-    base = place.root + place.chain
-    for part in place.parts:
-        base = join(base, part)
+    base = plain_path(options.base_path)
     store = store_for(base, options.storage)
     found = store.stat(base)
     if found is None and options.begun and not store.keeps_empty_directories:

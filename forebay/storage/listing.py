@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.storage import globs, sink_log
 from forebay.storage.file_status import FileStatus, last_name
 from forebay.storage.storage_options import NO_OPTIONS, StorageOptions
-from forebay.storage.store import Directory, Place, Store, is_url, join, place_of, store_for
+from forebay.storage.store import Directory, Place, Store, is_url, join, place_of, store_for, without_dots
 
 # Schemes that are one store under several names: Spark's sink logs s3a:// what users read as s3://.
 _SAME_STORE = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az)://", re.IGNORECASE)
@@ -115,17 +115,26 @@ def _roots(store: Store, path: str, *, repeated: bool, begun: bool) -> list[File
             if begun and not store.keeps_empty_directories:
                 return None
             raise _away(path, place) if begun else _not_there(path, place, "")
-        return [exact]
+        return [_plainly(exact)]
     found: dict[str, FileStatus | Directory] = {}
     for pattern in globs.expand("/".join(place.parts)):
         for match in _matches(store, place, tuple(part for part in pattern.split("/") if part)):
-            found.setdefault(match.path, match)
+            plain = _plainly(match)
+            found.setdefault(plain.path, plain)
     if not found:
         literal = store.stat(_path(place, place.parts))
         if repeated and literal is None:
             return []
         raise _not_there(path, place, "" if literal is None else globs.escape(path))
     return [found[name] for name in sorted(found)]
+
+
+def _plainly(found: FileStatus | Directory) -> FileStatus | Directory:
+    """By the one path it has whatever detour was written: a file is read once."""
+    path = without_dots(found.path)
+    if path == found.path:
+        return found
+    return Directory(path) if isinstance(found, Directory) else replace(found, path=path)
 
 
 def _matches(store: Store, place: Place, parts: tuple[str, ...]) -> list[FileStatus | Directory]:

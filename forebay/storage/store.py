@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -160,12 +161,31 @@ def join(directory: str, name: str) -> str:
 
 
 def plain_path(path: str) -> str:
-    """A user's path, without globs, as a listing would spell it: absolute, without `file:` and doubled slashes."""
+    """A user's path, without globs, as a listing spells it: absolute, without `file:`, `..` and doubled slashes."""
     place = place_of(path)
     plain = place.root + place.chain
     for part in place.parts:
         plain = join(plain, part)
-    return plain
+    return without_dots(plain)
+
+
+def without_dots(path: str) -> str:
+    """A local path without `..`, which leads out of where a link leads to, as the system has it; a URL as it is.
+
+    In a URL `..` is a name: keys of an object store may hold it. Other links stay: a file keeps the name it was given.
+
+    Args:
+        path: Absolute, without globs; need not be there.
+    """
+    if "/../" not in f"{path}/" or is_url(path):
+        return path
+    done = "/"
+    for part in path.split("/"):
+        if part == "..":
+            done = os.path.dirname(os.path.realpath(done) if os.path.islink(done) else done)
+        else:
+            done = os.path.join(done, part)
+    return done
 
 
 def parent(path: str) -> str:

@@ -88,6 +88,25 @@ def test_a_hidden_directory_named_outright_is_read(tree):
 def test_a_file_reached_by_several_paths_is_listed_once(tree):
     root = tree({"a/x": "", "b/y": ""})
     assert names(list_files([f"{root}/a", f"{root}/a/x", f"{root}/*", f"file:{root}//a/"]), root) == ["a/x", "b/y"]
+    for detour in (f"{root}/b/../a", f"{root}/b/../*", f"{root}/*/../a/x", f"{root}/b/../[ab]"):
+        assert set(names(list_files([f"{root}/a", f"{root}/b", detour]), root)) == {"a/x", "b/y"}
+        assert len(list_files([f"{root}/a", f"{root}/b", detour]).files) == 2
+
+
+def test_a_base_path_may_be_written_with_a_detour(tree):
+    root = tree({"t/k=1/x": "", "u/y": ""})
+    for path, base in (("t", "u/../t"), ("u/../t/k=1", "t"), ("u/../t", "t/../t")):
+        index = list_files([f"{root}/{path}"], ListOptions(base_path=f"{root}/{base}"))
+        assert index.partition_schema.names == ["k"]
+        assert names(index, root) == ["t/k=1/x"]
+
+
+def test_in_a_url_two_dots_are_a_name(memory):
+    """Objects may be called so; nobody but the store knows."""
+    fs = __import__("fsspec").filesystem("memory")
+    root = memory({"a/x": b""})
+    fs.store[f"{root.removeprefix('memory:/')}/a/../y"] = fs.store[f"{root.removeprefix('memory:/')}/a/x"]
+    assert names(list_files([f"{root}/a/.."]), root) == ["a/../y"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.storage.store import is_url, join, parent, place_of
+from forebay.storage.store import is_url, join, parent, place_of, plain_path, without_dots
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,24 @@ def test_a_password_in_a_url_is_refused_without_showing_it():
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(ConfigurationError, match="not a path"):
         place_of(path)
+
+
+def test_two_dots_lead_where_the_system_says(tmp_path):
+    (tmp_path / "e" / "f").mkdir(parents=True)
+    (tmp_path / "other" / "deep").mkdir(parents=True)
+    (tmp_path / "e" / "link").symlink_to("../other/deep")
+    (tmp_path / "shown").symlink_to("e")
+    for path, plain in {
+        "e/f/../../e": "e",
+        "e/link/..": "other",
+        "e/link/../../e/f": "e/f",
+        "shown/f/../a.csv": "shown/a.csv",
+        "e/..f/x..": "e/..f/x..",
+        "nowhere/../e": "e",
+    }.items():
+        assert without_dots(f"{tmp_path}/{path}") == f"{tmp_path}/{plain}"
+        assert plain_path(f"file:{tmp_path}//{path}") == f"{tmp_path}/{plain}"
+    assert without_dots("/../a/..") == "/"
+    for url in ("s3://b/a/../x", "zip://a/../x::file:///b/../c.zip"):
+        assert without_dots(url) == url
+        assert plain_path(url) == url

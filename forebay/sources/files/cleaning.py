@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, BinaryIO
@@ -18,7 +18,7 @@ from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
 from forebay.storage.local import translated
 from forebay.storage.remote_facts import tells_versions
-from forebay.storage.store import Store, is_url, join, parent, place_of, plain_path, store_for
+from forebay.storage.store import Place, Store, is_url, join, parent, place_of, plain_path, store_for, without_dots
 
 if TYPE_CHECKING:
     from forebay.sources.files.source import FileSource
@@ -218,7 +218,6 @@ def check_cleaning(source: FileSource) -> None:
             option="sourceArchiveDir",
             advice="give a directory in the same store, outside what the stream reads",
         )
-    there = place_of(archive)
     for path in source.all_paths():
         place = place_of(path)
         if is_url(path) != is_url(archive) or (is_url(path) and _scheme(path) != _scheme(archive)):
@@ -228,7 +227,7 @@ def check_cleaning(source: FileSource) -> None:
                 option="sourceArchiveDir",
                 advice="name a directory in the store of the files: they are moved, not copied",
             )
-        if _overlaps(_parts(place.root, place.parts), _parts(there.root, there.parts)):
+        if _overlaps(place, archive):
             raise ConfigurationError(
                 f"the archive {archive!r} lies where {path!r} reads, or may: archived files would be read again",
                 source=source.name,
@@ -237,24 +236,60 @@ def check_cleaning(source: FileSource) -> None:
             )
 
 
-def _overlaps(pattern: Sequence[str], archive: Sequence[str]) -> bool:
+def _overlaps(place: Place, archive: str) -> bool:
     """Whether a pattern matches the archive, or one of the directories it lies in, or may match what is in it."""
-    for written in globs.expand("/".join(pattern)):
-        parts = [part for part in written.split("/") if part]
-        if all(_fits(part, name) for part, name in zip(parts, archive, strict=False)):
+    if is_url(archive):
+        return any(_meets(_split(written), place_of(archive).parts) for written in globs.expand("/".join(place.parts)))
+    plain = plain_path(archive)
+    for written in globs.expand("/".join([globs.escape(place.root), *place.parts])):
+        pattern = _without_dots(_split(written))
+        # As it is written, for a walk goes into links; and as it is, for links may lead from the one to the other.
+        if _meets(pattern, _split(plain)) or _meets(_real(pattern), _split(os.path.realpath(plain))):
             return True
     return False
+
+
+def _meets(pattern: Sequence[str], archive: Sequence[str]) -> bool:
+    return all(_fits(part, name) for part, name in zip(pattern, archive, strict=False))
+
+
+def _without_dots(pattern: Sequence[str]) -> list[str]:
+    """Take each `..` out of a local pattern; behind a wildcard as if no match of it were a link."""
+    done: list[str] = []
+    for part in pattern:
+        names = _literal(done)
+        if part != "..":
+            done.append(part)
+        elif len(names) < len(done):
+            done.pop()
+        else:
+            done = [globs.escape(name) for name in _split(without_dots("/" + "/".join([*names, ".."])))]
+    return done
+
+
+def _real(pattern: Sequence[str]) -> list[str]:
+    names = _literal(pattern)
+    return [globs.escape(name) for name in _split(os.path.realpath("/" + "/".join(names)))] + [*pattern[len(names) :]]
+
+
+def _literal(pattern: Sequence[str]) -> list[str]:
+    """The names that a pattern begins with, before its first wildcard."""
+    names: list[str] = []
+    for part in pattern:
+        name = globs.compile_name(part)
+        if not isinstance(name, str):
+            break
+        names.append(name)
+    return names
+
+
+def _split(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
 
 
 def _fits(pattern: str, name: str) -> bool:
     compiled = globs.compile_name(pattern)
     return compiled == name if isinstance(compiled, str) else compiled.fullmatch(name) is not None
-
-
-def _parts(root: str, parts: Iterable[str]) -> list[str]:
-    """Return the names of a path from its very root; a relative local one begins at the working directory."""
-    above = [] if is_url(root) else [globs.escape(part) for part in root.split("/") if part]
-    return [*above, *parts]
 
 
 def _scheme(url: str) -> str:

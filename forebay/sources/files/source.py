@@ -100,7 +100,8 @@ class FileSource(Source):
     def check(self) -> None:
         """Refuse a source without a path, of an unknown format, or with options the format does not have.
 
-        Looks at no store: where only the files can tell the format, its options are checked when they are listed.
+        Looks at no store: where only the files can tell the format, its options are checked when they are listed. Of
+        local links it asks where they lead, if files are to be archived.
 
         Raises:
             ConfigurationError: Naming the option.

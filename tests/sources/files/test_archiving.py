@@ -120,3 +120,11 @@ def test_versions_of_an_object_are_archived_side_by_side(stream: Begin) -> None:
     names = store.find("/twice-archive")
     assert [store.cat_file(each) for each in names] == [b"1\n", b"2\n", b"1\n"]
     store.rm("/twice-archive", recursive=True)
+
+
+def test_an_archive_is_the_one_its_path_leads_to(put: Put, stream: Begin, tmp_path: Path, inbox: Path) -> None:
+    put("a.txt", "1\n")
+    query = stream(f"{inbox}/../in", clean_source="archive", source_archive_dir=f"{inbox}/not_there/../../archive")
+    assert query.drain() == [["1"]]
+    assert list(inbox.iterdir()) == []
+    assert Path(f"{tmp_path}/archive{inbox}/a.txt").read_text() == "1\n"

@@ -42,6 +42,37 @@ def test_an_archive_where_the_stream_reads_is_refused(path: str, archive: str) -
     assert raised.value.option == "sourceArchiveDir"
 
 
+@pytest.mark.parametrize(
+    ("path", "archive"),
+    [
+        ("e", "d/../e/arch"),
+        ("d/../e", "e/arch"),
+        ("d/*/../../e", "e/arch"),
+        ("{d/x,e/y}/..", "e/arch"),
+        ("e", "to_e/arch"),
+        ("to_e", "e/arch"),
+        ("to_e/*", "e/arch/deep"),
+        ("e", "d/to_f/../arch"),
+        ("d/to_f/..", "e/arch"),
+    ],
+)
+def test_an_archive_where_the_stream_reads_is_found_out_by_any_name(tmp_path: Path, path: str, archive: str) -> None:
+    (tmp_path / "e" / "f").mkdir(parents=True)
+    (tmp_path / "d" / "x").mkdir(parents=True)
+    (tmp_path / "to_e").symlink_to("e")
+    (tmp_path / "d" / "to_f").symlink_to(tmp_path / "e" / "f")
+    with pytest.raises(ConfigurationError, match="lies where"):
+        FileSource(
+            path=f"{tmp_path}/{path}",
+            file_format="text",
+            clean_source="archive",
+            source_archive_dir=f"{tmp_path}/{archive}",
+        )
+    for elsewhere in ("d/arch", "e/../arch", "to_e/../arch"):
+        there = f"{tmp_path}/{elsewhere}"
+        FileSource(path=f"{tmp_path}/e", file_format="text", clean_source="archive", source_archive_dir=there)
+
+
 def test_an_archive_must_be_named_and_in_the_same_store() -> None:
     with pytest.raises(ConfigurationError, match="not said where"):
         FileSource(path="/data", file_format="text", clean_source="archive")
