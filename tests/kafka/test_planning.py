@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaTimeoutError, NoError
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError
@@ -15,6 +16,7 @@ from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client_options import translate
 from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.enumerator import KafkaEnumerator
+from forebay.sources.kafka.publishing import Progress
 from forebay.sources.kafka.split import KafkaSplit, Place
 
 
@@ -182,3 +184,63 @@ def test_a_run_that_ends_with_its_only_look_remembers_where_it_stops(brokers, lo
     ):
         with pytest.raises(ConfigurationError, match="damaged"):
             look(ending_timestamp=100).restore_state(damaged)
+
+
+class Group:
+    """An admin client whose coordinator answers with one error after another, then well."""
+
+    def __init__(self, *errors):
+        self.errors, self.asked, self.kept = list(errors), 0, {}
+
+    def alter_group_offsets(self, group, offsets):
+        self.asked += 1
+        error = self.errors.pop(0) if self.errors else NoError
+        if error is KafkaTimeoutError:
+            raise error
+        if error is NoError:
+            self.kept |= {(one.topic, one.partition): at.offset for one, at in offsets.items()}
+        return dict.fromkeys(offsets, error)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def telling(monkeypatch, clock):
+    def make(group):
+        monkeypatch.setattr("forebay.sources.kafka.cluster._COORDINATOR_PAUSE", 0)
+        monkeypatch.setattr(Cluster, "_connected", lambda self: group)
+        return Progress(translate({"bootstrap.servers": "b:1"}), "g", clock)
+
+    return make
+
+
+@pytest.mark.parametrize("error", [CoordinatorNotAvailableError, KafkaTimeoutError, GroupAuthorizationFailedError])
+def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(telling, clock, caplog, error):
+    group = Group(NoError, *[error] * 1000)
+    progress = telling(group)
+    progress.tell({Place("t", 0): 5, Place("t", 1): 5})
+    for n in range(3):
+        before = group.asked
+        progress.tell({Place("t", 0): 6 + n})
+        assert 1 <= group.asked - before <= 5, "one try, or a short wait for the coordinator"
+        before = group.asked
+        progress.tell({Place("t", 1): 6 + n})
+        clock.advance(29)
+        progress.tell({Place("t", 0): 7 + n})
+        assert group.asked == before
+        clock.advance(1)
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert "'g'" in caplog.text
+    group.errors.clear()
+    progress.tell({})
+    assert group.kept == {("t", 0): 9, ("t", 1): 8}, "what could not be told before is told"
+    before = group.asked
+    progress.tell({Place("t", 0): 9})
+    assert group.asked == before, "nothing is new"
+
+
+def test_the_first_group_of_a_cluster_is_waited_for(telling):
+    group = Group(*[CoordinatorNotAvailableError] * 30)
+    telling(group).tell({Place("t", 0): 5})
+    assert group.kept == {("t", 0): 5}

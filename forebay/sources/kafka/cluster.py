@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_COORDINATOR_TRIES = 40
+COORDINATOR_TRIES = 40
 _COORDINATOR_PAUSE = 0.25
 """A cluster that has never had a group makes its offsets topic first: that takes seconds."""
 
@@ -138,7 +138,7 @@ class Cluster:
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
             lambda admin: admin.list_group_offsets({group: asked}),
-            coordinator=True,
+            coordinator=COORDINATOR_TRIES,
         )
         return {
             Place(one.topic, one.partition): int(answer.offset)
@@ -146,18 +146,25 @@ class Cluster:
             if answer.offset >= 0
         }
 
-    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[Place, int], *, tries: int = COORDINATOR_TRIES) -> None:
         """Publish progress to a group that nobody has joined.
+
+        Args:
+            group: The group.
+            offsets: The next ones to read.
+            tries: How often a coordinator is asked that does not answer yet.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
         asked = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
-        doing = f"committing to the group {group!r}"
-        answers = self._ask(doing, lambda admin: admin.alter_group_offsets(group, asked), coordinator=True)
-        for one, error in answers.items():
-            if error is not kafka_errors.NoError:
-                raise explained(error(f"{one.topic}/{one.partition}"), doing, self._options)
+
+        def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
+            for one, error in admin.alter_group_offsets(group, asked).items():
+                if error is not kafka_errors.NoError:
+                    raise error(f"{one.topic}/{one.partition}")
+
+        self._ask(f"committing to the group {group!r}", commit, coordinator=tries)
 
     def close(self) -> None:
         """Close the connections."""
@@ -165,7 +172,7 @@ class Cluster:
         if admin is not None:
             admin.close()
 
-    def _ask(self, doing: str, work: Callable[[Any], T], *, coordinator: bool = False) -> T:
+    def _ask(self, doing: str, work: Callable[[Any], T], *, coordinator: int = 0) -> T:
         tries = failures = 0
         while True:
             try:
@@ -174,9 +181,9 @@ class Cluster:
                 found = explained(error, doing, self._options)
                 if not isinstance(found, RetriableError):
                     raise found from error
-                coming = coordinator and isinstance(error, _COORDINATOR)
+                coming = coordinator > 0 and isinstance(error, _COORDINATOR)
                 failures, tries = failures + (not coming), tries + coming
-                if failures > self._retries or tries > _COORDINATOR_TRIES:
+                if failures > self._retries or tries > coordinator:
                     self.close()  # the next call looks for the brokers anew
                     raise found from error
                 time.sleep(_COORDINATOR_PAUSE if coming else self._interval)

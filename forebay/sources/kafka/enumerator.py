@@ -17,6 +17,7 @@ from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.estimates import Estimates
 from forebay.sources.kafka.limits import TimeLimits
+from forebay.sources.kafka.publishing import Progress
 from forebay.sources.kafka.ranges import divide
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit, Place, are_of_two_topics
@@ -68,7 +69,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._limits = TimeLimits(self._resolver)
         self._estimates = Estimates(self._cluster, clock)
         self._clock = clock
-        self._told: dict[Place, int] = {}
+        group = source.group_id if source.commit_offsets else None
+        self._progress = None if group is None else Progress(self._options, group, clock)
         self._recreated: set[str] = set()
         self._gone: set[Place] = set()
         self._looked_at = float("-inf")
@@ -230,18 +232,16 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def committed(self, positions: Mapping[str, Position]) -> None:
         """Publish progress to the group, with `commitOffsets`."""
-        group = self._source.group_id
-        if not self._source.commit_offsets or group is None:
-            return
-        offsets = {Place.of(split_id): offset for split_id, offset in positions.items() if isinstance(offset, int)}
-        news = {place: offset for place, offset in offsets.items() if self._told.get(place) != offset}
-        if news:
-            self._cluster.commit(group, news)
-            self._told |= news
+        if self._progress is not None:
+            self._progress.tell(
+                {Place.of(name): offset for name, offset in positions.items() if isinstance(offset, int)}
+            )
 
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
+        if self._progress is not None:
+            self._progress.close()
 
     # ---- inside
 
