@@ -244,3 +244,16 @@ def test_the_first_group_of_a_cluster_is_waited_for(telling):
     group = Group(*[CoordinatorNotAvailableError] * 30)
     telling(group).tell({Place("t", 0): 5})
     assert group.kept == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_found_later_whose_first_records_are_gone_is_warned_of(brokers, look, caplog, strict):
+    brokers.ids["t2"] = "Z"
+    brokers.bounds |= {Place("t2", 0): (5, 10), Place("t2", 1): (0, 10)}
+    known = {one.id: one for one in splits(7, 0)}
+    enumerator = look(subscribe=["t", "t2"], fail_on_data_loss=strict)
+    for _ in range(2):
+        found = enumerator.discover(known, False).splits
+        assert [(one.id, one.position) for one in found][2:] == [("t2/0", 5), ("t2/1", 0)]
+    (warned,) = caplog.messages
+    assert "t2/0" in warned and "begins at the offset 5" in warned

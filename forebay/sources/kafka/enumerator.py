@@ -345,7 +345,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         starts = self._resolver.asked(new, EARLIEST)
         topics = {Place.of(split_id).topic for split_id in known}
         for place, offset in starts.items():
-            if offset > 0 and place.topic in topics:
+            if offset > 0 and place.topic not in topics:
+                self._warn(f"{place.split_id}: the topic is new, and begins at the offset {offset}: read from there")
+            elif offset > 0:
                 self._lose(
                     f"the partition is new and begins at the offset {offset}, not at 0: earlier records are gone",
                     KafkaSplit(id=place.split_id, position=0),
@@ -366,7 +368,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 position=split.position,
                 advice="start a new checkpoint, or give failOnDataLoss=false to go on with what there is",
             )
-        if (said := f"{split.id}: {text}") not in self._warned:
+        self._warn(f"{split.id}: {text}")
+
+    def _warn(self, said: str) -> None:
+        if said not in self._warned:
             self._warned.add(said)
             _log.warning("%s: %s", self._source.name, said)
 
