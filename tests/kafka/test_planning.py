@@ -9,7 +9,7 @@ import pytest
 from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaTimeoutError, NoError
 
 from forebay.clock import ManualClock
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.microbatch.offsets.offset import Planned
 from forebay.framework.microbatch.portions.admission import Admission, Limits
 from forebay.sources.kafka import KafkaSource
@@ -26,15 +26,18 @@ class Brokers(Cluster):
     def __init__(self):
         super().__init__(translate({"bootstrap.servers": "b:1"}), retries=0, interval=0)
         self.ids = {"t": "A"}
+        self.told = []
         self.bounds = {Place("t", 0): (0, 10), Place("t", 1): (0, 0)}
         self.sizes_of = {}
         self.asked = []
 
     def topics(self, names):
+        self.asked.append("topics")
+        ids = {**self.ids, **({"t": self.told.pop(0)} if self.told else {})}
         found = {}
         for place in self.bounds:
             found.setdefault(place.topic, {})[place.partition] = 1
-        return {name: Topic(self.ids[name], leaders) for name, leaders in found.items()}
+        return {name: Topic(ids[name], leaders) for name, leaders in found.items()}
 
     def offsets(self, specs, *, committed):
         return {place: self._offset(*self.bounds[place], spec) for place, spec in specs.items()}
@@ -59,7 +62,7 @@ def clock():
 def brokers(monkeypatch):
     made = Brokers()
     monkeypatch.setattr("forebay.sources.kafka.enumerator.Cluster", lambda *_, **__: made)
-    monkeypatch.setattr("forebay.sources.kafka.enumerator._MISSED_PAUSE", 0)
+    monkeypatch.setattr("forebay.sources.kafka.anew._PAUSE", 0)
     return made
 
 
@@ -91,9 +94,9 @@ def test_a_partition_that_wakes_up_between_two_questions_for_sizes_is_asked_for_
     brokers.sizes_of = {Place("t", 0): 1000, Place("t", 1): 4_000_000}
     taken = admitted(enumerator, splits(0, 0), 1 << 20)
     assert taken["t/0"] <= 10 and 400 <= taken["t/1"] <= 540
-    assert len(brokers.asked) == 2
+    assert brokers.asked.count("sizes") == 2
     enumerator.latest(splits(0, 0))
-    assert len(brokers.asked) == 2, "what is known is good for a minute"
+    assert brokers.asked.count("sizes") == 2, "what is known is good for a minute"
 
 
 def test_a_budget_of_bytes_holds_by_a_guess_while_sizes_are_not_told(brokers, clock, look):
@@ -103,7 +106,7 @@ def test_a_budget_of_bytes_holds_by_a_guess_while_sizes_are_not_told(brokers, cl
     assert 900 <= sum(taken.values()) <= 1024
     clock.advance(1)
     enumerator.latest(splits(0, 0))
-    assert len(brokers.asked) == 1, "not again at once, also for partitions that were not asked for"
+    assert brokers.asked.count("sizes") == 1, "not again at once, also for partitions that were not asked for"
 
 
 def test_what_is_not_told_of_a_partition_is_taken_from_the_others(brokers, look):
@@ -257,3 +260,52 @@ def test_a_topic_found_later_whose_first_records_are_gone_is_warned_of(brokers, 
         assert [(one.id, one.position) for one in found][2:] == [("t2/0", 5), ("t2/1", 0)]
     (warned,) = caplog.messages
     assert "t2/0" in warned and "begins at the offset 5" in warned
+
+
+def by_id(*found):
+    return {one.id: one for one in found}
+
+
+def test_an_answer_with_an_earlier_topic_s_id_is_not_believed(brokers, look):
+    """A broker that lags behind still tells of the topic that was deleted; the others know the new one."""
+    enumerator = look(fail_on_data_loss=False)
+    read = by_id(*(one.at(7) for one in splits(0, 0)))
+    brokers.told = ["OLD", "OLD", "OLD"]
+    assert by_id(*enumerator.discover(read, False).splits) == read
+    planned = [one.slice(7, 9) for one in read.values()]
+    brokers.told = ["OLD", "OLD", "OLD"]
+    assert look().tasks(planned) is None
+
+
+def test_a_topic_s_new_id_is_believed_once_it_is_repeated_and_the_old_one_never_again(brokers, look):
+    enumerator = look(fail_on_data_loss=False)
+    old = splits(7, 0)
+    brokers.ids["t"] = "B"
+    new = enumerator.discover(by_id(*old), False).splits
+    assert [one.id for one in new] == ["t/0:B", "t/1:B"] and enumerator.vanished(old)
+    assert brokers.asked.count("topics") == 4
+    read = [one.at(9) for one in new]
+    for known in (read, [*old, *read], old):
+        brokers.told = ["A"] * 3
+        assert [one.id for one in enumerator.discover(by_id(*known), False).splits] == ["t/0:B", "t/1:B"]
+        brokers.told = ["A"] * 4
+        with pytest.raises(RetriableError, match="the topic 't' as it was before it was created again"):
+            enumerator.discover(by_id(*known), False)
+    brokers.asked.clear()
+    enumerator.discover(by_id(*read), False)
+    assert brokers.asked.count("topics") == 1, "what has not changed is not asked for again"
+
+
+def test_a_planned_range_is_not_lost_by_one_answer(brokers, clock, look):
+    enumerator = look()
+    planned = [one.slice(0, 5) for one in splits(0)]
+    brokers.ids["t"] = "B"
+    with pytest.raises(DataLossError, match="what was planned of the old one is gone"):
+        enumerator.tasks(planned)
+    brokers.told = ["A"]
+    clock.advance(5)
+    assert enumerator.tasks([KafkaSplit(id="t/0:B", position=0, end=5, topic_id="B")]) is None
+    brokers.told = ["A"] * 4
+    clock.advance(5)
+    with pytest.raises(DataLossError):
+        enumerator.tasks([KafkaSplit(id="t/0:B", position=0, end=5, topic_id="B")])

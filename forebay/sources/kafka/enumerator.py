@@ -13,6 +13,7 @@ from forebay.clock import Clock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
+from forebay.sources.kafka.anew import Replaced, repeated
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.cluster import Cluster, Topic
 from forebay.sources.kafka.estimates import Estimates
@@ -28,9 +29,6 @@ _log = logging.getLogger(__name__)
 
 _IDS_TRUSTED = 2.0
 """Seconds for which a topic is taken for the same one without asking."""
-_MISSED = 3
-_MISSED_PAUSE = 0.2
-"""How often, and after how many seconds, a topic or partition is asked for again before it counts as gone."""
 
 
 class KafkaEnumerator(DiscoveryEnumerator):
@@ -72,6 +70,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         group = source.group_id if source.commit_offsets else None
         self._progress = None if group is None else Progress(self._options, group, clock)
         self._recreated: set[str] = set()
+        self._replaced = Replaced(source.name)
         self._gone: set[Place] = set()
         self._looked_at = float("-inf")
         self._warned: set[str] = set()
@@ -90,7 +89,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
             same = [one for one in earlier.get(place, ()) if not are_of_two_topics(one.topic_id, topic_id)]
             old += same
             new += [place] * (not same)
-        self._recreated = {one.id for place in new for one in earlier.get(place, ())}
+        anew = [one for place in new for one in earlier.get(place, ())]
+        self._recreated = {one.id for one in anew}
+        self._replaced.add([one.topic_id for one in anew])
         if first:
             starts = self._resolver.starts(new, BoundKind.LATEST if self._streaming else BoundKind.EARLIEST)
             ends: Mapping[Place, int | None] = self._resolver.ends(new, streaming=self._streaming)
@@ -207,9 +208,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
             return self._source.range_rules().tasks(own)
         # A replay comes before any look, and a run to a fixed target has none between its micro-batches: a topic that
         # was made anew since has other records at these offsets.
-        topics = self._cluster.topics({one.place.topic for one in own})
+        ids = self._ids_of(own)
         self._looked_at = self._clock.monotonic()
-        ids = {name: topic.topic_id for name, topic in topics.items()}
         gone = [one for one in own if are_of_two_topics(one.topic_id, ids.get(one.place.topic))]
         for one in gone:
             self._lose("its topic was deleted and created again: what was planned of the old one is gone", one)
@@ -246,23 +246,45 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- inside
 
     def _found(self, known: Mapping[str, Split], first: bool) -> dict[Place, str | None]:
-        """Return the partitions that are there, with their topics' ids; asks again for known ones that are missing.
+        """Return the partitions that are there, with their topics' ids.
 
-        A broker that has not heard of a topic yet, or not of all its partitions, answers as if there were none.
+        A broker that has not heard of a topic yet, or not of all its partitions, answers as if there were none; one
+        that has not heard of its end tells of the topic that was there before. So both are asked for again.
+
+        Raises:
+            RetriableError: All that was heard is of an earlier topic.
         """
-        wanted = {Place.of(split_id) for split_id in known} - self._gone
-        found = self._places(known, first)
-        for _ in range(_MISSED):
-            if wanted <= found.keys():
-                break
-            time.sleep(_MISSED_PAUSE)
-            found = self._places(known, first)
+        ids: dict[Place, set[str | None]] = {}
+        for split in map(_own, known.values()):
+            ids.setdefault(split.place, set()).add(split.topic_id)
+        wanted = ids.keys() - self._gone
+
+        def same(found: Mapping[Place, str | None]) -> bool:
+            return not any(self._replaced.surprises(found[place], ids.get(place, ())) for place in found)
+
+        found = repeated(lambda: self._places(known, first), lambda found: wanted <= found.keys())
+        if not same(found):
+            found = repeated(
+                lambda: self._places(known, first), lambda found: wanted <= found.keys() and same(found), found
+            )
+        self._replaced.check({place.topic: topic_id for place, topic_id in found.items()})
         self._gone = (self._gone | wanted) - found.keys()
         return found
 
+    def _ids_of(self, splits: Sequence[KafkaSplit]) -> dict[str, str | None]:
+        """Return the ids of topics; asks again where they are others, as `_found` does."""
+        expected = {split.place.topic: split.topic_id for split in splits}
+        ids = repeated(
+            lambda: {name: topic.topic_id for name, topic in self._cluster.topics(expected.keys()).items()},
+            lambda ids: not any(are_of_two_topics(topic_id, ids.get(name)) for name, topic_id in expected.items()),
+        )
+        self._replaced.check(ids)
+        return ids
+
     def _places(self, known: Mapping[str, Split], first: bool) -> dict[Place, str | None]:
         topics = self._topics(known, first)
-        return {place: topic.topic_id for name, topic in topics.items() for place in self._read_of(name, topic, first)}
+        read = {name: self._subscription.read_of(name, topic.leaders, first=first) for name, topic in topics.items()}
+        return {place: topics[name].topic_id for name, places in read.items() for place in places}
 
     def _end_after(self, place: Place, position: int) -> int | None:
         end = self._resolver.later_end(place) if self._resolver.reads(place) else position
@@ -286,30 +308,6 @@ class KafkaEnumerator(DiscoveryEnumerator):
                     advice="check its name; a topic that comes later is found by subscribePattern",
                 )
         return topics
-
-    def _read_of(self, name: str, topic: Topic, first: bool) -> list[Place]:
-        chosen = [place for place in self._subscription.places if place.topic == name]
-        if self._subscription.places:
-            missing = [place for place in chosen if place.partition not in topic.leaders]
-            if missing and first:
-                raise ConfigurationError(
-                    f"the topic {name!r} has no partition {missing[0].partition}: it has {len(topic.leaders)}",
-                    split=missing[0].split_id,
-                    option="assign",
-                    advice="name only partitions that there are",
-                )
-            chosen = [place for place in chosen if place not in missing]  # lost, if they were there before
-            if not chosen:
-                return []
-        places = chosen or [Place(name, number) for number in sorted(topic.leaders)]
-        alone = [place for place in places if topic.leaders[place.partition] < 0]
-        if alone:
-            raise RetriableError(
-                f"the partition {alone[0].split_id} has no leader, so nobody can read it",
-                split=alone[0].split_id,
-                advice="look at the brokers: those with its replicas are down",
-            )
-        return places
 
     def _ends(self, own: Mapping[Place, KafkaSplit]) -> dict[Place, int]:
         """Return the end of each partition; where a transaction is open before what was read, that is what was read."""

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.kafka.bounds import assigned_json
 from forebay.sources.kafka.patterns import compile_topics
 from forebay.sources.kafka.split import Place
@@ -64,3 +64,38 @@ class Subscription:
         if self.pattern is not None:
             return None
         return list(self.topics) or sorted({place.topic for place in self.places})
+
+    def read_of(self, name: str, leaders: Mapping[int, int], *, first: bool) -> list[Place]:
+        """Return the partitions of a topic that are read.
+
+        Args:
+            name: The topic.
+            leaders: The broker that leads each partition it has; -1 = none does.
+            first: The query is new: what is named must be there.
+
+        Raises:
+            ConfigurationError: A partition that is named is not there.
+            RetriableError: One has no leader.
+        """
+        chosen = [place for place in self.places if place.topic == name]
+        if self.places:
+            missing = [place for place in chosen if place.partition not in leaders]
+            if missing and first:
+                raise ConfigurationError(
+                    f"the topic {name!r} has no partition {missing[0].partition}: it has {len(leaders)}",
+                    split=missing[0].split_id,
+                    option="assign",
+                    advice="name only partitions that there are",
+                )
+            chosen = [place for place in chosen if place not in missing]  # lost, if they were there before
+            if not chosen:
+                return []
+        places = chosen or [Place(name, number) for number in sorted(leaders)]
+        alone = [place for place in places if leaders[place.partition] < 0]
+        if alone:
+            raise RetriableError(
+                f"the partition {alone[0].split_id} has no leader, so nobody can read it",
+                split=alone[0].split_id,
+                advice="look at the brokers: those with its replicas are down",
+            )
+        return places
