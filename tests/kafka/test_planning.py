@@ -6,7 +6,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaTimeoutError, NoError
+from kafka.errors import (
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    KafkaTimeoutError,
+    NoError,
+    UnknownTopicOrPartitionError,
+)
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
@@ -241,6 +247,25 @@ def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(telling, clock, c
     before = group.asked
     progress.tell({Place("t", 0): 9})
     assert group.asked == before, "nothing is new"
+
+
+def test_a_partition_that_is_gone_keeps_no_other_from_being_told(telling, clock, caplog, monkeypatch):
+    group = Group()
+    answers = {("t", 0): NoError, ("t", 1): UnknownTopicOrPartitionError}
+    monkeypatch.setattr(group, "alter_group_offsets", lambda _, offsets: told.append(offsets) or answered(offsets))
+    told: list[dict] = []
+
+    def answered(offsets):
+        return {one: answers[one.topic, one.partition] for one in offsets}
+
+    progress = telling(group)
+    progress.tell({Place("t", 0): 5, Place("t", 1): 5})
+    progress.tell({Place("t", 0): 6, Place("t", 1): 5})
+    assert [{tuple(one): at.offset for one, at in asked.items()} for asked in told] == [
+        {("t", 0): 5, ("t", 1): 5},
+        {("t", 0): 6},
+    ]
+    assert not caplog.messages
 
 
 def test_the_first_group_of_a_cluster_is_waited_for(telling):

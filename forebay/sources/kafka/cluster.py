@@ -147,7 +147,7 @@ class Cluster:
         }
 
     def commit(self, group: str, offsets: Mapping[Place, int], *, tries: int = COORDINATOR_TRIES) -> None:
-        """Publish progress to a group that nobody has joined.
+        """Publish progress to a group that nobody has joined; that of partitions which are gone is not published.
 
         Args:
             group: The group.
@@ -161,7 +161,10 @@ class Cluster:
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
             for one, error in admin.alter_group_offsets(group, asked).items():
-                if error is not kafka_errors.NoError:
+                if error is kafka_errors.UnknownTopicOrPartitionError:
+                    # Its topic was deleted: the others must not wait for it for ever.
+                    _log.info("no progress of %s/%s for the group %r: it is gone", one.topic, one.partition, group)
+                elif error is not kafka_errors.NoError:
                     raise error(f"{one.topic}/{one.partition}")
 
         self._ask(f"committing to the group {group!r}", commit, coordinator=tries)
