@@ -280,7 +280,22 @@ def blocks_of_one_form(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
             for _, value in parts
         )
     )
-    others = st.sampled_from(["", " ", "null", "[1]", usual + " ", "\ufeff" + usual, usual * 2, usual[:-1]])
+    others = st.sampled_from(
+        [
+            *("", " ", "null", "[1]", usual + " ", "\ufeff" + usual, "é" + usual[1:], usual * 2, usual[:-1], usual[2:]),
+            # Lines of which one has the quotes that another lacks, and values without a value.
+            *(
+                "{}",
+                '"',
+                '""',
+                usual + '"',
+                usual[: len(usual) // 2],
+                usual[len(usual) // 2 :],
+                usual.replace(colon, ""),
+            ),
+            *(usual.replace('"', "", 2), usual.replace(comma, "\n"), usual.replace(comma, "\r"), usual + "\r", "\r\n"),
+        ]
+    )
     mixed = draw(st.lists(odd.map(lambda values: line(list(values))) | others, max_size=6))
     lines = [usual] * 40
     for text in mixed:
@@ -289,7 +304,7 @@ def blocks_of_one_form(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
     if nested:
         fields = [pa.field("s", pa.struct(fields)), pa.field("z", pa.int32())]
     end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
-    return pa.schema([*fields, CORRUPT]), end.join(lines).encode()
+    return pa.schema([*fields, CORRUPT]), (end.join(lines) + draw(st.sampled_from(["", end, "\n\n"]))).encode()
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -310,6 +325,29 @@ def test_lines_of_one_form_are_not_parsed_at_all(monkeypatch: pytest.MonkeyPatch
     rows = read(data, schema)
     assert rows[2999] == {"a": 2999, "x": {"b": "2999", "y": 1.5}}
     assert values(rows, "a") == list(range(3000))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_of_lines_of_one_form_only_the_odd_ones_are_read_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    lines = [b'{"a":%d,"b":"%d"}' % (n, n) for n in range(3000)]
+    odd = {0: b'{"a":7}', 1: b'{"b":"x","a":1}', 1500: b'{"b":1,"a":"1"}', 2000: b'{"a":01,"b":""}', 2999: b'"a"'}
+    for place, line in odd.items():
+        lines[place] = line
+    lines.insert(2500, b"")
+    seen: list[bytes] = []
+    real = RecordReader.read
+
+    def counted(self: RecordReader, record: bytes) -> Any:
+        seen.append(record)
+        return real(self, record)
+
+    monkeypatch.setattr(RecordReader, "read", counted)
+    monkeypatch.setattr(ArrowReader, "read", forbidden)
+    rows = read(end.join(lines), block_bytes=1 << 20)
+    assert seen == list(odd.values())
+    assert values(rows, "a") == [7, 1, *range(2, 1500), None, *range(1501, 2000), None, *range(2001, 2999), None]
 
 
 def forbidden(*_: object) -> None:

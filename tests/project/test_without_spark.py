@@ -28,6 +28,12 @@ assert forebay.peek(Countdown(start=3)).table.column("n").to_pylist() == [3, 2, 
 with tempfile.TemporaryDirectory() as directory:
     table = forebay.run(Countdown(start=3), checkpoint=directory).to_table()
 assert table.column("n").to_pylist() == [3, 2, 1]
+
+with tempfile.TemporaryDirectory() as directory:
+    with open(f"{directory}/a.json", "w") as file:
+        file.write('{"n": 1}\\n{"n": 2}\\n')
+    source = forebay.FileSource(path=f"{directory}/a.json", file_format="json")
+    assert forebay.peek(source).table.column("n").to_pylist() == [1, 2]
 print("read")
 """
 

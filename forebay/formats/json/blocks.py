@@ -148,11 +148,11 @@ class BlockReader:
         if not formed.odd:
             return self._with_corrupt(formed.batch, None)
         pieces = _Pieces()
-        for batch, line in formed.parts():
-            if batch is not None:
-                self._add_batch(batch, pieces)
+        for part in formed.parts():
+            if isinstance(part, pa.RecordBatch):
+                self._add_batch(part, pieces)
             else:
-                self._one_by_one(formed.lines, range(line, line + 1), pieces, offset)
+                self._one_by_one([part], range(1), pieces, offset)
         return self._assembled(pieces)
 
     def _lines(self, data: bytes | bytearray) -> list[bytes]:

@@ -3,20 +3,35 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from forebay.formats.json.arrow import Doubt, is_utf8
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.pieces import MAX_BYTES, PieceReader
 from forebay.formats.json.template import template_of
 
+if TYPE_CHECKING:
+    from forebay.formats.json.pieces import PieceReader
+    from forebay.formats.json.splitting import Values
+
+_MAX_BYTES = 8 << 20  # larger blocks are one huge record
 _MOST_SKIPPED = 64
 _FEW = 16
 _SHARE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class OddLine:
+    """A line that must be read in another way."""
+
+    text: bytes
+    row: int
+    """How many rows there are before it."""
+    instead: bool = False
+    """Whether it is to be read instead of the row that follows these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +39,20 @@ class Formed:
     """A block of which most lines have one form."""
 
     batch: pa.RecordBatch
-    """The rows of the lines of that form."""
-    lines: list[bytes]
-    """All lines, if some are of other forms; none otherwise."""
-    places: list[int]
-    """The line of each row, likewise."""
-    odd: list[int]
-    """The lines that must be read in another way, ascending."""
+    """A row for each line that may have that form."""
+    odd: list[OddLine]
+    """In order."""
 
-    def parts(self) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-        """Rows in order: batches, and (as None) lines to be read in another way, by their numbers."""
+    def parts(self) -> Iterator[pa.RecordBatch | bytes]:
+        """Rows in order: as batches, and lines that must be read in another way."""
         row = 0
         for line in self.odd:
-            before = bisect_left(self.places, line)
-            if before > row:
-                yield self.batch.slice(row, before - row), 0
-            yield None, line
-            row = before + (before < len(self.places) and self.places[before] == line)
+            if line.row > row:
+                yield self.batch.slice(row, line.row - row)
+            yield line.text
+            row = line.row + line.instead
         if row < self.batch.num_rows:
-            yield self.batch.slice(row), 0
+            yield self.batch.slice(row)
 
 
 class FormReader:
@@ -56,6 +66,7 @@ class FormReader:
     def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
         self._fields = fields
         self._options = options
+        self._reading = _reading()
         self._reader: PieceReader | None = None
         self._skip = self._skipped = 0
 
@@ -64,7 +75,7 @@ class FormReader:
         if self._skip:
             self._skip -= 1
             return None
-        if len(data) > MAX_BYTES or b"\\" in data or not is_utf8(data):
+        if not self._reading or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
             return None
         for reader in self._candidates(data):
             formed = _formed(reader, data)
@@ -79,6 +90,8 @@ class FormReader:
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[PieceReader]:
         """What read the last block, and readers for the form of a line from each half of this one."""
+        if self._reading is None:
+            return
         if self._reader is not None:
             yield self._reader
         for start in (0, data.find(b"\n", len(data) // 2) + 1):
@@ -86,23 +99,45 @@ class FormReader:
             template = template_of(bytes(data[start : end if end >= 0 else len(data)]).strip())
             if template is not None:
                 try:
-                    yield PieceReader(self._fields, self._options, template)
+                    yield self._reading(self._fields, self._options, template)
                 except Doubt:
                     continue
 
 
-def _formed(reader: PieceReader, data: bytes | bytearray) -> Formed | None:
+def _reading() -> type[PieceReader] | None:
+    """What reads lines of one form; None without numpy, which the core does not need."""
     try:
-        batch, doubtful = reader.read(data)
+        from forebay.formats.json.pieces import PieceReader
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        return None
+    return PieceReader
+
+
+def _formed(reader: PieceReader, data: bytes | bytearray) -> Formed | None:
+    values = reader.splitter.split(data)
+    if values is None:
+        return None
+    others, most = len(values.others.starts), _FEW + len(values.rows.starts) // _SHARE
+    if others > most:
+        return None
+    try:
+        batch, doubtful = reader.read(values)
     except Doubt:
         return None
-    if not doubtful and not reader.misfits:
-        return Formed(batch, [], [], [])
-    if len(doubtful) + reader.misfits > _FEW + batch.num_rows // _SHARE:
+    if others + len(doubtful) > most:
         return None
-    lines = [line for line in bytes(data).splitlines() if line]
-    places = [place for place, line in enumerate(lines) if line.count(b'"') == reader.quotes]
-    if len(places) != batch.num_rows or len(lines) != batch.num_rows + reader.misfits:
-        return None
-    odd = set(range(len(lines))).difference(places).union(places[row] for row in doubtful)
-    return Formed(batch, lines, places, sorted(odd))
+    return Formed(batch, _odd_lines(data, values, doubtful))
+
+
+def _odd_lines(data: bytes | bytearray, values: Values, doubtful: list[int]) -> list[OddLine]:
+    rows, others = values.rows, values.others
+    odd = [
+        OddLine(bytes(data[start:end]), row)
+        for start, end, row in zip(
+            others.starts.tolist(), others.ends.tolist(), values.before_others.tolist(), strict=True
+        )
+    ]
+    odd += [OddLine(bytes(data[rows.starts[row] : rows.ends[row]]), row, instead=True) for row in doubtful]
+    return sorted(odd, key=lambda line: (line.row, line.instead))

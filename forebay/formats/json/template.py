@@ -38,6 +38,20 @@ class Template:
     values: list[Piece] = field(default_factory=list)
     tree: Tree = field(default_factory=dict)
 
+    def gaps(self) -> list[str]:
+        """What stands before the first value of a line, between one and the next, and behind the last."""
+        values = {piece.index: piece for piece in self.values}
+        gaps = [""]
+        for index in range(self.size):
+            gaps[-1] += '"' if index else ""
+            piece = values.get(index)
+            if piece is None:
+                gaps[-1] += self.constants[index]
+            else:
+                gaps[-1] += piece.before
+                gaps.append(piece.after)
+        return gaps
+
 
 class _NoTemplate(Exception):
     """A line has no form that others could share: arrays, escapes, a name twice."""

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the values of lines of one form are, and which lines are not of the form."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.formats.json.arrow import Doubt
+from forebay.formats.json.splitting import LineSplitter
+from forebay.formats.json.template import Template, template_of
+
+FORM = b'{"a":1,"b":"x"}'
+
+
+def template(line: bytes) -> Template:
+    found = template_of(line)
+    assert found is not None
+    return found
+
+
+def split(data: bytes, form: bytes = FORM) -> tuple[list[list[str]], list[tuple[int, bytes]]]:
+    """The values of each row, and the other lines with the number of rows before them."""
+    found = LineSplitter(template(form)).split(data)
+    assert found is not None
+    for array in found.by_piece.values():
+        array.validate(full=True)
+    values = zip(*(array.to_pylist() for array in found.by_piece.values()), strict=True)
+    ends = zip(found.others.starts, found.others.ends, strict=True)
+    others = [data[start:end] for start, end in ends]
+    return [list(row) for row in values], list(zip(found.before_others.tolist(), others, strict=True))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\n\n", b"\n\r\n"])
+@pytest.mark.parametrize("last", [b"", b"end"])
+def test_lines_may_end_in_several_ways(end: bytes, last: bytes) -> None:
+    lines = [b'{"a":%d,"b":"%d"}' % (n, n) for n in range(100)]
+    data = end.join(lines) + last.replace(b"end", end)
+    assert split(data) == ([[str(n), str(n)] for n in range(100)], [])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"a":1,"c":"x"}',
+        b'{"a":1,"b":"x" }',
+        b' {"a":1,"b":"x"}',
+        b'{"a":1,"b":"x"',
+        b'{"a":1 "b":"x"}',
+        b'{"a":1,"b":null}',
+        b'{"b":"x","a":1}',
+        b'{"a"1,"b":"x"}',
+        b'"a":1,"b":"x"',
+        b'{"a":1,"b":"x"}{"a":1,"b":"x"}',
+        b'""""""',
+        b'"',
+        b" ",
+        '{"a":1,"b":"x"é'.encode(),
+        'é"a":1,"b":"x"}'.encode(),
+    ],
+)
+def test_a_line_of_another_form_is_told_from_those_around_it(odd: bytes) -> None:
+    usual = [b'{"a":%d,"b":"%d"}' % (n, n) for n in range(3)]
+    rows = [[str(n), str(n)] for n in range(3)]
+    for place in range(4):
+        lines = [*usual[:place], odd, *usual[place:]]
+        assert split(b"\n".join(lines)) == (rows, [(place, odd)])
+        assert split(b"\r\n".join(lines) + b"\r\n") == (rows, [(place, odd)])
+
+
+def test_quotes_that_one_line_has_too_many_and_another_too_few_spoil_no_others() -> None:
+    lines = [FORM + FORM, FORM, FORM, b"1", FORM]
+    assert split(b"\n".join(lines)) == ([["1", "x"]] * 3, [(0, FORM + FORM), (2, b"1")])
+
+
+def test_a_piece_too_short_for_what_should_be_around_its_value_is_another_form() -> None:
+    wide = b'{   "a":   1   ,   "b":   2   }'
+    lines = [wide, b'{"a":1,"b":2}', wide, b'{   "a":   ,   "b":   2   }', b'{   "a":   1   ,   "b":}']
+    assert split(b"\n".join(lines), wide) == ([["1", "2"]] * 2, [(1, lines[1]), (2, lines[3]), (2, lines[4])])
+
+
+def test_lines_shorter_than_the_beginning_of_the_form_have_another() -> None:
+    wide = b"{" + b" " * 100 + b'"a":1}'
+    assert LineSplitter(template(wide)).split(b'{"a":1}\n{"a":2}\n') is None
+
+
+@pytest.mark.parametrize("data", [b'{"a":1,"b":"x"}\r{"a":2,"b":"y"}\n', b'{"a":1,"b":"x"}\r', b'{"a":1,\r"b":"x"}\n'])
+def test_a_carriage_return_alone_ends_a_line_which_is_left_to_others(data: bytes) -> None:
+    assert LineSplitter(template(FORM)).split(data) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\r\n", b"x", b'"a"\n'])
+def test_without_a_line_of_the_form_there_is_nothing_to_split(data: bytes) -> None:
+    assert LineSplitter(template(FORM)).split(data) is None
+
+
+def test_a_form_without_values_is_none() -> None:
+    with pytest.raises(Doubt):
+        LineSplitter(template(b'{"a":{"b":{}}}'))
