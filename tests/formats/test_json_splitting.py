@@ -85,7 +85,7 @@ def test_lines_shorter_than_the_beginning_of_the_form_have_another() -> None:
 
 @pytest.mark.parametrize("data", [b'{"a":1,"b":"x"}\r{"a":2,"b":"y"}\n', b'{"a":1,"b":"x"}\r', b'{"a":1,\r"b":"x"}\n'])
 def test_a_carriage_return_alone_ends_a_line_which_is_left_to_others(data: bytes) -> None:
-    assert LineSplitter(template(FORM)).split(data) is None
+    assert LineSplitter(template(FORM)).split(FORM + b"\r\n" + FORM + b"\n" + data) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\r\n", b"x", b'"a"\n'])

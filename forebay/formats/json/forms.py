@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forebay.formats.json.pieces import PieceReader
     from forebay.formats.json.splitting import Values
 
-_MAX_BYTES = 8 << 20  # larger blocks are one huge record
+_MAX_BYTES = 16 << 20  # of a larger block the places of quotes may take too much memory
 _MOST_SKIPPED = 64
 _FEW = 16
 _SHARE = 64
@@ -66,7 +66,7 @@ class FormReader:
     def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
         self._fields = fields
         self._options = options
-        self._reading = _reading()
+        self._reader_class = _reader_class()
         self._reader: PieceReader | None = None
         self._skip = self._skipped = 0
 
@@ -75,7 +75,7 @@ class FormReader:
         if self._skip:
             self._skip -= 1
             return None
-        if not self._reading or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
+        if len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
             return None
         for reader in self._candidates(data):
             formed = _formed(reader, data)
@@ -90,7 +90,7 @@ class FormReader:
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[PieceReader]:
         """What read the last block, and readers for the form of a line from each half of this one."""
-        if self._reading is None:
+        if self._reader_class is None:
             return
         if self._reader is not None:
             yield self._reader
@@ -99,12 +99,12 @@ class FormReader:
             template = template_of(bytes(data[start : end if end >= 0 else len(data)]).strip())
             if template is not None:
                 try:
-                    yield self._reading(self._fields, self._options, template)
+                    yield self._reader_class(self._fields, self._options, template)
                 except Doubt:
                     continue
 
 
-def _reading() -> type[PieceReader] | None:
+def _reader_class() -> type[PieceReader] | None:
     """What reads lines of one form; None without numpy, which the core does not need."""
     try:
         from forebay.formats.json.pieces import PieceReader

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads lines that all have the form of one, as most programs write them.
 
-`splitting` finds their values, twice as fast as Arrow's JSON reader parses lines. Strings are taken as they are;
-of numbers the spelling is checked, because Arrow takes more of them than JSON has.
+`splitting` finds their values, twice as fast as Arrow's JSON reader parses lines of some length. Strings are taken as
+they are; of numbers the spelling is checked, because Arrow takes more of them than JSON has.
 """
 
 from __future__ import annotations

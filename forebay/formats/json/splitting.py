@@ -64,11 +64,13 @@ class LineSplitter:
     def __init__(self, template: Template) -> None:
         if not template.values:
             raise Doubt(None)
-        self._quotes = template.size - 1
+        self._per_line = template.size - 1
         self._pieces = [piece.index for piece in template.values]
         self._to_first_quote = len(template.constants[0].encode()) + 1
         self._gaps = [_Gap(text) for text in template.gaps()]
-        self._bounds: list[tuple[int, int]] = []  # of each value, first and last: the quote, and how far it is from it
+        # Where values begin and end in turn: after how many quotes of the line, and how far from the next; behind the
+        # last quote, how far from the end of the line.
+        self._bounds: list[tuple[int, int]] = []
         for piece in template.values:
             self._bounds.append((piece.index - 1, 1 + len(piece.before.encode())))
             self._bounds.append((piece.index, -len(piece.after.encode())))
@@ -83,25 +85,26 @@ class LineSplitter:
         fits = np.ones(len(lines.starts), np.bool_)
         if not self._in_each(quotes, lines):
             counts = np.diff(np.searchsorted(quotes, lines.ends), prepend=0)
-            fits = counts == self._quotes
+            fits = counts == self._per_line
             quotes = quotes[np.repeat(fits, counts)]
-        while fits.any():
+        while fits.any():  # at most three times: then the rows left are what they should be
             rows = lines.only(fits)
             offsets = self._offsets(quotes, rows)
-            good = self._good(offsets, data)
+            good = _ascending(offsets)
             if good.all():
-                # Gaps and values take turns.
-                parts = _parts(offsets, data)
-                values = {piece: self._every(2 * number + 1, parts) for number, piece in enumerate(self._pieces)}
-                return Values(rows, values, lines.only(~fits), np.cumsum(fits, dtype=np.int64)[~fits])
+                spans = _spans(offsets, data)
+                good = self._alike(spans, len(offsets))
+                if good.all():
+                    others, before_others = lines.only(~fits), np.cumsum(fits, dtype=np.int64)[~fits]
+                    return Values(rows, self._values(spans), others, before_others)
             fits[fits] = good
-            quotes = quotes[np.repeat(good, self._quotes)]
+            quotes = quotes[np.repeat(good, self._per_line)]
         return None
 
     def _feeds(self, text: npt.NDArray[np.uint8], quotes: _Places) -> _Places:
         """Where the line feeds are. Looking where they should be is much faster than looking everywhere."""
         are_feeds = text == _FEED
-        guessed = quotes[self._quotes :: self._quotes] - self._to_first_quote
+        guessed = quotes[self._per_line :: self._per_line] - self._to_first_quote
         if len(text) and text[-1] == _FEED:
             guessed = np.append(guessed, len(text) - 1)
         if len(guessed) == np.count_nonzero(are_feeds) and (guessed >= 0).all() and are_feeds[guessed].all():
@@ -110,7 +113,7 @@ class LineSplitter:
 
     def _in_each(self, quotes: _Places, lines: Lines) -> bool:
         """Whether each line has as many quotes as the form."""
-        count = self._quotes
+        count = self._per_line
         if len(quotes) != count * len(lines.starts):
             return False
         return bool((quotes[::count] >= lines.starts).all() and (quotes[count - 1 :: count] < lines.ends).all())
@@ -120,30 +123,40 @@ class LineSplitter:
         offsets = np.empty((len(rows.starts), len(self._bounds) + 2), np.int32)
         offsets[:, 0], offsets[:, -1] = rows.starts, rows.ends
         for place, (quote, shift) in enumerate(self._bounds, 1):
-            offsets[:, place] = (rows.ends if quote == self._quotes else quotes[quote :: self._quotes]) + shift
+            offsets[:, place] = (rows.ends if quote == self._per_line else quotes[quote :: self._per_line]) + shift
         return offsets
 
-    def _good(self, offsets: _Offsets, data: bytes | bytearray) -> npt.NDArray[np.bool_]:
+    def _alike(self, spans: pa.Array, rows: int) -> npt.NDArray[np.bool_]:
         """Which rows have what they should before, between and behind their values."""
-        good = np.ones(len(offsets), np.bool_)
-        flat = offsets.reshape(-1)
-        if (flat[1:] < flat[:-1]).any():
-            # What should be around a value is longer than its piece. The others are looked at without such rows.
-            return np.asarray((offsets[:, 1:] >= offsets[:, :-1]).all(axis=1))
-        parts = _parts(offsets, data)
+        alike = np.ones(rows, np.bool_)
         for number, gap in enumerate(self._gaps):
-            texts = self._every(2 * number, parts)
+            texts = self._every(2 * number, spans)
             if not gap.is_all_of(texts):
-                good &= pc.equal(texts, gap.text).to_numpy(zero_copy_only=False)
-        return good
+                alike &= pc.equal(texts, gap.text).to_numpy(zero_copy_only=False)
+        return alike
 
-    def _every(self, place: int, parts: pa.Array) -> pa.Array:
-        """One part of each row; the last part of all is what stands between it and the next row."""
-        return parts.take(pa.array(np.arange(place, len(parts), len(self._bounds) + 2, dtype=np.int32)))
+    def _values(self, spans: pa.Array) -> dict[int, pa.Array]:
+        """The texts of each value: gaps and values take turns."""
+        return {piece: self._every(2 * number + 1, spans) for number, piece in enumerate(self._pieces)}
+
+    def _every(self, place: int, spans: pa.Array) -> pa.Array:
+        """One span of each row; the last span of all is what stands between it and the next row."""
+        return spans.take(pa.array(np.arange(place, len(spans), len(self._bounds) + 2, dtype=np.int32)))
 
 
-def _parts(offsets: _Offsets, data: bytes | bytearray) -> pa.Array:
-    """The text from each offset to the next."""
+def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
+    """Which rows have their offsets in order: not if what should be around a value is longer than its piece.
+
+    From one row to the next they always are, because a row begins and ends with its line.
+    """
+    flat = offsets.reshape(-1)
+    if (flat[1:] >= flat[:-1]).all():
+        return np.ones(len(offsets), np.bool_)
+    return np.asarray((offsets[:, 1:] >= offsets[:, :-1]).all(axis=1))
+
+
+def _spans(offsets: _Offsets, data: bytes | bytearray) -> pa.Array:
+    """The text from each offset to the next. They must ascend."""
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.string(), offsets.size - 1, buffers)
 
@@ -174,8 +187,8 @@ def _lines_of(text: npt.NDArray[np.uint8], feeds: _Places, *, returns: bool) -> 
     """The lines that are not empty; None if a carriage return alone ends one."""
     starts, ends = np.append(0, feeds + 1), np.append(feeds, len(text))
     if returns:
-        places = np.flatnonzero(text == _RETURN)
-        if places[-1] + 1 == len(text) or (text[places + 1] != _FEED).any():
+        ended = text[np.maximum(feeds - 1, 0)] == _RETURN
+        if np.count_nonzero(ended) != np.count_nonzero(text == _RETURN):
             return None
-        ends[np.searchsorted(feeds, places)] -= 1
+        ends[: len(feeds)] -= ended
     return Lines(starts, ends).only(ends > starts)
