@@ -39,7 +39,7 @@ def test_it_stops_reading_at_once(kit, one_thread):
 
 
 def test_a_slow_source_gives_the_first_rows_without_filling_a_batch():
-    began = threading.Event()
+    go_on, waits = threading.Event(), queue.SimpleQueue()
 
     class Slow(forebay.SimpleSource):
         bounded = False
@@ -50,11 +50,13 @@ def test_a_slow_source_gives_the_first_rows_without_filling_a_batch():
         def read(self, split):
             for n in range(split.position or 0, 3):
                 yield {"n": n}
-            began.set()
-            threading.Event().wait(0.2)
+            waits.put(go_on.wait(20))
 
-    assert peek(Slow(), 3).column("n").to_pylist() == [0, 1, 2]
-    assert began.wait(5)
+    try:
+        assert peek(Slow(), 3).column("n").to_pylist() == [0, 1, 2]
+        assert waits.empty(), "the rows came only when the read had ended"
+    finally:
+        go_on.set()
 
 
 def test_a_read_that_waits_for_more_is_left_behind_and_ends_later():
