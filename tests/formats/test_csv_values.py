@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.scalars import parse_bool, parse_decimal, parse_double, parse_float, parse_int
-from forebay.formats.csv.times import localized
+from forebay.formats.csv.times import _Timestamps, localized
 from forebay.formats.csv.values import converter
 from forebay.formats.date_patterns import DatePattern
 from forebay.formats.datetimes import days_of, parse_date, parse_timestamp, parse_timestamp_ntz
@@ -128,6 +128,30 @@ def test_timestamps_by_pattern_are_the_same_in_bulk_and_alone(pattern, times) ->
     expected = [compiled.timestamp(token, where) for token in tokens]
     assert None not in expected
     assert converted(INSTANT, tokens, timestamp_format=pattern, time_zone="Europe/Berlin") == (expected, [])
+
+
+@pytest.mark.parametrize("then", ["", "Z", "+01:30", "x", None])
+@pytest.mark.parametrize("first", ["", "Z", "+01:30", "x", None])
+@pytest.mark.parametrize("kind", [INSTANT, pa.timestamp("us")], ids=str)
+def test_another_form_may_begin_late_in_a_column(kind, first, then) -> None:
+    ends = [first] * 20 + [then] * 20
+    tokens = [None if end is None else f"2024-01-02T03:04:{n:02}{end}" for n, end in enumerate(ends)]
+    assert converted(kind, tokens) == alone(kind, tokens)
+
+
+def test_zones_are_found_out_from_a_few_tokens() -> None:
+    """Arrow writes an error for every value that it cannot cast, which takes longer than to cast them all."""
+    tried = []
+
+    def wall(tokens: pa.Array) -> pa.Array:
+        tried.append(len(tokens))
+        return tokens.cast(pa.timestamp("us")).cast(INSTANT)
+
+    read = _Timestamps(INSTANT, wall, parse_timestamp)
+    for end, sizes in [("Z", [16]), ("Z", []), ("", [16, 1000]), ("", [16, 1000])]:
+        tried.clear()
+        values, bad = read(pa.array(["2024-01-02T03:04:05" + end] * 1000))
+        assert (len(values), tried, bad) == (1000, sizes, ())
 
 
 @pytest.mark.parametrize(

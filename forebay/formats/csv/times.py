@@ -23,6 +23,7 @@ _TIME = rf"[ T]{_CLOCK}(?:\.[0-9]{{1,6}})?"
 _OFFSET = r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 _STEP = 12 * 3600
 _MAX_STEPS = 120
+_TRIED_FIRST = 16
 _ARROW_RULES_END = pa.scalar(2_114_380_800 * MICROS, _NAIVE)  # 2037; for later years Arrow knows no rules
 
 
@@ -107,6 +108,8 @@ class _Timestamps:
 
     def _all_wall(self, tokens: pa.Array) -> pa.Array | None:
         try:
+            # Arrow writes an error for every value that it cannot cast: a few values tell as much.
+            self._wall(tokens[:_TRIED_FIRST])
             return self._wall(tokens)
         except pa.ArrowInvalid:
             return None
