@@ -336,14 +336,7 @@ def test_of_lines_of_one_form_only_the_odd_ones_are_read_one_by_one(
     for place, line in odd.items():
         lines[place] = line
     lines.insert(2500, b"")
-    seen: list[bytes] = []
-    real = RecordReader.read
-
-    def counted(self: RecordReader, record: bytes) -> Any:
-        seen.append(record)
-        return real(self, record)
-
-    monkeypatch.setattr(RecordReader, "read", counted)
+    seen = records_read_alone(monkeypatch)
     monkeypatch.setattr(ArrowReader, "read", forbidden)
     rows = read(end.join(lines), block_bytes=1 << 20)
     assert seen == list(odd.values())
@@ -352,6 +345,19 @@ def test_of_lines_of_one_form_only_the_odd_ones_are_read_one_by_one(
 
 def forbidden(*_: object) -> None:
     raise AssertionError("a record was read by itself")
+
+
+def records_read_alone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is read record by record from now on."""
+    seen: list[bytes] = []
+    real = RecordReader.read
+
+    def counted(self: RecordReader, record: bytes) -> Any:
+        seen.append(record)
+        return real(self, record)
+
+    monkeypatch.setattr(RecordReader, "read", counted)
+    return seen
 
 
 REGULAR = b"".join(b'{"a":%d,"b":"%d","c":[%d]}\n' % (n, n, n) for n in range(5000))
@@ -370,14 +376,7 @@ def test_a_few_odd_lines_do_not_make_the_others_slow(monkeypatch: pytest.MonkeyP
     lines = REGULAR.splitlines()
     for place, line in odd.items():
         lines[place] = line
-    seen: list[bytes] = []
-    real = RecordReader.read
-
-    def counted(self: RecordReader, record: bytes) -> Any:
-        seen.append(record)
-        return real(self, record)
-
-    monkeypatch.setattr(RecordReader, "read", counted)
+    seen = records_read_alone(monkeypatch)
     rows = read(b"\n".join(lines))
     assert len(rows) == 5000
     assert [rows[place]["a"] for place in odd] == [None, None, None, 1, None]
