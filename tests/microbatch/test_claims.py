@@ -435,6 +435,17 @@ def test_a_reader_that_does_not_stop_at_the_end_is_an_error_before_a_row_too_man
     assert "stop exactly at split.end" in str(error.advice)
 
 
+def test_a_reader_that_says_it_is_elsewhere_at_the_claimed_end_is_an_error(monkeypatch):
+    class Elsewhere(FakeRead):
+        def position(self, split_id):
+            return 5
+
+    world = steady(monkeypatch, {"a": 10})
+    error, rows = follow(world, 6, lambda part, bounds: Elsewhere(world, part, bounds))
+    assert "ended at 5" in str(error) and "up to 6" in str(error)
+    assert rows == [0, 1, 2], "those before the ones it cannot be right about"
+
+
 def test_a_page_border_at_the_claimed_end_is_enough_for_a_reader_that_ignores_it(monkeypatch):
     world = steady(monkeypatch, {"a": 10})
     end = world.plan()

@@ -109,6 +109,21 @@ def test_s5_tasks_are_the_same_for_every_scan_and_have_no_side_effects(query, tw
     assert two.calls[asked:] == []
 
 
+def test_s5_asking_for_tasks_again_changes_neither_them_nor_what_follows(query, outside):
+    """S5: also once the query has gone on."""
+    names = [f"s{number}" for number in range(20)]
+    there = outside(open_splits(*names), dict.fromkeys(names, 5))
+    run = query(there)
+    start, _ = run.start, run.turn()
+    assert run.turn() is None
+    scans = [run.planner.tasks(start, run.log[0]) for _ in range(3)]
+    assert [len(task.slices) for task in scans[0]] == [10, 10]
+    assert scans[1:] == scans[:1] * 2
+    there.ends["s7"] = 9
+    run.wait()
+    assert run.turn() == {"s7": (5, 9)}
+
+
 def test_s6_a_micro_batch_keeps_its_ends_whatever_comes_later(query, two):
     """S6: a retry, another action and a replay read no row that came meanwhile."""
     run = query(two)

@@ -436,11 +436,13 @@ def test_s17_its_target_comes_from_a_look_of_its_own(query, two):
 
 @pytest.mark.parametrize("how", ["available now", "once"])
 @pytest.mark.parametrize("what", ["discover", "latest"])
-def test_s17_a_look_that_fails_is_an_error(query, two, what, how):
-    """S17: a run that ends having seen nothing would look like one that was complete."""
+@pytest.mark.parametrize("restarted", [True, False])
+def test_s17_a_look_that_fails_is_an_error(query, two, what, how, restarted):
+    """S17: a run that ends having seen nothing, or what was there once, would look like one that was complete."""
     run = query(two, retries=0)
     run.turn()
-    run.restart(retries=0)
+    if restarted:
+        run.restart(retries=0)
     if how == "available now":
         run.planner.prepare_available_now()
     two.fail[what] = 1
