@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from forebay.formats.datetimes import MICROS, days_of
-from forebay.formats.zones import Zone, zone
+from forebay.values.datetimes import MICROS, days_of
+from forebay.values.zones import Zone, zone
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LONG_MONTHS = (

@@ -16,7 +16,8 @@ from forebay.storage.partitions import Partitioning, partitions
 from forebay.storage.remote_facts import tells_time
 from forebay.storage.storage_options import NO_OPTIONS, StorageOptions
 from forebay.storage.store import Directory, parent, plain_path, store_for
-from forebay.storage.timestamps import parse_timestamp, time_zone
+from forebay.values.datetimes import parse_timestamp
+from forebay.values.zones import session_zone
 
 _MICROS_PER_MILLI = 1000
 
@@ -187,7 +188,7 @@ def _untimed(file: FileStatus, option: str) -> ConfigurationError:
 def _threshold(option: str, text: str | None, timezone: str) -> int | None:
     if text is None:
         return None
-    micros = parse_timestamp(text, time_zone(timezone))
+    micros = parse_timestamp(text, session_zone(timezone), time_alone=False)
     if micros is None:
         raise ConfigurationError(
             f"{text!r} is not a time", option=option, advice="write yyyy-MM-ddTHH:mm:ss, such as 2024-06-01T12:00:00"

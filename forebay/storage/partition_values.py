@@ -6,7 +6,6 @@ The rules are those of Spark 4.2's `PartitioningUtils`, found by asking it; `tes
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 import re
 from collections.abc import Callable, Iterable
@@ -14,7 +13,8 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.storage import timestamps
+from forebay.values.datetimes import parse_date, parse_time, parse_timestamp, parse_timestamp_ntz
+from forebay.values.zones import Zone
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 
@@ -41,7 +41,7 @@ def unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
-def infer_type(raw: str, zone: dt.tzinfo) -> pa.DataType:
+def infer_type(raw: str, zone: Zone) -> pa.DataType:
     """The Arrow type Spark would infer from one raw (still escaped) directory value; null for the default partition.
 
     Called by partition discovery for each distinct value.
@@ -55,11 +55,11 @@ def infer_type(raw: str, zone: dt.tzinfo) -> pa.DataType:
     if _double(raw) is not None:
         return pa.float64()
     text = unescape(raw)
-    if _TIMESTAMP_PATTERN.fullmatch(text) and timestamps.parse_timestamp(text, zone) is not None:
+    if _TIMESTAMP_PATTERN.fullmatch(text) and parse_timestamp(text, zone) is not None:
         return _TIMESTAMP
-    if _DATE_PATTERN.fullmatch(raw) and timestamps.parse_date(raw) is not None:
+    if _DATE_PATTERN.fullmatch(raw) and parse_date(raw) is not None:
         return pa.date32()
-    if _TIME_PATTERN.fullmatch(text) and timestamps.parse_time(text) is not None:
+    if _TIME_PATTERN.fullmatch(text) and parse_time(text) is not None:
         return _TIME
     return pa.null() if raw == NULL_NAME else _STRING
 
@@ -72,7 +72,7 @@ def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
     return result
 
 
-def partition_value(raw: str, type_: pa.DataType, zone: dt.tzinfo, column: str = "") -> pa.Scalar:
+def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") -> pa.Scalar:
     """The value of one raw directory text as a column of `type_` holds it.
 
     Called by partition discovery, and by whoever kept only the raw text (a split): a pure function, on any thread.
@@ -164,49 +164,50 @@ def _precision(type_: pa.DataType) -> int | None:
     return type_.precision if isinstance(type_, pa.Decimal128Type) else _INTEGRAL_DIGITS.get(type_)
 
 
-def _to_string(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
+def _to_string(raw: str, _type: pa.DataType, _zone: Zone) -> object:
     return unescape(raw)
 
 
-def _to_integer(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
+def _to_integer(raw: str, _type: pa.DataType, _zone: Zone) -> object:
     return _integer(raw)
 
 
-def _to_decimal(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
+def _to_decimal(raw: str, _type: pa.DataType, _zone: Zone) -> object:
     if not _DECIMAL.fullmatch(raw) or not _in_basic_plane(raw):
         return None
     with decimal.localcontext(prec=100):
         return decimal.Decimal(raw)
 
 
-def _to_double(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
+def _to_double(raw: str, _type: pa.DataType, _zone: Zone) -> object:
     return _double(raw)
 
 
-def _to_boolean(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
+def _to_boolean(raw: str, _type: pa.DataType, _zone: Zone) -> object:
     return {"true": True, "false": False}.get(raw.lower())
 
 
-def _to_date(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
-    return timestamps.parse_date(raw)
+def _to_date(raw: str, _type: pa.DataType, _zone: Zone) -> object:
+    return parse_date(raw)
 
 
-def _to_timestamp(raw: str, type_: pa.DataType, zone: dt.tzinfo) -> object:
+def _to_timestamp(raw: str, type_: pa.DataType, zone: Zone) -> object:
     aware = isinstance(type_, pa.TimestampType) and type_.tz is not None
-    micros = timestamps.parse_timestamp(unescape(raw), zone if aware else None)
+    text = unescape(raw)
+    micros = parse_timestamp(text, zone, time_alone=False) if aware else parse_timestamp_ntz(text, allow_zone=True)
     return None if micros is None else pa.scalar(micros, pa.timestamp("us", tz="UTC" if aware else None)).cast(type_)
 
 
-def _to_time(raw: str, type_: pa.DataType, _zone: dt.tzinfo) -> object:
-    micros = timestamps.parse_time(unescape(raw))
+def _to_time(raw: str, type_: pa.DataType, _zone: Zone) -> object:
+    micros = parse_time(unescape(raw))
     return None if micros is None else pa.scalar(micros, _TIME).cast(type_)
 
 
-def _to_binary(raw: str, _type: pa.DataType, _zone: dt.tzinfo) -> object:
+def _to_binary(raw: str, _type: pa.DataType, _zone: Zone) -> object:
     return raw.encode()
 
 
-_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.DataType, dt.tzinfo], object]], ...] = (
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.DataType, Zone], object]], ...] = (
     (lambda t: pa.types.is_string(t) or pa.types.is_large_string(t), _to_string),
     (pa.types.is_integer, _to_integer),
     (pa.types.is_decimal, _to_decimal),

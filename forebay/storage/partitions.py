@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from forebay.errors import ConfigurationError
 from forebay.storage.file_status import last_name
 from forebay.storage.partition_values import NULL_NAME, common_type, infer_type, partition_value, unescape
 from forebay.storage.store import parent
-from forebay.storage.timestamps import time_zone
+from forebay.values.zones import Zone, session_zone
 
 _NO_TYPES: Mapping[str, pa.DataType] = {}
 
@@ -73,7 +72,7 @@ def partitions(
     names = _names(found, case_sensitive)
     wanted = {name if case_sensitive else name.lower(): pa.field(name, type_) for name, type_ in types.items()}
     texts = {directory: tuple(raw for _, raw in pairs) for directory, pairs in found.items()}
-    zone = time_zone(timezone)
+    zone = session_zone(timezone)
     fields = [
         wanted.get(name if case_sensitive else name.lower())
         or _inferred(name, {raws[number] for raws in texts.values()}, zone if type_inference else None)
@@ -83,7 +82,7 @@ def partitions(
 
 
 def _values(
-    texts: Mapping[str, tuple[str, ...]], fields: Sequence[pa.Field], zone: dt.tzinfo
+    texts: Mapping[str, tuple[str, ...]], fields: Sequence[pa.Field], zone: Zone
 ) -> dict[str, tuple[pa.Scalar, ...]]:
     """The scalars of all directories; each distinct text is read once."""
     known: list[dict[str, pa.Scalar]] = [
@@ -163,7 +162,7 @@ def _names(found: Mapping[str, Sequence[tuple[str, str]]], case_sensitive: bool)
     return names
 
 
-def _inferred(name: str, raws: Iterable[str], zone: dt.tzinfo | None) -> pa.Field:
+def _inferred(name: str, raws: Iterable[str], zone: Zone | None) -> pa.Field:
     if zone is None:
         return pa.field(name, common_type(pa.null() if raw == NULL_NAME else pa.string() for raw in raws))
     return pa.field(name, common_type(infer_type(raw, zone) for raw in sorted(raws)))

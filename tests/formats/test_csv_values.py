@@ -17,8 +17,8 @@ from forebay.formats.csv.scalars import parse_bool, parse_decimal, parse_double,
 from forebay.formats.csv.times import _Timestamps, localized
 from forebay.formats.csv.values import converter
 from forebay.formats.date_patterns import DatePattern
-from forebay.formats.datetimes import days_of, parse_date, parse_timestamp, parse_timestamp_ntz
-from forebay.formats.zones import UTC, zone
+from forebay.values.datetimes import parse_timestamp
+from forebay.values.zones import zone
 
 EPOCH = dt.datetime(1970, 1, 1)
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -217,32 +217,6 @@ def test_booleans_are_true_and_false_in_any_case() -> None:
     ]
 
 
-@given(st.dates())
-def test_days_are_those_of_the_calendar(date) -> None:
-    assert days_of(date.year, date.month, date.day) == (date - EPOCH.date()).days
-    assert parse_date(date.isoformat()) == (date - EPOCH.date()).days
-
-
-@pytest.mark.parametrize(
-    ("year", "month", "day"), [(2021, 2, 29), (1900, 2, 29), (2020, 13, 1), (2020, 0, 1), (2020, 4, 31), (2020, 1, 0)]
-)
-def test_days_that_are_not_in_the_calendar_are_none(year, month, day) -> None:
-    assert days_of(year, month, day) is None
-
-
-@given(
-    st.datetimes(dt.datetime(1, 1, 3), dt.datetime(9999, 12, 29)),
-    st.sampled_from(["Europe/Berlin", "America/St_Johns", "UTC"]),
-)
-def test_wall_clock_times_become_instants_as_in_python(time, name) -> None:
-    from zoneinfo import ZoneInfo
-
-    expected = time.replace(tzinfo=ZoneInfo(name)) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    micros = expected // dt.timedelta(microseconds=1)
-    assert parse_timestamp(time.isoformat(), zone(name)) == micros
-    assert parse_timestamp_ntz(time.isoformat()) == (time - EPOCH) // dt.timedelta(microseconds=1)
-
-
 @given(st.lists(st.datetimes(dt.datetime(1850, 1, 1), dt.datetime(2400, 1, 1)), max_size=4), st.booleans())
 def test_columns_become_instants_as_single_times_do(times, near) -> None:
     where = zone("America/New_York")
@@ -250,34 +224,6 @@ def test_columns_become_instants_as_single_times_do(times, near) -> None:
         times = [dt.datetime(2024, 3, 9) + (time - times[0]) % dt.timedelta(days=3) for time in times]
     values = localized(pa.array(times, pa.timestamp("us")), where).cast(pa.int64()).to_pylist()
     assert values == [parse_timestamp(time.isoformat(), where) for time in times]
-
-
-@pytest.mark.parametrize(
-    ("name", "offset"),
-    [("Z", 0), ("UTC", 0), ("GMT+1", 3600), ("UT-01:30", -5400), ("+1:00", 3600), ("-0530", -19800),
-     ("+18:00", 64800), ("EST", -18000), ("+01:02:03", 3723)],
-)  # fmt: skip
-def test_zones_have_the_names_of_java(name, offset) -> None:
-    assert zone(name).offset(0) == offset
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "X", "+19:00", "+18:01", "+1:0:0", "Europe/Nowhere", "../etc/passwd", "europe/berlin ", "+01:60", "posix/UTC"],
-)
-def test_other_names_are_no_zones(name) -> None:
-    with pytest.raises(ValueError, match=r"zone|offset"):
-        zone(name)
-
-
-def test_far_years_have_the_rules_of_near_ones() -> None:
-    summer = "-07-01T12:00:00"
-    berlin = zone("Europe/Berlin")
-    far = [parse_timestamp(f"{year}{summer}", berlin) for year in (9998, 10398, 12345, 200_000)]
-    assert [value is not None and value // 10**6 % 86_400 for value in far] == [10 * 3600] * 4
-    assert (
-        parse_timestamp("-0500-07-01T12:00:00", berlin) == parse_timestamp("-0500-07-01T12:00:00", UTC) - 3208 * 10**6
-    )  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("odd", ["2024-11-03 01:30:00", "2024-03-10 02:30:00"])

@@ -16,6 +16,7 @@ from forebay.errors import ConfigurationError, unwrap
 from forebay.storage.file_index import ListOptions, list_files
 from forebay.storage.partition_values import NULL_NAME, infer_type, partition_value, unescape
 from forebay.storage.partitions import merge_schema, partitions
+from forebay.values.zones import UTC, zone
 
 
 def column(*directories: str, **options) -> list[object]:
@@ -39,7 +40,7 @@ def test_texts_make_the_values_again_elsewhere(tree):
     index = list_files([tree({"t=2024-01-01 12%3A00%3A00/a": ""})], ListOptions(timezone="+02:00"))
     field = index.partition_schema.field("t")
     texts = pickle.loads(pickle.dumps(index.partition_texts))
-    value = partition_value(texts[0][0], field.type, dt.timezone(dt.timedelta(hours=2)), "t")
+    value = partition_value(texts[0][0], field.type, zone("+02:00"), "t")
     assert value == index.partition_values[0][0]
     assert value.as_py() == dt.datetime(2024, 1, 1, 10, tzinfo=dt.UTC)
 
@@ -166,8 +167,8 @@ def test_a_column_in_files_and_directories_is_the_directories_in_the_files_place
 
 @given(st.text(min_size=1))
 def test_every_text_has_a_type_that_takes_it(raw):
-    type_ = infer_type(raw, dt.UTC)
-    value = partition_value(raw, type_, dt.UTC)
+    type_ = infer_type(raw, UTC)
+    value = partition_value(raw, type_, UTC)
     assert value.is_valid or raw == NULL_NAME
     if type_ == pa.string():
         assert value.as_py() == unescape(raw)

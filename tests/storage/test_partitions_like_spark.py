@@ -155,6 +155,42 @@ def test_any_value_has_sparks_type_and_value(partitioner, raw):
     assert same(*pair), pair
 
 
+CASTS = {
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"), "date": pa.date32(),
+}  # fmt: skip
+ZONED = ["+02:60", "+0200:30", "localtime", "posix/Europe/Paris", "right/UTC", "Factory", "UTC+1", "+1:00", " PST", "Z"]
+CAST = ["-2024-01-01", "-0001-06-01 12:00:00", "+12024-01-01", "0000-01-01", "294248-01-01", "-290309-01-01", "999999",
+        "9999999-01-01", "5881580-07-12", "2024-1-5", "2024-01-05T", "2024-06-01 12", "2024-06-01 12:00:00.1234567",
+        "2024-06-01 24:00:00", "1800-01-01", *(f"2024-06-01 12:00:00{name}" for name in ZONED)]  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris"])
+@pytest.mark.parametrize("wanted", CASTS)
+def test_a_value_of_a_column_that_the_user_typed_is_sparks_cast_of_it(spark, wanted, zone):
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        frame = spark.createDataFrame([(text,) for text in CAST], "t string")
+        instant = "unix_date(cast(t as date))" if wanted == "date" else f"unix_micros(cast(t as {wanted}))"
+        if wanted == "timestamp_ntz":
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+            instant = "unix_micros(cast(cast(t as timestamp_ntz) as timestamp))"
+        expected = [row[0] for row in frame.selectExpr(instant).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert [typed(text, CASTS[wanted], zone) for text in CAST] == expected
+
+
+def typed(text: str, type_: pa.DataType, zone: str) -> int | None:
+    """Days or microseconds of a directory's value for a column of the user's type; None if it is refused."""
+    try:
+        found = partitions([f"/t/a={text}"], ["/t"], timezone=zone, types={"a": type_})
+    except ConfigurationError:
+        return None
+    return number(found.values[f"/t/a={text}"][0])
+
+
 parts = st.sampled_from(
     ["a=1", "a=2", "a=x", "A=3", "b=1.5", "b=7", "sub", "x y", "_temporary", "a=", "=1", f"a={NULL_NAME}"]
 )

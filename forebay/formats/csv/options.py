@@ -11,7 +11,7 @@ from forebay.formats.csv.rules import NUL, CsvRules
 from forebay.formats.date_patterns import DatePattern
 from forebay.formats.encodings import check_encoding
 from forebay.formats.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, RecordBlocks
-from forebay.formats.zones import Zone, zone
+from forebay.values.zones import Zone, session_zone
 
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
@@ -116,10 +116,7 @@ class CsvOptions:
     @property
     def zone(self) -> Zone:
         """The zone of timestamps that name none."""
-        try:
-            return zone(self.time_zone)
-        except ValueError as error:
-            raise _wrong("time_zone", str(error)) from None
+        return session_zone(self.time_zone)
 
     @property
     def line_separator(self) -> str | None:

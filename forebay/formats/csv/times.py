@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from forebay.formats.csv.columns import Converted, Converter, Plain, by_value, token_view
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.date_patterns import DatePattern, IsoForm
-from forebay.formats.datetimes import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
-from forebay.formats.zones import Zone
+from forebay.values.datetimes import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
+from forebay.values.zones import Zone
 
 _NAIVE = pa.timestamp("us")
 _UTC = pa.timestamp("us", tz="UTC")

@@ -14,7 +14,7 @@ from forebay.formats.csv.columns import consists_of
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.scalars import parse_bool, parse_double, parse_int
 from forebay.formats.date_patterns import DatePattern
-from forebay.formats.datetimes import parse_timestamp
+from forebay.values.datetimes import parse_timestamp
 
 _LENIENT_DATES = ("yyyy-MM-dd", "yyyy-M-d", "yyyy-M-dd", "yyyy-MM-d", "yyyy-MM", "yyyy-M", "yyyy")
 _MAX_PRECISION = 38

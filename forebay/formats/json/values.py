@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.csv.scalars import parse_decimal, parse_float, parse_int
-from forebay.formats.datetimes import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.text import BadValue, decoded_base64, utf8_of
 from forebay.formats.json.tokens import FALSE, FLOAT, INT, STRING, TRUE
+from forebay.values.datetimes import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
 
 Scalar: TypeAlias = Callable[[int, str], object]
 """Kind and text of a token → the value as `build` takes it; raises BadValue."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from forebay.storage.file_status import FileStatus, spark_file_name, spark_file_path
 from forebay.storage.partition_values import partition_value
 from forebay.storage.partitions import merge_schema
-from forebay.storage.timestamps import time_zone
+from forebay.values.zones import session_zone
 
 METADATA = "_metadata"
 _ROW_INDEX = "row_index"
@@ -110,7 +110,7 @@ def partition_scalars(partitions: Mapping[str, str], schema: pa.Schema, zone: st
     """
     texts = {name.lower(): text for name, text in partitions.items()}
     return {
-        field.name: partition_value(texts[field.name.lower()], field.type, time_zone(zone), field.name)
+        field.name: partition_value(texts[field.name.lower()], field.type, session_zone(zone), field.name)
         for field in schema
         if field.name.lower() in texts
     }

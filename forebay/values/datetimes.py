@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dates and timestamps from strings as Spark's CAST reads them, one value at a time.
 
-The block paths let Arrow parse the usual shapes; what is left comes here. The shapes are those of Spark's
-`SparkDateTimeUtils.stringToDate` and `parseTimestampString`.
+The shapes are those of `stringToDate`, `parseTimestampString` and `stringToTime` in Spark's `SparkDateTimeUtils`.
+Results are plain integers, because Spark has years that Python's `datetime` lacks. Formats let Arrow parse the usual
+shapes of a block and call this module for the rest; partition directories and `modifiedBefore` come here at once.
 """
 
 from __future__ import annotations
 
+import re
 import time
 
-from forebay.formats.zones import Zone, zone
+from forebay.values.zones import Zone, zone
 
 MICROS = 1_000_000
 _INT32 = 2**31
 _INT64 = 2**63
 _TRIMMED = "".join(map(chr, range(33))) + "\x7f"
+_HALF_OF_DAY = re.compile(r" ?([AaPp])[Mm] *\Z")
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -45,22 +48,28 @@ def parse_date(text: str) -> int | None:
             return None
     year, month, day = ([int(part) for part in parts] + [1, 1])[:3]
     days = days_of(sign * year, month, day)
-    return days if days is not None and abs(days) < _INT32 else None
+    return days if days is not None and -_INT32 <= days < _INT32 else None
 
 
 class _Shape(Exception):
     """The text has not the shape of a timestamp."""
 
 
-def parse_timestamp(text: str, session_zone: Zone) -> int | None:
-    """Microseconds since the epoch; a text without a zone is wall-clock time in `session_zone`. None if it is none.
+def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -> int | None:
+    """Microseconds since the epoch of a timestamp; None if it is none.
 
-    A time without a date is taken for today, as Spark does.
+    Args:
+        text: For example `2024-06-01T12:00:00`, `2024-6-1 12:00:00.5`, `2024-06-01 12:00:00 +02:00`.
+        session_zone: The zone of a text that names none.
+        time_alone: Take a time without a date for today's, as Spark does. Without it such a text is no timestamp:
+            for options and directory names, which must mean the same tomorrow.
     """
     found = _fields(text)
     if found is None:
         return None
     fields, zone_name, only_time = found
+    if only_time and not time_alone:
+        return None
     try:
         where = session_zone if zone_name is None else zone(zone_name.strip(_TRIMMED))
     except ValueError:
@@ -77,13 +86,41 @@ def parse_timestamp(text: str, session_zone: Zone) -> int | None:
     return micros if -_INT64 <= micros < _INT64 else None
 
 
-def parse_timestamp_ntz(text: str) -> int | None:
-    """Microseconds since 1970-01-01T00:00:00 on the wall clock; None if it is none, has a zone, or has no date."""
+def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
+    """Microseconds since 1970-01-01T00:00:00 on the wall clock; None if it is none, or has no date.
+
+    Args:
+        text: As for `parse_timestamp`.
+        allow_zone: Ignore a zone in the text, as Spark's CAST does. Without it such a text is no value, as in
+            Spark's CSV and JSON.
+    """
     found = _fields(text)
-    if found is None or found[1] is not None or found[2]:
+    if found is None or found[2]:
         return None
-    wall = _wall_micros(days_of(*found[0][:3]), found[0])
+    fields, zone_name, _ = found
+    if zone_name is not None:
+        if not allow_zone:
+            return None
+        try:
+            zone(zone_name.strip(_TRIMMED))
+        except ValueError:
+            return None
+    wall = _wall_micros(days_of(*fields[:3]), fields)
     return wall if wall is not None and -_INT64 <= wall < _INT64 else None
+
+
+def parse_time(text: str) -> int | None:
+    """Microseconds since midnight of `[h]h:[m]m[:[s]s[.fraction]]`, and AM or PM; None if it is none."""
+    half = _HALF_OF_DAY.search(text)
+    found = _fields(text if half is None else text[: half.start()])
+    if found is None or found[1] is not None or not found[2]:
+        return None
+    fields = found[0]
+    if half is not None:
+        if not 1 <= fields[3] <= 12:
+            return None
+        fields[3] = fields[3] % 12 + (12 if half[1] in "pP" else 0)
+    return _wall_micros(0, fields)
 
 
 def _wall_micros(days: int | None, fields: list[int]) -> int | None:

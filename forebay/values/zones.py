@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from forebay.errors import ConfigurationError
+
 _LARGEST = 18 * 3600
 _EPOCH = datetime(1970, 1, 1, tzinfo=_UTC)
 _400_YEARS = 146_097 * 86_400
@@ -51,6 +53,8 @@ _OFFSET = re.compile(r"([+-])(\d\d?)(?:(:?)(\d\d)(?:(:?)(\d\d))?)?", re.ASCII)
 _ONE_DIGIT_HOUR = re.compile(r"([+-])(\d):", re.ASCII)
 _ONE_DIGIT_MINUTE = re.compile(r"([+-])(\d\d):(\d)$", re.ASCII)
 _REGION = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
+_NOT_IN_JAVA = re.compile(r"(?:posix|right|localtime).*|Factory|ROC", re.DOTALL)
+"""Names of the system's time zone files that Java's own database leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,29 @@ def zone(name: str) -> Zone:
         return Zone(name, fixed=0)
     if rest[:1] in ("+", "-"):
         return Zone(name, fixed=_fixed(rest))
-    if not _REGION.fullmatch(formatted) or formatted.startswith(("posix", "right", "localtime")):
+    if not _REGION.fullmatch(formatted) or _NOT_IN_JAVA.fullmatch(formatted):
         raise ValueError(f"{name!r} is no time zone")
     try:
         return Zone(name, region=ZoneInfo(formatted))
     except (ZoneInfoNotFoundError, OSError, ValueError) as error:
         raise ValueError(f"{name!r} is no time zone known on this machine") from error
+
+
+def session_zone(name: str) -> Zone:
+    """The zone that the option `timeZone` names.
+
+    Raises:
+        ConfigurationError: There is no such zone.
+    """
+    try:
+        return zone(name)
+    except ValueError:
+        raise ConfigurationError(
+            f"unknown time zone {name!r}",
+            option="timeZone",
+            advice="write an area and a city (Europe/Paris) or an offset (+02:00); on a machine without time zone "
+            "files: pip install tzdata",
+        ) from None
 
 
 def _fixed(text: str) -> int:
