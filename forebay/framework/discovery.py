@@ -113,7 +113,8 @@ class DiscoveryEnumerator(ABC):
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return how far a budget reaches from the split's position, at most to its end; None = cannot tell.
 
-        `rows` is exact only where one position is one row; then None for rows means "positions are not rows".
+        For `rows`, return the position after exactly so many rows, and the end where there are fewer: what is answered
+        is believed. Positions need not count rows for that; where they are ints, their distance is taken for rows.
         """
         return None
 

@@ -63,6 +63,32 @@ class SimpleSource(Source):
         """Return the present end of a split (exclusive), if it is known; becomes `split.end` of the next read."""
         return None
 
+    def slices(self, split: Split, count: int) -> Iterable[Split]:
+        """Cut a split into about `count` slices, which several tasks read side by side; by default it is one.
+
+        Cut with `split.slice(position, end)`: the first slice begins at `split.position`, each other one where the one
+        before it ends, and the last one ends at `split.end`. Where `split.position` is None (the start) or `split.end`
+        is None (as far as it goes), the outer slices may keep None, or say where the rows begin and end now. `read`
+        gets each slice as a split of its own. Called by the planner of a read on Spark. May block.
+        """
+        return [split]
+
+    def size(self, split: Split) -> int | None:
+        """Estimate the bytes between `split.position` and `split.end`; None = unknown, as by default.
+
+        It decides how many tasks and slices a read is worth. Called by the planner, often: calculate it, such as
+        from a number of rows, and ask nobody.
+        """
+        return None
+
+    def advance(self, split: Split, rows: int) -> Position | None:
+        """Return the position after so many rows, and `split.end` where there are fewer; None = cannot tell.
+
+        Override it where positions do not count rows, such as `(updated_at, id)`, and a stream can keep
+        `maxRowsPerTrigger`. Called by the planner, of a split with an end that `latest` gave. May block.
+        """
+        return None
+
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
         """Make the enumerator that asks `splits` and `latest`."""
         return SimpleEnumerator(self)
@@ -101,12 +127,51 @@ class SimpleEnumerator(DiscoveryEnumerator):
         found = ((split.id, self._source.latest(split)) for split in splits)
         return {split_id: end for split_id, end in found if end is not None}
 
+    def size(self, split: Split) -> int | None:
+        """Return the size that the source estimates."""
+        found: object = self._source.size(split)
+        if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+            raise self._wrong("size()", found, split, "DIS-5", "return a whole number of bytes, or None")
+        return found
+
+    def slices(self, split: Split, count: int) -> Sequence[Split]:
+        """Return the slices that the source cuts; one that is missing would be rows that are missing."""
+        found: object = self._source.slices(split, count)
+        given = list(found) if isinstance(found, Iterable) else [found]
+        slices = [one for one in given if isinstance(one, Split)]
+        if not given or len(slices) < len(given):
+            raise self._wrong("slices()", given, split, "DIS-2", "return slices made with split.slice(position, end)")
+        starts, ends = [one.position for one in slices], [one.end for one in slices]
+        whole = split.position in (None, starts[0]) and split.end in (None, ends[-1])
+        if not whole or starts[1:] != ends[:-1] or None in starts[1:]:
+            raise self._wrong(
+                "slices()",
+                list(zip(starts, ends, strict=True)),
+                split,
+                "DIS-2",
+                f"let the first slice begin at {split.position!r}, each other one where the one before it ends, and "
+                f"the last one end at {split.end!r}",
+            )
+        return slices
+
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return how far a number of rows reaches, where the source says that positions are rows."""
-        start = 0 if split.position is None else split.position
-        if rows is None or not self._source.positions_are_rows or not isinstance(start, int):
+        """Return how far a number of rows reaches: as the source says, or where positions are rows."""
+        if rows is None:
             return None
+        found = self._source.advance(split, rows)
+        start = 0 if split.position is None else split.position
+        if found is not None or not self._source.positions_are_rows or not isinstance(start, int):
+            return found
         return min(start + rows, split.end) if isinstance(split.end, int) else start + rows
+
+    def _wrong(self, method: str, found: object, split: Split, rule: str, advice: str) -> ContractError:
+        return ContractError(
+            f"{method} gave {found!r:.200}",
+            source=self._source.name,
+            split=split.id,
+            rule=rule,
+            advice=advice,
+        )
 
     def _as_split(self, item: object) -> Split:
         if isinstance(item, Split):

@@ -228,11 +228,13 @@ class Subject:
                 return {}
             return self.retried(lambda: enumerator.latest(splits), "DIS-1", "latest()")
 
-    def knows_latest(self, enumerator: DiscoveryEnumerator) -> bool:
-        """Whether the author says where splits end at present."""
+    def overrides(self, enumerator: DiscoveryEnumerator, method: str) -> bool:
+        """Whether the author answers an optional method of discovery."""
         if isinstance(enumerator, SimpleEnumerator) and isinstance(self.source, SimpleSource):
-            return type(self.source).latest is not SimpleSource.latest
-        return type(enumerator).latest is not DiscoveryEnumerator.latest
+            if method == "advance" and self.source.positions_are_rows:
+                return True
+            return getattr(type(self.source), method, None) is not getattr(SimpleSource, method, None)
+        return getattr(type(enumerator), method) is not getattr(DiscoveryEnumerator, method)
 
     def retried(self, call: Callable[[], T], rule: str, what: str) -> T:
         """Call into the connector; a `RetriableError` is tried again, as hosts do."""

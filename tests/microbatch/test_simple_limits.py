@@ -12,6 +12,7 @@ import pytest
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local.running import run
+from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.tasks.task import ReadTask, run_task
 from forebay.framework.rows import Batch
@@ -165,3 +166,179 @@ def test_in_process_a_split_of_its_own_end_is_read_again_until_it_is_there():
             if len(rows) == 30:
                 break
     assert rows == list(range(30))
+
+
+# ---- positions that do not count rows
+
+
+class ByTime(SimpleSource):
+    """Rows by (time, id), some of one time; positions are such pairs."""
+
+    bounded = False
+    name = "by_time"
+    tables: ClassVar[dict[str, list[tuple[int, int]]]] = {"all": [(n // 3, n) for n in range(25)]}
+
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+
+    def splits(self):
+        return list(self.tables)
+
+    def latest(self, split):
+        time, number = self.tables[split.id][-1]
+        return (time, number + 1)
+
+    def between(self, split):
+        return [one for one in self.tables[split.id] if (split.position or (-1, 0)) <= one < (split.end or (99, 0))]
+
+    def advance(self, split, rows):
+        there = self.between(split)
+        return there[rows] if rows < len(there) else split.end
+
+    def read(self, split):
+        for time, number in self.between(split):
+            yield Batch([{"n": number}], (time, number + 1))
+
+
+def test_a_limit_of_rows_is_kept_where_the_source_says_how_far_rows_reach():
+    assert drained(ByTime(), max_rows_per_trigger=10) == [
+        list(range(10)),
+        list(range(10, 20)),
+        list(range(20, 25)),
+    ]
+
+
+class ManyByTime(ByTime):
+    tables: ClassVar[dict[str, list[tuple[int, int]]]] = {
+        "a": [(n, n) for n in range(30)],
+        "b": [(n, 100 + n) for n in range(3)],
+        "c": [(n, 200 + n) for n in range(9)],
+    }
+
+
+def test_it_is_shared_evenly_and_never_passed():
+    batches = drained(ManyByTime(), max_rows_per_trigger=6)
+    assert batches[0] == [0, 1, 100, 101, 200, 201]
+    assert max(map(len, batches)) == 6
+    assert sorted(n for batch in batches for n in batch) == [*range(30), *range(100, 103), *range(200, 209)]
+
+
+def test_fewer_rows_than_splits_come_to_each_in_its_turn():
+    assert drained(ManyByTime(), max_rows_per_trigger=1)[:6] == [[0], [100], [200], [1], [101], [201]]
+
+
+class SizedByTime(ManyByTime):
+    """Says that a row has eight bytes."""
+
+    def size(self, split):
+        return 8 * len(self.between(split))
+
+
+def test_sizes_make_the_shares_proportional():
+    assert list(map(len, drained(SizedByTime(), max_rows_per_trigger=14))) == [14, 14, 14]
+
+
+class Silent(ByTime):
+    def advance(self, split, rows):
+        return None
+
+
+class Standing(ByTime):
+    def advance(self, split, rows):
+        return split.position or (0, 0)
+
+
+class Beyond(ByTime):
+    def advance(self, split, rows):
+        return (99, 0)
+
+
+def test_what_advance_cannot_say_is_refused_with_the_way_out():
+    with pytest.raises(ConfigurationError, match="maxRowsPerTrigger cannot be kept") as caught:
+        drained(Silent(), max_rows_per_trigger=10)
+    assert "answer advance()" in str(caught.value.advice)
+
+
+def test_minimum_rows_are_refused_there():
+    planner = open_stream(ByTime(), HostOptions(refresh_interval="0s", min_rows_per_trigger=5), parallelism=1)
+    start = planner.latest(planner.initial())
+    ByTime.tables["all"].append((9, 25))
+    try:
+        with pytest.raises(ConfigurationError, match="minRowsPerTrigger cannot be kept"):
+            planner.latest(start)
+    finally:
+        ByTime.tables["all"].pop()
+        planner.close()
+
+
+@pytest.mark.parametrize(("cls", "what"), [(Standing, "does not go on"), (Beyond, "beyond the end")])
+def test_a_wrong_answer_of_advance_is_told(cls, what):
+    with pytest.raises(ContractError, match=what) as caught:
+        drained(cls(), max_rows_per_trigger=10)
+    assert (caught.value.rule, caught.value.split) == ("DIS-3", "all")
+
+
+# ---- slices and sizes
+
+
+class Cut(ByTime):
+    """Bounded; its one split is cut in the middle, or as a test says."""
+
+    bounded = True
+    cuts: ClassVar[list[tuple[object, object]]] = [(None, (4, 12)), ((4, 12), None)]
+
+    def latest(self, split):
+        return None
+
+    def slices(self, split, count):
+        return [split.slice(start, end) for start, end in self.cuts]
+
+
+def test_slices_of_a_simple_source_are_read_by_several_tasks():
+    tasks = plan_bounded(Cut(), HostOptions(num_partitions=2))
+    assert [[(one.position, one.end) for one in task] for task in tasks] == [[(None, (4, 12))], [((4, 12), None)]]
+    read = [run_task(ReadTask(Cut(), task, HostOptions())) for task in tasks]
+    assert [[n for part in one for n in part.batch.column(0).to_pylist()] for one in read] == [
+        list(range(12)),
+        list(range(12, 25)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        [((0, 0), (4, 12)), ((4, 13), (8, 25))],
+        [((0, 0), None), (None, (8, 25))],
+        [((0, 0), (4, 12)), ((4, 12), None), ((4, 12), (8, 25))],
+        [],
+    ],
+)
+def test_slices_that_leave_something_out_or_give_it_twice_are_refused(monkeypatch, cuts):
+    """DIS-2: before a task reads them."""
+    monkeypatch.setattr(Cut, "cuts", cuts)
+    with pytest.raises(ContractError, match=r"slices\(\) gave") as caught:
+        plan_bounded(Cut(), HostOptions(num_partitions=2))
+    assert (caught.value.rule, caught.value.split, caught.value.source) == ("DIS-2", "all", "cut")
+
+
+@pytest.mark.parametrize("cuts", [[((0, 1), (4, 12)), ((4, 12), (8, 25))], [((0, 0), (4, 12)), ((4, 12), (8, 24))]])
+def test_so_are_slices_of_less_than_the_split(monkeypatch, cuts):
+    monkeypatch.setattr(Cut, "splits", lambda self: [Split("all", (0, 0), (8, 25))])
+    monkeypatch.setattr(Cut, "cuts", cuts)
+    with pytest.raises(ContractError, match=r"let the first slice begin at \(0, 0\)"):
+        plan_bounded(Cut(), HostOptions(num_partitions=2))
+
+
+def test_a_size_is_a_whole_number(monkeypatch):
+    monkeypatch.setattr(Cut, "size", lambda self, split: 0.5)
+    with pytest.raises(ContractError, match=r"size\(\) gave 0.5") as caught:
+        plan_bounded(Cut(), HostOptions(num_partitions=2))
+    assert caught.value.rule == "DIS-5"
+
+
+def test_sizes_say_how_many_slices_a_split_is_worth(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Cut, "size", lambda self, split: 40 << 20)
+    monkeypatch.setattr(Cut, "slices", lambda self, split, count: asked.append(count) or [split])
+    plan_bounded(Cut(), HostOptions(), parallelism=4)
+    assert asked == [4]

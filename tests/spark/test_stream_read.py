@@ -18,7 +18,7 @@ from forebay.spark.register import read_stream
 
 class Grows(SimpleSource):
     bounded = False
-    size: int = 3
+    rows: int = 3
     token: Secret = Secret("none")
 
     def schema(self):
@@ -28,7 +28,7 @@ class Grows(SimpleSource):
         return ["a", "b"]
 
     def latest(self, split):
-        return self.size
+        return self.rows
 
     def read(self, split):
         for n in range(split.position or 0, split.end):
@@ -45,12 +45,12 @@ def run(frame, checkpoint):
 
 
 def test_a_made_source_is_streamed_within_its_limits_and_goes_on_as_it_is_made_next(spark, tmp_path):
-    frame = forebay.read_stream(spark, Grows(size=3), max_files_per_trigger=1)
+    frame = forebay.read_stream(spark, Grows(rows=3), max_files_per_trigger=1)
     assert frame.isStreaming
     query, batches = run(frame, tmp_path)
     assert batches == [[0, 1, 2], [0, 1, 2]]
     assert json.loads(query.lastProgress.sources[0].latestOffset)["splits"]["behind"] == 0
-    again = forebay.read_stream(spark, Grows(size=4))
+    again = forebay.read_stream(spark, Grows(rows=4))
     assert run(again, tmp_path)[1] == [[3, 3]]
 
 

@@ -93,7 +93,7 @@ def latest_is_an_end(subject: Subject) -> None:
     """
     key = subject.source.order_key
     with subject.discovery() as enumerator:
-        if not subject.knows_latest(enumerator):
+        if not subject.overrides(enumerator, "latest"):
             raise Skip("latest() is the default: the source does not know its ends")
         splits = [trace.rest(0).slice(trace.marks[0][1], None) for trace in subject.traces]
         answers = [subject.retried(lambda: enumerator.latest(splits), "DIS-1", "latest()") for _ in range(2)]
@@ -135,7 +135,7 @@ def slices_are_the_split(subject: Subject) -> None:
     Cut in 2, 3 and 7, and read the slices one after the other.
     """
     with subject.discovery() as enumerator:
-        _needs(enumerator, "slices", "splits cannot be cut")
+        _needs(subject, enumerator, "slices", "splits cannot be cut")
         for trace in subject.traces:
             for count in (2, 3, 7):
                 with calling("DIS-2", "slices()"):
@@ -158,7 +158,7 @@ def advance_is_exact(subject: Subject) -> None:
     """
     chance = subject.random("advance")
     with subject.discovery() as enumerator:
-        _needs(enumerator, "advance", "budgets cannot be told")
+        _needs(subject, enumerator, "advance", "budgets cannot be told")
         for trace in subject.filled:
             rows = chance.randrange(1, len(trace.rows) + 1)
             with calling("DIS-3", "advance()"):
@@ -184,7 +184,7 @@ def positions_at_lose_nothing(subject: Subject) -> None:
     """
     column = subject.source.event_time
     with subject.discovery() as enumerator:
-        _needs(enumerator, "positions_at", "positions are not found by event time")
+        _needs(subject, enumerator, "positions_at", "positions are not found by event time")
         if column is None:
             raise Skip("the source names no event time")
         for trace in subject.filled:
@@ -209,7 +209,7 @@ def size_is_a_number(subject: Subject) -> None:
     Ask for whole splits.
     """
     with subject.discovery() as enumerator:
-        _needs(enumerator, "size", "sizes are unknown")
+        _needs(subject, enumerator, "size", "sizes are unknown")
         for trace in subject.traces:
             with calling("DIS-5", "size()"):
                 size: object = enumerator.size(trace.split)
@@ -253,8 +253,8 @@ _SLICES = "cut where one slice's end is the next one's position, the outer borde
 _ADVANCE = "return None for rows where one position is not one row"
 
 
-def _needs(enumerator: DiscoveryEnumerator, method: str, meaning: str) -> None:
-    if getattr(type(enumerator), method) is getattr(DiscoveryEnumerator, method):
+def _needs(subject: Subject, enumerator: DiscoveryEnumerator, method: str, meaning: str) -> None:
+    if not subject.overrides(enumerator, method):
         raise Skip(f"{method}() is the default: {meaning}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
@@ -82,7 +83,9 @@ class Admission:
             chosen = shares([1] * len(taken), self._limits.files)
             taken = [planned for planned, share in zip(taken, chosen, strict=True) if share]
         if self._limits.rows is not None:
-            taken = self._cut(taken, self._rows, self._limits.rows, rows=True)
+            counted = all(rows_between(planned) is not None for planned in taken)
+            cut = self._cut_rows if counted else self._cut_uncounted
+            taken = cut(taken, self._limits.rows)
         if self._limits.byte_budget is not None:
             taken = self._cut(taken, self._bytes, self._limits.byte_budget, rows=False)
         return taken
@@ -100,7 +103,10 @@ class Admission:
             if files is not None and len(taken) >= files:
                 break
             planned = each
-            if rows is not None:
+            if rows is not None and rows_between(planned) is None:
+                planned = self._advanced(each, rows)
+                rows = 0  # how many of them these are is not known
+            elif rows is not None:
                 planned = self._shorten(planned, self._rows(planned), rows, rows=True)
                 rows -= self._rows(planned) or 0
             if byte_budget is not None and not planned.empty:
@@ -109,7 +115,7 @@ class Admission:
             if planned.empty:
                 break
             taken.append(planned)
-            if planned is not each:
+            if planned != each:
                 break  # the rest of it comes before what follows, also if that were small enough
             if (rows is not None and rows <= 0) or (byte_budget is not None and byte_budget <= 0):
                 break
@@ -118,6 +124,36 @@ class Admission:
     def rows(self, there: Iterable[Planned]) -> int:
         """Return how many rows are there, for `minRowsPerTrigger`."""
         return sum(self._measured(self._rows(planned), planned, "minRowsPerTrigger") for planned in there)
+
+    def _cut_rows(self, there: Sequence[Planned], total: int) -> list[Planned]:
+        return self._cut(there, self._rows, total, rows=True)
+
+    def _cut_uncounted(self, there: Sequence[Planned], total: int) -> list[Planned]:
+        """Divide a limit of rows where positions do not count rows; what `advance` answers is believed.
+
+        The shares are proportional to the sizes if all of them are known, else equal. A split with fewer rows than its
+        share leaves the rest unused: how many rows it has is not known.
+        """
+        sizes = [self._bytes(planned) for planned in there] if len(there) > 1 else []
+        known = [max(1, size) for size in sizes if size is not None]
+        weights = known if len(known) == len(there) else [1] * len(there)
+        given = shares([weight * total for weight in weights], total)
+        return [self._advanced(planned, share) for planned, share in zip(there, given, strict=True) if share]
+
+    def _advanced(self, planned: Planned, rows: int) -> Planned:
+        """Return as much of a split as `advance` says that 1 or more rows reach.
+
+        Raises:
+            ConfigurationError: It cannot tell.
+            ContractError: It does not go on.
+        """
+        open_ended = isinstance(planned.to, (Whole, Agreed)) or self._enumerator is None
+        part = None if open_ended else self._reached(planned, rows, rows=True)
+        if part is None:
+            raise self._unmeasured(planned.split, _option(rows=True))
+        if part.empty:
+            raise self._stuck(planned.split, rows)
+        return planned if part == planned else part
 
     def _cut(
         self, there: Sequence[Planned], measure: Callable[[Planned], int | None], total: int, *, rows: bool
@@ -158,14 +194,7 @@ class Admission:
         Else it would never be read, nor anything after it.
         """
         if rows:
-            raise ContractError(
-                f"advance(rows={budget}) does not go on, and there are {weight} rows",
-                source=self._source,
-                split=planned.split.id,
-                position=str(planned.split.position),
-                rule="DIS-3",
-                advice="return the position after so many rows, or None if positions do not count rows",
-            )
+            raise self._stuck(planned.split, budget)
         found = Planned(planned.split, planned.split.position)
         while found.empty and budget < weight:
             budget *= 2
@@ -222,16 +251,38 @@ class Admission:
             raise self._unmeasured(planned.split, option)
         return weight
 
+    def _stuck(self, split: Split, rows: int) -> ContractError:
+        return ContractError(
+            f"advance(rows={rows}) does not go on, and latest() says that there is more",
+            source=self._source,
+            split=split.id,
+            position=str(split.position),
+            rule="DIS-3",
+            advice="return the position after so many rows, the split's end where there are fewer, or None if you "
+            "cannot tell",
+        )
+
     def _unmeasured(self, split: Split, option: str) -> ConfigurationError:
-        what = "bytes" if "Bytes" in option else "rows"
+        what, connector = _WAYS_OUT[option]
         return ConfigurationError(
             f"{option} cannot be kept: how many {what} lie before a position is not known here",
             source=self._source,
             split=split.id,
             option=option,
-            advice="limit something else (maxFilesPerTrigger, maxBytesPerTrigger) or nothing; or, in a connector, say "
-            "positions_are_rows = True, or how many in advance() and size()",
+            advice=f"leave {option} out, or limit something else (maxFilesPerTrigger); or, in the connector, "
+            f"{connector}",
         )
+
+
+_WAYS_OUT: Final = {
+    "maxRowsPerTrigger": (
+        "rows",
+        "say positions_are_rows = True, or answer advance(), and give the split an end in latest()",
+    ),
+    "minRowsPerTrigger": ("rows", "say positions_are_rows = True, or answer advance() with positions that count rows"),
+    "maxBytesPerTrigger": ("bytes", "answer size(), and advance() of a DiscoveryEnumerator"),
+}
+"""What is not known, and how an author can say it, for each option that needs it."""
 
 
 def _option(*, rows: bool) -> str:
