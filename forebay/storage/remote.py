@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.storage import remote_facts, s3_files
 from forebay.storage.file_status import FileStatus
+from forebay.storage.remote_errors import remote_error, says_gone
 from forebay.storage.storage_options import StorageOptions
 from forebay.storage.store import Children, Directory, join
 
@@ -58,9 +59,9 @@ class RemoteStore:
         """What the path is now; see `Store.stat`."""
         try:
             info = self._fs.info(self._inner(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except Exception as error:
+            if says_gone(error):
+                return None
             raise self._translated(error, path) from error
         return Directory(path) if info.get("type") == "directory" else remote_facts.status(path, info)
 
@@ -71,10 +72,10 @@ class RemoteStore:
         root = self._inner(path)
         try:
             found = self._fs.find(root, detail=True)
-        except FileNotFoundError:
-            found = {}
         except Exception as error:
-            raise self._translated(error, path) from error
+            if not says_gone(error):
+                raise self._translated(error, path) from error
+            found = {}
         tree: dict[str, dict[str, Mapping[str, Any] | None]] = {path: {}}
         for name, info in found.items():
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
@@ -113,9 +114,9 @@ class RemoteStore:
             if getattr(self._fs, "protocol", None) == "memory":  # hands out one shared object for all readers
                 return io.BytesIO(self._fs.cat_file(inner))
             stream = self._fs.open(inner, "rb")
-        except FileNotFoundError:
-            raise
         except Exception as error:
+            if says_gone(error):
+                raise FileNotFoundError(path) from error
             raise self._translated(error, path) from error
         return cast("BinaryIO", _Guarded(stream, lambda error: self._translated(error, path)))
 
@@ -127,9 +128,9 @@ class RemoteStore:
             if deleted is not None:
                 return deleted
             self._fs.rm_file(inner)
-        except FileNotFoundError:
-            return False
         except Exception as error:
+            if says_gone(error):
+                return False
             raise self._translated(error, file.path, "delete") from error
         return True
 
@@ -142,9 +143,9 @@ class RemoteStore:
             if moved is not None:
                 return moved
             self._fs.mv(inner, there)
-        except FileNotFoundError:
-            return False
         except Exception as error:
+            if says_gone(error):
+                return False
             raise self._translated(error, file.path, "move") from error
         return True
 
@@ -152,9 +153,9 @@ class RemoteStore:
         inner = self._inner(path)
         try:
             found = self._fs.ls(inner, detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except Exception as error:
+            if says_gone(error):
+                return None
             raise self._translated(error, path) from error
         own = str(inner).rstrip("/")
         return {
@@ -170,21 +171,9 @@ class RemoteStore:
 
     def _translated(self, error: Exception, path: str, doing: str = "read") -> ForebayError:
         """The error of ours for whatever a store's library raised; secrets taken out of its text."""
-        if isinstance(error, ForebayError):
-            return error
-        said = self._options.redact(f"{type(error).__name__}: {error}")
-        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
-            return ConfigurationError(
-                f"no permission to {doing} {path!r} ({said})",
-                option="path",
-                advice=f"give credentials that may list and {doing} it, as storage options or as the store's own tools "
-                "do",
-            )
-        if isinstance(error, ValueError | TypeError | NotImplementedError | ImportError):
-            return ConfigurationError(
-                f"the store cannot serve {path!r} ({said})", option="path", advice="check the URL and storage options"
-            )
-        return RetriableError(f"the store did not serve {path!r} ({said})", advice="check that the store is up")
+        # fsspec raises a missing file for any answer of a web server, and the answer is its cause.
+        shown = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+        return remote_error(error, path, self._options.redact(f"{type(shown).__name__}: {shown}"), doing)
 
 
 class _Guarded(io.RawIOBase):

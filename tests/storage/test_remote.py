@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import ftplib
 import subprocess
 import sys
 import uuid
@@ -16,6 +17,7 @@ import pytest
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.storage.file_index import ListOptions, list_files
 from forebay.storage.file_status import FileStatus
+from forebay.storage.remote_errors import says_gone
 from forebay.storage.remote_facts import nanoseconds, status
 from forebay.storage.storage_options import StorageOptions
 from forebay.storage.stored_file import StoredFile
@@ -67,6 +69,8 @@ def test_an_archive_inside_a_store_is_a_store(tmp_path):
     ],
 )
 def test_a_scheme_without_its_package_says_what_to_install(url, advice, monkeypatch):
+    # fsspec keeps the classes it has imported.
+    monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.setitem(sys.modules, "adlfs", None)
     with pytest.raises(ConfigurationError, match=url.split(":", maxsplit=1)[0]) as caught:
@@ -155,6 +159,26 @@ def test_a_listing_that_fails_half_way_fails_and_keeps_the_secret(faulty, error,
     with pytest.raises(expected, match="/sub") as caught:
         list_files([faulty], options)
     assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cause", "gone"),
+    [
+        (None, True),
+        (KeyError("an archive has no such member"), True),
+        (StopIteration(), True),
+        (OSError("Arrow's own: path does not exist"), True),
+        (ftplib.error_perm("550 no such file"), True),
+        (ftplib.error_perm("530 not logged in"), False),
+        (ftplib.error_temp("421 too many users"), False),
+        (ConnectionResetError("reset by peer"), False),
+        (TimeoutError("no answer"), False),
+    ],
+)
+def test_a_stores_not_found_that_stands_for_another_error_does_not_mean_gone(cause, gone):
+    error = FileNotFoundError("a.csv")
+    error.__cause__ = cause
+    assert says_gone(error) is gone
 
 
 def test_caches_are_off_and_emptied_and_options_arrive(faulty):

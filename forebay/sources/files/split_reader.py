@@ -120,13 +120,15 @@ class FileSplitReader(SplitReader):
         Raises:
             DataError: It is not; the file is named.
         """
+        # A generator that failed gives no more: if the store does not answer now, the next fetch must not take that for
+        # the end of the file.
+        reading.rewind()
         try:
             if not excused(self._source, reading.stored, error):
                 raise error
         except DataError as final:
             raise placed(final, self._source, reading.split.id)  # noqa: B904 - often the same error
         _log.warning("left out the rest of %s: %s", reading.split.id, error.message)
-        reading.rewind()
         return Fetched(reading.split.id, position=reading.position, finished=True)
 
 
