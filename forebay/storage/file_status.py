@@ -13,6 +13,7 @@ GENERATION = "generation="
 _NANOS_PER_MILLI = 1_000_000
 # Characters that java.net.URI leaves alone in a path; all other ASCII is escaped, and so is `%` itself.
 _URI_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.!~*'():@&=+$,;/")
+_QUERY = re.compile(r"[?#]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/]*)(.*)", re.DOTALL)
 
 
@@ -76,8 +77,23 @@ def spark_file_name(path: str) -> str:
 
 
 def last_name(path: str) -> str:
-    """The last part of a path or URL, without what follows `::` in a chained URL."""
-    return path.split("::", 1)[0].rstrip("/").rsplit("/", 1)[-1] if "://" in path else path.rsplit("/", 1)[-1]
+    """The last part of a path or URL: of a chained URL that of the link with the path, of HTTP without the query."""
+    if "://" not in path:
+        return path.rsplit("/", 1)[-1]
+    head = unchained(path)[0]
+    if head.lower().startswith(("http://", "https://")):
+        head = _QUERY.split(head, maxsplit=1)[0]
+    return head.rsplit("/", 1)[-1]
+
+
+def unchained(path: str) -> tuple[str, str]:
+    """The part of a chained URL that holds the path, and the links that follow it."""
+    if path.startswith("/") or "::" not in path:
+        return path, ""
+    first, *rest = path.split("::")
+    if "://" not in first and rest:  # a caching layer: the path is in the next link
+        first, rest = f"{first}::{rest[0]}", rest[1:]
+    return first, "".join("::" + link for link in rest)
 
 
 def _generation(etag: str) -> bool:

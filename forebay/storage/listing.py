@@ -110,7 +110,7 @@ def _roots(store: Store, path: str, *, repeated: bool, begun: bool) -> list[File
     """What is there under a path; None if it was there before, and such a store knows no empty directories."""
     place = place_of(path)
     if not globs.is_glob("/".join(place.parts)):
-        exact = store.stat(_path(place, place.parts))
+        exact = _at(store, path, place)
         if exact is None:
             if begun and not store.keeps_empty_directories:
                 return None
@@ -127,6 +127,13 @@ def _roots(store: Store, path: str, *, repeated: bool, begun: bool) -> list[File
             return []
         raise _not_there(path, place, "" if literal is None else globs.escape(path))
     return [found[name] for name in sorted(found)]
+
+
+def _at(store: Store, path: str, place: Place) -> FileStatus | Directory | None:
+    """What is there under a plain path; where paths are keys, under the key as it is written if there is one."""
+    exact = place_of(path, keep_empty=True) if store.paths_are_keys else place
+    found = store.stat(_path(exact, exact.parts))
+    return store.stat(_path(place, place.parts)) if found is None and exact != place else found
 
 
 def _plainly(found: FileStatus | Directory) -> FileStatus | Directory:

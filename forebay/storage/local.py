@@ -31,6 +31,7 @@ class LocalStore:
     """
 
     keeps_empty_directories = True
+    paths_are_keys = False
 
     def __init__(self, *, ignore_missing: bool = False, ignore_vanished: bool = False) -> None:
         self._ignore_missing = ignore_missing

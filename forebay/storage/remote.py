@@ -29,6 +29,12 @@ _PACKAGES = {
 }  # fmt: skip
 
 
+# Stores whose paths are keys, by the names of their schemes.
+_KEYED = frozenset({"s3", "s3a", "gs", "gcs"})
+# Parts of keys that are no names of directories elsewhere.
+_ODD_NAMES = frozenset({"", ".", ".."})
+
+
 class RemoteStore:
     """A store reached through fsspec. Implements `Store`; made anew for each listing, with all caches emptied.
 
@@ -55,6 +61,12 @@ class RemoteStore:
         """Whether a directory is there without files too; see `Store.keeps_empty_directories`."""
         return not (_lists_flat(self._fs) or getattr(self._fs, "protocol", None) == "memory")
 
+    @property
+    def paths_are_keys(self) -> bool:
+        """Whether an empty name in a path counts; see `Store.paths_are_keys`."""
+        protocol = getattr(self._fs, "protocol", ())
+        return not _KEYED.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
+
     def stat(self, path: str) -> FileStatus | Directory | None:
         """What the path is now; see `Store.stat`."""
         try:
@@ -79,7 +91,7 @@ class RemoteStore:
         tree: dict[str, dict[str, Mapping[str, Any] | None]] = {path: {}}
         for name, info in found.items():
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
-                *above, last = name[len(root) :].lstrip("/").split("/")
+                *above, last = name[len(root) :].removeprefix("/").split("/")
                 directory = path
                 for part in above:
                     tree.setdefault(directory, {})[part] = None
@@ -89,17 +101,13 @@ class RemoteStore:
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """What lies directly in a directory; see `Store.children`."""
-        if self._tree is not None and path in self._tree:
-            entries = self._tree[path]
-        else:
-            listed = self._listed(path)
-            if listed is None:
-                return None
-            entries = listed
+        entries = self._listed(path) if self._tree is None or path not in self._tree else self._tree[path]
+        if entries is None:
+            return None
         directories: list[str] = []
         files: list[FileStatus] = []
         for name, info in entries.items():
-            if name and keep(name):
+            if keep(name) or (info is None and name in _ODD_NAMES and self._tree is not None):
                 child = join(path, name)
                 if info is None:
                     directories.append(child)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from forebay.errors import ConfigurationError
-from forebay.storage.file_status import FileStatus
+from forebay.storage.file_status import FileStatus, unchained
 from forebay.storage.storage_options import NO_OPTIONS, StorageOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+_TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
 _PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/@]*:[^/@]+@")
 
 
@@ -38,6 +39,10 @@ class Store(Protocol):
     @property
     def keeps_empty_directories(self) -> bool:
         """Whether a directory is there without files too; in an object store it comes and goes with them."""
+
+    @property
+    def paths_are_keys(self) -> bool:
+        """Whether `a//b`, `a/./b` and `a/b` are three files, as in an object store."""
 
     def stat(self, path: str) -> FileStatus | Directory | None:
         """What the path is now; None if there is nothing.
@@ -118,11 +123,15 @@ def is_url(path: str) -> bool:
     return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not _LOCAL.match(path))
 
 
-def place_of(path: str) -> Place:
+def place_of(path: str, *, keep_empty: bool = False) -> Place:
     """Take a user's path apart, without looking at any store.
 
     Called at the start of each listing. Local paths become absolute and lose `file:` and doubled slashes; `%` is
     left as it stands, as in Spark.
+
+    Args:
+        path: As the user wrote it.
+        keep_empty: Keep the empty names of a URL, except at its end.
 
     Raises:
         ConfigurationError: The path is empty, holds a NUL, or is a URL with a password in it.
@@ -143,7 +152,7 @@ def place_of(path: str) -> Place:
     chain = "".join("::" + link for link in rest)
     match = _SCHEME.match(first)
     if match is None:  # a caching layer: `simplecache::s3://b/x`; the next link has the path
-        inner = place_of(path.split("::", 1)[1])
+        inner = place_of(path.split("::", 1)[1], keep_empty=keep_empty)
         return Place(f"{first}::{inner.root}", inner.parts, inner.chain)
     head = match[0]
     body = first[len(head) :]
@@ -151,13 +160,18 @@ def place_of(path: str) -> Place:
         head, body = head + "/", body.lstrip("/")
     if match[1].lower() in ("http", "https"):  # `?` belongs to the query, and servers rarely list
         return Place(first, (), chain)
-    return Place(head, tuple(part for part in body.split("/") if part), chain)
+    parts = body.rstrip("/").split("/") if keep_empty else body.split("/")
+    return Place(head, tuple(part for part in parts if part or keep_empty), chain)
 
 
 def join(directory: str, name: str) -> str:
-    """The path of a name in a directory, for local paths, URLs and chained URLs (`zip://d::s3://b/a.zip`)."""
-    head, chain = _chained(directory)
-    return f"{head}{name}{chain}" if head.endswith("/") else f"{head}/{name}{chain}"
+    """The path of a name in a directory, for local paths, URLs and chained URLs (`zip://d::s3://b/a.zip`).
+
+    In a key of an object store a name may be empty: its directory is `s3://b/d/`, and a file in that `s3://b/d//x`.
+    """
+    head, chain = unchained(directory)
+    top = head.endswith("/") and _TOP.fullmatch(head)
+    return f"{head}{name}{chain}" if top else f"{head}/{name}{chain}"
 
 
 def plain_path(path: str) -> str:
@@ -192,21 +206,11 @@ def parent(path: str) -> str:
     """The directory a path lies in; the top is its own parent."""
     if path.startswith("/"):  # of hundreds of thousands, nearly all
         return path.rpartition("/")[0] or "/"
-    head, chain = _chained(path)
+    head, chain = unchained(path)
     match = _SCHEME.search(head)
     start = match.end() if match else 0
     cut = head.rfind("/", start)
     return head[: cut + 1 if cut == start else max(cut, start)] + chain
-
-
-def _chained(path: str) -> tuple[str, str]:
-    """A URL without, and only, the links that follow the one with the path."""
-    if path.startswith("/") or "::" not in path:
-        return path, ""
-    first, *rest = path.split("::")
-    if "://" not in first and rest:  # a caching layer: the path is in the next link
-        first, rest = f"{first}::{rest[0]}", rest[1:]
-    return first, "".join("::" + link for link in rest)
 
 
 def store_for(

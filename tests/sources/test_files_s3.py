@@ -124,3 +124,23 @@ def test_only_not_found_means_gone(
         return
     with pytest.raises(error):
         reader.fetch()
+
+
+KEYS = ["q//a", "q/b", "f/../g/a", "./a", "f/./a", "//a", "r//", "g/a", "a"]
+
+
+def test_every_key_is_read_as_it_is_written(bucket: Bucket) -> None:
+    bucket.put({key: f"{key}\n" for key in KEYS})
+    written = sorted(set(KEYS) - {"r//"})  # an object whose key ends in a slash stands for a directory
+    assert rows(bucket.source("", recursive_file_lookup=True)) == written
+    for key in written:
+        assert rows(bucket.source(f"/{key}")) == [key]
+    assert rows(bucket.source("/q", recursive_file_lookup=True)) == ["q//a", "q/b"]
+    assert rows(bucket.source("//", recursive_file_lookup=True)) == written, "slashes at the end say nothing"
+
+
+def test_a_path_with_one_slash_too_many_is_that_of_the_directory_without_it(bucket: Bucket) -> None:
+    bucket.put({"d/k=1/a": "1\n", "d/k=2//a": "2\n"})
+    assert rows(bucket.source("//d//k=1/a")) == ["1"]
+    assert rows(bucket.source("/d/k=*//a")) == ["1"], "a glob has no empty names"
+    assert rows(bucket.source("//d/")) == ["1", "2"]

@@ -47,6 +47,10 @@ def test_a_relative_path_starts_at_the_working_directory():
         ("zip://d/x::s3://b/a.zip", "zip://d::s3://b/a.zip"),
         ("simplecache::s3://b/k", "simplecache::s3://b"),
         ("/odd://x/y", "/odd://x"),
+        ("s3://b//k", "s3://b/"),
+        ("s3://b/", "s3://b"),
+        ("s3://b///k", "s3://b//"),
+        ("s3://b/../k", "s3://b/.."),
     ],
 )
 def test_parent_is_the_other_half_of_join(path, above):

@@ -163,7 +163,7 @@ def _is_among(splits: Sequence[FileSplit], file: FileStatus) -> bool:
 def archived_path(archive: str, path: str) -> str:
     """Return where a file goes: its whole path, below the archive."""
     target = plain_path(archive)
-    for part in place_of(path).parts:
+    for part in place_of(path, keep_empty=True).parts:
         target = join(target, part)
     return target
 
