@@ -6,13 +6,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError
-from forebay.options import ByteSize, Duration, Secret, camel_case, coerce_fields, explain_names, option
+from forebay.options import (
+    ByteSize,
+    DurationField,
+    OptionalDurationField,
+    Secret,
+    camel_case,
+    coerce_fields,
+    explain_names,
+    option,
+)
 
 
 @explain_names
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """What a host may be told beside the source's own options. A source option of the same name is an error."""
+    """What a host may be told beside the source's own options. A source option of the same name is an error.
+
+    Durations take seconds (int or float), a timedelta, or a text such as `"10s"`; as attributes they are a `Duration`.
+    """
 
     columns: list[str] | None = option(None, doc="read only these columns, in this order")
     num_partitions: int | None = option(
@@ -20,24 +32,24 @@ class HostOptions:
     )
     max_rows_per_batch: int = option(65_536, doc="most rows of one record batch handed to the host")
     max_bytes_per_batch: ByteSize = option(ByteSize(8 << 20), doc="most bytes of one record batch handed to the host")
-    max_batch_delay: Duration = option(
-        Duration(0.1), doc="a slow source's rows wait at most this long for their record batch to fill"
+    max_batch_delay: DurationField = option(
+        "100ms", doc="a slow source's rows wait at most this long for their record batch to fill"
     )
     queue_batches: int = option(2, doc="most fetches waiting between fetcher and reader")
     queue_bytes: ByteSize = option(ByteSize(32 << 20), doc="most bytes waiting between fetcher and reader")
-    discovery_interval: Duration | None = option(
+    discovery_interval: OptionalDurationField = option(  # type: ignore[assignment]  # None is what `__set__` takes
         None,
         doc="how often an unbounded source is looked at for new splits; by default every 10 s, and in a stream "
         "as often as a look is worth",
     )
-    poll_interval: Duration = option(
-        Duration(1.0), doc="how long a caught-up split of an unbounded source rests before it is read again"
+    poll_interval: DurationField = option(
+        "1s", doc="how long a caught-up split of an unbounded source rests before it is read again"
     )
-    planning_timeout: Duration = option(
-        Duration(600.0), doc="how long planning waits for one answer of the source: its schema, its splits, their ends"
+    planning_timeout: DurationField = option(
+        "10m", doc="how long planning waits for one answer of the source: its schema, its splits, their ends"
     )
-    close_timeout: Duration = option(
-        Duration(30.0), doc="how long closing waits for a blocked thread before it is abandoned and named in an error"
+    close_timeout: DurationField = option(
+        "30s", doc="how long closing waits for a blocked thread before it is abandoned and named in an error"
     )
     max_rows_per_trigger: int | None = option(
         None, aliases=("maxOffsetsPerTrigger",), doc="most rows of one micro-batch, where positions count rows"
@@ -47,14 +59,14 @@ class HostOptions:
     min_rows_per_trigger: int | None = option(
         None, aliases=("minOffsetsPerTrigger",), doc="a micro-batch waits for so many rows, but see `maxTriggerDelay`"
     )
-    max_trigger_delay: Duration = option(
-        Duration(900.0), doc="a micro-batch waits for `minRowsPerTrigger` at most this long"
+    max_trigger_delay: DurationField = option(
+        "15m", doc="a micro-batch waits for `minRowsPerTrigger` at most this long"
     )
-    max_batch_duration: Duration = option(
-        Duration(60.0),
+    max_batch_duration: DurationField = option(
+        "60s",
         doc="a micro-batch of splits whose ends are not known beforehand reads about so long, where there is no end",
     )
-    refresh_interval: Duration | None = option(
+    refresh_interval: OptionalDurationField = option(  # type: ignore[assignment]  # None is what `__set__` takes
         None,
         doc="how long a stream trusts the ends it knows; by default as long as asking for them is worth",
     )

@@ -19,7 +19,14 @@ from __future__ import annotations
 from forebay.options._hints import resolve_annotations
 from forebay.options.classes import camel_case, class_options, merge_specs
 from forebay.options.parsing import coerce_fields, explain_names, given_options, parse_options
-from forebay.options.quantities import ByteSize, Duration
+from forebay.options.quantities import (
+    ByteSize,
+    Duration,
+    DurationField,
+    DurationLike,
+    OptionalDurationField,
+    to_seconds,
+)
 from forebay.options.redaction import hide_options, redact
 from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import REQUIRED, OptionSpec, option
@@ -39,8 +46,11 @@ __all__ = [
     "REQUIRED",
     "ByteSize",
     "Duration",
+    "DurationField",
+    "DurationLike",
     "OptionRow",
     "OptionSpec",
+    "OptionalDurationField",
     "Secret",
     "camel_case",
     "changed_on_restart",
@@ -58,4 +68,5 @@ __all__ = [
     "redact",
     "redact_options",
     "resolve_annotations",
+    "to_seconds",
 ]

@@ -137,7 +137,9 @@ def _read_path(value: object) -> Path:
 
 
 def _read_duration(value: object) -> Duration:
-    return Duration(value if isinstance(value, timedelta) else _read_str(value))
+    if isinstance(value, (timedelta, int, float)) and not isinstance(value, (bool, ByteSize)):
+        return Duration(value)
+    return Duration(_read_str(value))
 
 
 def _read_bytes(value: object) -> ByteSize:

@@ -6,7 +6,10 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from fractions import Fraction
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+DurationLike: TypeAlias = float | str | timedelta
+"""What a duration may be given as: seconds (int or float), a text with units such as `"10s"`, or a timedelta."""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MICROSECONDS: Final = {
@@ -44,13 +47,13 @@ class Duration(timedelta):
     Texts: parts with units (`30s`, `500ms`, `1h30m`, `1 minute 30 seconds`), or ISO 8601 (`PT1M30S`).
 
     Args:
-        value: Seconds, a text, or another length of time.
+        value: Seconds (int or float), a text, or a timedelta.
 
     Raises:
         ValueError: The text is no duration, or has parts of a microsecond, or the value is negative.
     """
 
-    def __new__(cls, value: float | str | timedelta = 0) -> Self:
+    def __new__(cls, value: DurationLike = 0) -> Self:
         """Make a duration of seconds, a text or a timedelta."""
         try:
             if isinstance(value, str):
@@ -78,6 +81,40 @@ class Duration(timedelta):
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return (type(self), (self.text,))
+
+
+if TYPE_CHECKING:
+
+    class DurationField:
+        """A `Duration` option as type checkers see it: its constructor argument has the type that `__set__` takes."""
+
+        def __get__(self, instance: object, owner: object = None) -> Duration: ...
+        def __set__(self, instance: object, value: DurationLike) -> None: ...
+
+    class OptionalDurationField:
+        """The same of a `Duration | None` option."""
+
+        def __get__(self, instance: object, owner: object = None) -> Duration | None: ...
+        def __set__(self, instance: object, value: DurationLike | None) -> None: ...
+
+else:
+    DurationField = Duration
+    OptionalDurationField = Duration | None
+
+
+def to_seconds(value: DurationLike) -> float:
+    """Return a duration of an argument as seconds. The caller checks the bounds.
+
+    Raises:
+        ValueError: The text is no duration, or the value is no number, text or timedelta.
+    """
+    if isinstance(value, str):
+        value = Duration(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"a {type(value).__name__} is no duration")  # noqa: TRY004 - callers handle one error
+    return value
 
 
 def _parse_duration(text: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from forebay.errors import ConfigurationError
+from forebay.options import DurationLike, to_seconds
 from forebay.watermarks.event_time import ColumnTimestamps, TimestampAssigner, keep_source_times, micros
 from forebay.watermarks.generators import BoundedDisorder, NoWatermarks, WatermarkGenerator
 from forebay.watermarks.idleness import check_timeout
@@ -17,7 +18,8 @@ from forebay.watermarks.idleness import check_timeout
 class WatermarkStrategy:
     """Where event times come from, how watermarks follow them, when a split is idle, how far splits may drift apart.
 
-    Made by one of the four builders, refined by the `with_…` methods, each of which returns a new strategy. Immutable;
+    Made by one of the four builders, refined by the `with_…` methods, each of which returns a new strategy. These take
+    seconds, a timedelta, or a text such as `"10s"`. Immutable;
     picklable if the generator factory and the assigner are. Assigning watermarks again behind the source would
     throw away what is known about each split: do it here or not at all (OUT-6).
 
@@ -34,14 +36,15 @@ class WatermarkStrategy:
     max_drift: float | None = None
 
     @classmethod
-    def bounded_disorder(cls, delay: float) -> WatermarkStrategy:
-        """Events of a split come at most `delay` seconds of event time behind its latest one (WM-2).
+    def bounded_disorder(cls, delay: DurationLike) -> WatermarkStrategy:
+        """Events of a split come at most `delay` of event time behind its latest one (WM-2).
 
         Raises:
-            ConfigurationError: The delay is negative or not finite.
+            ConfigurationError: The delay is negative, not finite or no duration.
         """
-        micros(delay, "watermarkDelay")
-        return cls(_BoundedDisorderFactory(delay))
+        seconds = _seconds(delay, "watermarkDelay")
+        micros(seconds, "watermarkDelay")
+        return cls(_BoundedDisorderFactory(seconds))
 
     @classmethod
     def monotonous(cls) -> WatermarkStrategy:
@@ -70,26 +73,27 @@ class WatermarkStrategy:
         """Take the event times from a column: a timestamp, or int64 microseconds since 1970-01-01 UTC."""
         return self.with_timestamp_assigner(ColumnTimestamps(column))
 
-    def with_idleness(self, timeout: float) -> WatermarkStrategy:
-        """Call a split idle after `timeout` seconds of proven silence (WM-4).
+    def with_idleness(self, timeout: DurationLike) -> WatermarkStrategy:
+        """Call a split idle after a `timeout` of proven silence (WM-4).
 
         Raises:
-            ConfigurationError: The timeout is 0, negative or not finite.
+            ConfigurationError: The timeout is 0, negative, not finite or no duration.
         """
-        return replace(self, idle_timeout=check_timeout(timeout))
+        return replace(self, idle_timeout=check_timeout(_seconds(timeout, "idleTimeout")))
 
-    def with_alignment(self, max_drift: float) -> WatermarkStrategy:
-        """Hold splits back that are more than `max_drift` seconds of event time ahead of the slowest (AL-2, AL-6).
+    def with_alignment(self, max_drift: DurationLike) -> WatermarkStrategy:
+        """Hold splits back that are more than `max_drift` of event time ahead of the slowest (AL-2, AL-6).
 
         There is no group and no interval: the limit is found where it is needed, without an announcement.
 
         Args:
-            max_drift: Seconds, 0 or more; infinite switches alignment off (AL-9).
+            max_drift: A duration, 0 or more; infinite seconds switch alignment off (AL-9).
 
         Raises:
-            ConfigurationError: The drift is negative or not a number.
+            ConfigurationError: The drift is negative or no duration.
         """
-        return replace(self, max_drift=None if check_drift(max_drift) is None else max_drift)
+        seconds = _seconds(max_drift, "alignmentMaxDrift")
+        return replace(self, max_drift=None if check_drift(seconds) is None else seconds)
 
 
 def check_drift(max_drift: float) -> int | None:
@@ -107,6 +111,17 @@ def check_drift(max_drift: float) -> int | None:
             f"an alignment drift of {max_drift!r} s is none: it must be 0 or more",
             option="alignmentMaxDrift",
             advice="give seconds of event time, 0 or more; leave the drift away to switch alignment off",
+        ) from error
+
+
+def _seconds(value: DurationLike, option: str) -> float:
+    try:
+        return to_seconds(value)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{value!r} is not a duration: {error}",
+            option=option,
+            advice="give seconds, a timedelta, or a text with a unit such as '10s'",
         ) from error
 
 

@@ -25,6 +25,8 @@ Orders(path="p", poll_interval=5)  # arg-type
 Orders(path="p", token="t")  # arg-type
 Orders(path="p", mode="c")  # arg-type
 orders.start = 5  # misc
+HostOptions(poll_interval=None)  # arg-type
+HostOptions(discovery_interval=[])  # arg-type
 "Bearer " + orders.token  # operator
 """
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal, assert_type, dataclass_transform
 
+from forebay import HostOptions
 from forebay.options import ByteSize, Duration, Secret, class_options, option, parse_options
 
 
@@ -43,4 +44,7 @@ assert_type(orders.poll_interval * 2, timedelta)
 assert_type(orders.max_bytes + 1, int)
 assert_type(orders.token.reveal(), str)
 assert_type(orders.columns, list[str] | None)
+host = HostOptions(discovery_interval=2, poll_interval="1s", close_timeout=timedelta(seconds=3), max_batch_delay=0.1)
+assert_type(host.discovery_interval, Duration | None)
+assert_type(host.poll_interval, Duration)
 assert_type(parse_options(class_options(Orders), {}, source="orders"), dict[str, Any])
