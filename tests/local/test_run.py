@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -214,7 +215,6 @@ def test_columns_are_left_to_the_source_if_it_can(source, one_thread, monkeypatc
         ({"parallelism": 0}, "parallelism"),
         ({"parallelism": 1.5}, "parallelism"),
         ({"parallelism": True}, "parallelism"),
-        ({"checkpoint_interval": 0}, "checkpoint_interval"),
     ],
 )
 def test_arguments_out_of_range_are_refused(source, arguments, option):
@@ -293,3 +293,95 @@ def test_columns_are_matched_and_refused_as_on_spark(source, one_thread, monkeyp
             with pytest.raises(ConfigurationError, match=why) as caught:
                 look(HostOptions(columns=wrong))
             assert caught.value.option == "columns"
+
+
+@pytest.mark.parametrize("value", [2, 2.0, timedelta(seconds=2), "2s", Duration(2)])
+def test_every_duration_of_a_run_takes_the_same_things(world, source, one_thread, value):
+    options = HostOptions(discovery_interval=value, poll_interval=value)
+    assert options.discovery_interval == options.poll_interval == Duration(2)
+    assert isinstance(options.discovery_interval, Duration)
+    strategy = forebay.WatermarkStrategy.bounded_disorder(value).with_idleness(value).with_alignment(value)
+    assert strategy == forebay.WatermarkStrategy.bounded_disorder(2).with_idleness(2).with_alignment(2)
+    world.bounded = False
+    reading = run(source, checkpoint_interval=value, poll_timeout=value, options=options, runtime=one_thread)
+    with pytest.raises(TimeoutError):
+        list(reading)
+    assert ("committed", {"a": 8, "b": 0, "c": 5}) in world.journal
+    reading.close()
+
+
+@pytest.mark.parametrize("value", [0, -1, True, float("nan"), "10", "0s", [1]])
+@pytest.mark.parametrize("option", ["checkpoint_interval", "poll_timeout"])
+def test_what_is_no_duration_is_refused(source, option, value):
+    with pytest.raises(ConfigurationError) as caught:
+        run(source, **{option: value})
+    assert caught.value.option == option and "'10s'" in caught.value.advice
+
+
+# ---- until caught up
+
+
+def test_an_unbounded_run_may_end_when_it_is_caught_up(world, kit, tmp_path):
+    """Everything is acknowledged then, and the next run goes on behind it."""
+    world.bounded = False
+    rows = []
+    for expected in (13, 2, 0):
+        reading = run(
+            kit.source_over(world), parallelism=2, checkpoint=tmp_path, until_caught_up=True, runtime=kit.OneThread()
+        )
+        came = kit.rows_of(reading)
+        assert len(came) == expected
+        rows += came
+        world.sizes |= {"b": 1, "new": 1}
+    assert sorted(rows) == world.everything()
+
+
+def test_a_run_until_caught_up_ends_though_rows_keep_coming(world, source, one_thread):
+    """What counts is that each split was caught up once: two busy ones may never be so at the same time."""
+    world.bounded = False
+    with run(source, until_caught_up=True, runtime=one_thread) as reading:
+        for number, _batch in enumerate(reading):
+            world.sizes["a" if number % 2 else "c"] += 1
+            assert number < 100
+
+
+def test_a_run_until_caught_up_looks_for_new_splits_first(world, kit, one_thread):
+    """A source without any split is caught up once it has been looked at."""
+    world.bounded, world.sizes = False, {}
+    assert run(kit.source_over(world), until_caught_up=True, runtime=one_thread).to_table().num_rows == 0
+
+
+def test_a_bounded_run_until_caught_up_reads_everything(world, source, one_thread, kit):
+    assert sorted(kit.rows_of(run(source, until_caught_up=True, runtime=one_thread))) == world.everything()
+
+
+# ---- a time-out of next
+
+
+def test_a_run_that_timed_out_goes_on(world, source, one_thread, kit, tmp_path):
+    """What came before is acknowledged, for the next batch was asked for."""
+    world.bounded = False
+    with run(source, checkpoint=tmp_path, poll_timeout=3, runtime=one_thread) as reading:
+        rows = []
+        with pytest.raises(TimeoutError, match=r"worldly: no record batch came within 3 s") as caught:
+            rows += [row for batch in reading for row in kit.rows_of([batch])]
+        assert "ask for the next one" in str(caught.value)
+        world.sizes["b"] = 2
+        assert kit.rows_of([next(reading)]) == [("b", 0), ("b", 1)]
+        with pytest.raises(TimeoutError):
+            next(reading)
+    again = run(kit.source_over(world), checkpoint=tmp_path, poll_timeout=3, runtime=kit.OneThread())
+    with again, pytest.raises(TimeoutError):
+        next(again)
+
+
+def test_a_time_out_counts_from_the_question(world, source, one_thread):
+    world.bounded = False
+    with run(source, poll_timeout=3, runtime=one_thread) as reading:
+        for _ in range(5):
+            next(reading)
+            one_thread.clock.advance(10)
+        before = one_thread.clock.monotonic()
+        with pytest.raises(TimeoutError):
+            next(reading)
+        assert 3 <= one_thread.clock.monotonic() - before < 3.1

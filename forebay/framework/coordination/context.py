@@ -19,6 +19,7 @@ from forebay.framework.coordination.messages import (
     Gateway,
     NoMoreSplits,
 )
+from forebay.framework.coordination.start_positions import StartPositions
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.events import SourceEvent
 from forebay.framework.runtime import Runtime
@@ -40,6 +41,9 @@ class CoordinatorContext(SplitEnumeratorContext):
         tracker: Notes every assignment.
         parallelism: How many readers there are.
     """
+
+    start_positions: StartPositions | None = None
+    """Where the splits of a raw enumerator begin; a `DiscoveringEnumerator` moves its own."""
 
     def __init__(
         self, source: str, runtime: Runtime, inbox: Inbox, tracker: AssignmentTracker, parallelism: int
@@ -151,6 +155,9 @@ class CoordinatorContext(SplitEnumeratorContext):
                     "assign to another reader, or signal only when every split is handed out",
                 )
         self._check_unique([split for splits in assignment.values() for split in splits])
+        if self.start_positions is not None:
+            apply = self.start_positions.apply
+            assignment = {subtask: tuple(map(apply, splits)) for subtask, splits in assignment.items()}
         for subtask, splits in assignment.items():
             self._tracker.record(subtask, splits)
             self._given.update((split.id, subtask) for split in splits)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from forebay.errors import ContractError, ForebayError
 from forebay.framework.coordination.assignment_tracker import AssignmentTracker
@@ -11,6 +12,7 @@ from forebay.framework.coordination.context import CoordinatorContext
 from forebay.framework.coordination.discovering import DiscoveringEnumerator
 from forebay.framework.coordination.inbox import Inbox
 from forebay.framework.coordination.messages import Gateway
+from forebay.framework.coordination.start_positions import StartPositions
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.events import SourceEvent
@@ -69,6 +71,11 @@ class Coordinator:
         """The framework's enumerator, if the source uses it; on the coordinator thread only."""
         return self._enumerator if isinstance(self._enumerator, DiscoveringEnumerator) else None
 
+    def warn_of_unused_positions(self) -> None:
+        """Log which given positions no split of a raw enumerator took. Called when all splits have been read."""
+        if self._context.start_positions is not None:
+            self._context.start_positions.warn_of_unused()
+
     # ---- called by the host
 
     def reset_to_checkpoint(self, state: Json) -> None:
@@ -81,18 +88,21 @@ class Coordinator:
             raise _misused("reset_to_checkpoint came after start")
         self._restored = state
 
-    def start(self, restored_splits: Sequence[Split] = ()) -> None:
+    def start(
+        self, restored_splits: Sequence[Split] = (), positions: Mapping[str, Position] = MappingProxyType({})
+    ) -> None:
         """Make the enumerator, restore and start it: the first thing that steps do.
 
         Args:
             restored_splits: What readers held at the checkpoint: goes through `add_splits_back`, after `start`, before
                 any reader registers (FLIP-537).
+            positions: Where splits begin, by id; only without a restored checkpoint.
         """
         if self._started:
             raise _misused("start came twice")
         self._started = True
-        splits = list(restored_splits)
-        self._inbox.post(lambda: self._begin(splits))
+        splits, starts = list(restored_splits), StartPositions(self._source.name, positions)
+        self._inbox.post(lambda: self._begin(splits, starts))
 
     def register_reader(self, subtask: int, host: str | None, gateway: Gateway) -> None:
         """A reader is there; `gateway` takes its messages from now on (ENU-4)."""
@@ -197,11 +207,15 @@ class Coordinator:
 
     # ---- runs in steps
 
-    def _begin(self, restored_splits: list[Split]) -> None:
+    def _begin(self, restored_splits: list[Split], starts: StartPositions) -> None:
         made = self._source.create_enumerator(self._context)
         if isinstance(made, DiscoveryEnumerator):
-            made = DiscoveringEnumerator(made, self._context, self._source, self._options, self._runtime.random)
-        elif not isinstance(made, SplitEnumerator):
+            made = DiscoveringEnumerator(
+                made, self._context, self._source, self._options, self._runtime.random, positions=starts
+            )
+        elif isinstance(made, SplitEnumerator):
+            self._context.start_positions = starts
+        else:
             raise ContractError(
                 f"create_enumerator() gave a {type(made).__name__}",
                 source=self._source.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from forebay.errors import ContractError, RetriableError
@@ -13,6 +13,7 @@ from forebay.framework.backoff import backoff
 from forebay.framework.coordination.balance import spread
 from forebay.framework.coordination.discovery_state import dump_state, load_state
 from forebay.framework.coordination.life_cycle import LifeCycle, SplitState
+from forebay.framework.coordination.start_positions import StartPositions
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.host_options import HostOptions
@@ -43,6 +44,8 @@ class DiscoveringEnumerator(SplitEnumerator):
         source: Its name, its split class, whether it is bounded.
         options: How often to discover and to retry.
         chance: For the jitter of the back-off.
+        positions: Where splits of this run begin. Given for an unbounded source, its first discovery is a later one
+            of the same query, for the author: a setting such as "start at the latest" had its effect in that run.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class DiscoveringEnumerator(SplitEnumerator):
         source: Source,
         options: HostOptions,
         chance: Random,
+        *,
+        positions: StartPositions,
     ) -> None:
         self._author = author
         self._context = context
@@ -61,9 +66,11 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._interval = _INTERVAL if interval is None else interval.total_seconds()
         self._retries = options.retries
         self._chance = chance
+        self._positions = positions
         self._life = LifeCycle()
         self._dropped: set[str] = set()
         self._first = True
+        self._discovered = False
         self._state: Json = None
         self._below_horizon: Callable[[Split], bool] | None = None
         self._failures = 0
@@ -78,10 +85,17 @@ class DiscoveringEnumerator(SplitEnumerator):
         """Return every split not yet forgotten, with its state; positions are those of the last (re)assignment."""
         return {split_id: (split, self._life.state(split_id)) for split_id, split in self._life.known().items()}
 
-    @property
-    def discovered(self) -> bool:
-        """Whether a discovery of this query, also before a restart, has succeeded."""
-        return not self._first
+    def caught_up(self, behind: Iterable[str]) -> bool:
+        """Whether a discovery of this run has succeeded, and readers have caught up with all splits of it.
+
+        Args:
+            behind: Splits that readers hold or held and have not caught up with; those dropped since do not count.
+        """
+        return (
+            self._discovered
+            and self._life.next_waiting() is None
+            and not any(split_id in self._life for split_id in behind)
+        )
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Ask the author for the present ends (see `DiscoveryEnumerator.latest`). May block."""
@@ -159,7 +173,7 @@ class DiscoveringEnumerator(SplitEnumerator):
     # ---- discovery
 
     def _discover(self) -> None:
-        known, first = self._life.known(), self._first
+        known, first = self._life.known(), self._first and (self._bounded or not self._positions.given)
         self._context.call_async(lambda: self._author.discover(known, first), self._on_discovered)
 
     def _discover_in(self, seconds: float) -> None:
@@ -177,7 +191,10 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._drop_vanished(found)
         for split in found.values():
             if split.id not in self._life:
-                self._life.add(split)
+                self._life.add(self._positions.apply(split))
+        if not self._discovered:
+            self._discovered = True
+            self._positions.warn_of_unused()
         self._first, self._state, self._below_horizon = False, result.state, result.horizon
         self._forget_below_horizon()
         self._hand_out()

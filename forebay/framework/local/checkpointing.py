@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from forebay.errors import FatalError, RetriableError
@@ -15,7 +15,7 @@ from forebay.framework.local.intake import Intake
 from forebay.framework.local.ledger import Ledger
 from forebay.framework.local.slot import ReaderSlot
 from forebay.framework.runtime import Next, Runtime
-from forebay.framework.split import Json, Split
+from forebay.framework.split import Json, Position, Split
 from forebay.options import redact
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """How a run takes checkpoints.
+    """What a run goes on from, and how it takes checkpoints.
 
     Without a store they are taken all the same, and kept nowhere: what the consumer has taken is delivered for good
     then, and the source hears of it in the same way.
@@ -31,10 +31,12 @@ class CheckpointPlan:
     Args:
         store: Where they go; None for nowhere.
         interval: Seconds between two.
+        positions: Where splits begin, by id; only without a store.
     """
 
     store: CheckpointStore | None
     interval: float
+    positions: Mapping[str, Position] = field(default_factory=dict)
 
 
 class Checkpointer:

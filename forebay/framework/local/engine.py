@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from forebay.clock import Clock
 from forebay.errors import ContractError, FatalError
 from forebay.framework.backoff import backoff
 from forebay.framework.connector_errors import without_secrets
@@ -70,11 +71,11 @@ class Engine:
         hide_options(source)
         self._event_time = None if strategy is None else EventTime(strategy, runtime.clock, self._evidence)
         self._intake = Intake(source.name, schema, self.ledger, self._event_time)
-        store = None if checkpoints is None else checkpoints.store
-        restored = None if store is None else store.latest()
+        plan = checkpoints or CheckpointPlan(store=None, interval=0.0)
+        restored = None if plan.store is None else plan.store.latest()
         self._coordinator = Coordinator(source, runtime, parallelism=parallelism, options=options, signal=self.signal)
         self._coordinator.reset_to_checkpoint(None if restored is None else restored.enumerator)
-        self._coordinator.start(() if restored is None else restored.splits)
+        self._coordinator.start(() if restored is None else restored.splits, plan.positions)
         self._slots = [self._slot(subtask, parallelism) for subtask in range(parallelism)]
         self._checkpointer: Checkpointer | None = None
         if checkpoints is not None:
@@ -90,6 +91,11 @@ class Engine:
 
     # ---- the consumer's side
 
+    @property
+    def clock(self) -> Clock:
+        """The time of the run."""
+        return self._runtime.clock
+
     def ask(self) -> None:
         """The consumer asks for the next batch: the last one is covered now."""
         self._asked = True
@@ -97,13 +103,17 @@ class Engine:
         if self._event_time is not None:
             self._event_time.consumer_busy(busy=False)
 
+    def stop_asking(self) -> None:
+        """The consumer does something else, with or without a batch."""
+        self._asked = False
+        if self._event_time is not None:
+            self._event_time.consumer_busy(busy=True)
+
     def take(self) -> pa.RecordBatch | None:
         """Return the record batch that a step brought, if it did."""
         batch, self._ready = self._ready, None
         if batch is not None:
-            self._asked = False
-            if self._event_time is not None:
-                self._event_time.consumer_busy(busy=True)
+            self.stop_asking()
         return batch
 
     def step(self) -> Next | WaitFor:
@@ -146,13 +156,18 @@ class Engine:
         return [told[split_id] for split_id in sorted(told)]
 
     def caught_up(self) -> bool:
-        """Whether every known split has nothing more, for now or ever, after a discovery."""
+        """Whether the readers have caught up with every split at least once, after a discovery of this run.
+
+        So a run that waits for it ends, also where new records keep arriving in one split or another. Of a raw
+        enumerator only the splits that it has assigned are known, and there must be one.
+        """
         if len(self._intake) or self._ready is not None:
             return False
+        behind = self.ledger.never_caught_up()
         discovering = self._coordinator.discovering
-        known = [split.split_id for split in self.progress()]
-        discovered = bool(known) if discovering is None else discovering.discovered
-        return discovered and all(map(self.ledger.is_caught_up, known))
+        if discovering is None:
+            return self.ledger.any_given and not behind
+        return discovering.caught_up(behind)
 
     def close(self, *, orderly: bool = True) -> list[BaseException]:
         """End everything within the close time-out, once; return what went wrong, first things first.
@@ -273,6 +288,7 @@ class Engine:
 
     def _finish(self) -> None:
         self.checkpoint()
+        self._coordinator.warn_of_unused_positions()
         if self._event_time is not None:
             self._event_time.end_of_input()
         self._done = True

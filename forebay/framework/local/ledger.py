@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,14 +48,15 @@ class _Entry:
 class Ledger:
     """The books of one run; the consumer's thread writes them.
 
-    A batch that was yielded is *delivered*: after a failure of its reader it is not read again. Once the consumer asks
-    for the next one it is *covered*: a checkpoint may count on it (see `Run`). So at most one batch is delivered and
-    not covered.
+    A batch that was yielded is *delivered*: after a failure of its reader it is not read again. Once the consumer
+    acknowledges it, or asks for the next one, it is *covered*: a checkpoint may count on it (see `Run`). So at most one
+    batch is delivered and not covered.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._finished: dict[str, _Entry] = {}
+        self._never_caught_up: dict[str, None] = {}
         self._uncovered: tuple[str, Position | None] | None = None
         self.delivered: tuple[str, Position | None] | None = None
 
@@ -64,7 +65,14 @@ class Ledger:
         for split in splits:
             old = self._entries.get(split.id) or self._finished.pop(split.id, None)
             rows, nbytes = (old.rows, old.nbytes) if old else (0, 0)
+            if old is None:
+                self._never_caught_up[split.id] = None
             self._entries[split.id] = _Entry(split, split.position, subtask, rows, nbytes)
+
+    @property
+    def any_given(self) -> bool:
+        """Whether a reader ever got a split."""
+        return bool(self._entries or self._finished)
 
     def owner(self, split_id: str) -> int | None:
         """Return the reader of an unfinished split; None if none has it."""
@@ -91,22 +99,28 @@ class Ledger:
         self.delivered = (split_id, position)
 
     def cover(self) -> None:
-        """The consumer asks for the next batch, so it is done with the last one."""
+        """The consumer is done with the last batch."""
         self._uncovered = None
 
     def caught_up(self, split_id: str) -> None:
         """A split has nothing more for now."""
         if split_id in self._entries:
             self._entries[split_id].caught_up = True
+            self._never_caught_up.pop(split_id, None)
 
     def is_caught_up(self, split_id: str) -> bool:
         """Whether a split has nothing more for now, or ever."""
         entry = self._entries.get(split_id)
         return split_id in self._finished if entry is None else entry.caught_up
 
+    def never_caught_up(self) -> Collection[str]:
+        """Return the unfinished splits that have not been caught up once since the run began."""
+        return self._never_caught_up.keys()
+
     def finish(self, split_id: str) -> Split:
         """A split is delivered to its end; return it there."""
         entry = self._entries.pop(split_id)
+        self._never_caught_up.pop(split_id, None)
         entry.owner = None
         self._finished[split_id] = entry
         while len(self._finished) > _MOST_FINISHED:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,12 @@ from forebay.errors import ConfigurationError, FatalError
 from forebay.framework.columns import select
 from forebay.framework.connector_errors import explained, without_secrets
 from forebay.framework.host_options import HostOptions
+from forebay.framework.local.arguments import (
+    check_parallelism,
+    checked_positions,
+    positive_seconds,
+    require_source,
+)
 from forebay.framework.local.checkpointing import CheckpointPlan
 from forebay.framework.local.checkpoints import CheckpointStore
 from forebay.framework.local.engine import Engine
@@ -25,7 +31,7 @@ from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.settled import settle, settled_schema
 from forebay.framework.source import Source
 from forebay.framework.split import Position
-from forebay.options import redact
+from forebay.options import DurationLike, redact
 from forebay.watermarks.event_time import keep_source_times
 from forebay.watermarks.strategy import WatermarkStrategy
 
@@ -39,8 +45,9 @@ class Run(Iterator[pa.RecordBatch]):
     little ahead. A run ends itself when it is exhausted or fails; leave an unfinished one by `close`, or by the `with`
     block.
 
-    A checkpoint covers the batches whose successor was asked for. So after a crash the consumer sees the batch it was
-    working on again, and none is lost. Made by `run`.
+    A batch is acknowledged when the next one is asked for, or by `ack`. A checkpoint covers what was acknowledged, also
+    the last one that leaving the `with` block takes. So the batch in hand comes again after a crash, and after a
+    `break` before `ack`. Made by `run`.
 
     Args:
         source: What is read.
@@ -48,26 +55,40 @@ class Run(Iterator[pa.RecordBatch]):
         engine: What does the work.
         columns: What the consumer wants to see of each batch; None for all.
         checkpoints: Whether checkpoints are written.
+        until_caught_up: The run of an unbounded source ends when it is caught up.
+        poll_timeout: Seconds that `next` waits at most; None for ever.
     """
 
     def __init__(
-        self, source: Source, schema: pa.Schema, engine: Engine, columns: list[str] | None, *, checkpoints: bool
+        self,
+        source: Source,
+        schema: pa.Schema,
+        engine: Engine,
+        columns: list[str] | None,
+        *,
+        checkpoints: bool,
+        until_caught_up: bool,
+        poll_timeout: float | None,
     ) -> None:
         self._source = source
         self._schema = schema
         self._engine = engine
         self._columns = columns
         self._checkpoints = checkpoints
+        self._until_caught_up = until_caught_up and not source.bounded
+        self._poll_timeout = poll_timeout
         self._open = True
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """Return the next record batch; waits for one.
+        """Return the next record batch; waits for one. Asking acknowledges the last one.
 
         Raises:
-            StopIteration: Every split of a bounded source has been read, or the run was closed.
+            StopIteration: Every split of a bounded source has been read, the run is caught up and was to end then, or
+                it was closed.
+            TimeoutError: No record batch came within `poll_timeout`. The run goes on when it is asked again.
             ForebayError: What ended the run; with source, split, position and the next step.
         """
         if self._engine.failed is not None:
@@ -75,6 +96,8 @@ class Run(Iterator[pa.RecordBatch]):
         if not self._open:
             raise StopIteration
         self._engine.ask()
+        timeout, clock = self._poll_timeout, self._engine.clock
+        give_up_at = None if timeout is None else clock.monotonic() + timeout
         while True:
             self._engine.signal.clear()
             try:
@@ -85,11 +108,23 @@ class Run(Iterator[pa.RecordBatch]):
             batch = self._engine.take()
             if batch is not None:
                 return batch if self._columns is None else batch.select(self._columns)
-            if outcome is Next.DONE:
+            if outcome is Next.DONE or (self._until_caught_up and self._engine.caught_up()):
                 self._shut(None)
                 raise StopIteration
+            waits = [outcome.seconds] if isinstance(outcome, WaitFor) else []
+            if give_up_at is not None:
+                waits.append(give_up_at - clock.monotonic())
+                if waits[-1] <= 0:
+                    raise self._timed_out()
             if outcome is not Next.AGAIN:
-                self._engine.signal.wait(outcome.seconds if isinstance(outcome, WaitFor) else None)
+                self._engine.signal.wait(min(waits, default=None))
+
+    def _timed_out(self) -> TimeoutError:
+        self._engine.stop_asking()
+        return TimeoutError(
+            f"{self._source.name}: no record batch came within {self._poll_timeout:g} s; ask for the next one to go "
+            "on, or leave the block to end the run"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -115,8 +150,9 @@ class Run(Iterator[pa.RecordBatch]):
     def delivered(self) -> tuple[str, Position | None] | None:
         """The split of the batch that was yielded last, and its position after that batch; None before the first.
 
-        Stored together with the batch's result, it makes the result exactly once: after a crash, skip batches up to
-        the stored position.
+        Stored in one transaction with the batch's rows, it makes them exactly once: start the next run there, by
+        `forebay.run(…, positions=…)`. Batches themselves cannot be compared, because their borders differ between runs.
+        `positions` says the same of every split.
         """
         return self._engine.ledger.delivered
 
@@ -126,7 +162,10 @@ class Run(Iterator[pa.RecordBatch]):
         return self._engine.watermark
 
     def positions(self) -> dict[str, Position]:
-        """Return, by split id, where each split goes on after what was yielded; unread ones are left out."""
+        """Return, by split id, where each split goes on after what was yielded; `forebay.run(…, positions=…)` takes it.
+
+        Splits that begin at their start are left out, and so are the oldest of more than 10,000 finished ones.
+        """
         return {split.split_id: split.position for split in self.progress() if split.position is not None}
 
     def progress(self) -> list[SplitProgress]:
@@ -137,20 +176,27 @@ class Run(Iterator[pa.RecordBatch]):
         """Read everything that is left into one table, and close.
 
         Raises:
-            ConfigurationError: The source is unbounded, so there is no everything.
+            ConfigurationError: The source is unbounded, so there is no everything, and `until_caught_up` is not set.
         """
-        if not self._source.bounded:
+        if not self._source.bounded and not self._until_caught_up:
             self.close()
             raise ConfigurationError(
                 "an unbounded source has no last row, so it cannot become a table",
                 source=self._source.name,
-                advice="iterate over the run, or look at some rows with forebay.peek(source)",
+                advice="set until_caught_up=True, iterate over the run, or look at some rows with forebay.peek(source)",
             )
         with self:
             return pa.Table.from_batches(list(self), self.schema)
 
+    def ack(self) -> None:
+        """Acknowledge the batch in hand, without asking for another: checkpoints cover it, so it does not come again.
+
+        Call it when the batch has been processed, before a `break` or `checkpoint`.
+        """
+        self._engine.ledger.cover()
+
     def checkpoint(self) -> Path:
-        """Take a checkpoint now, and return its file. It covers what `Run` says, not the batch in your hands.
+        """Take a checkpoint now, and return its file. It covers what was acknowledged (see `Run`).
 
         Raises:
             ConfigurationError: The run has no checkpoint directory, or is closed.
@@ -185,12 +231,15 @@ class Run(Iterator[pa.RecordBatch]):
             raise without_secrets(problems[0])
 
 
-def run(
+def run(  # noqa: PLR0913 - a user names those that he wants
     source: Source,
     *,
     parallelism: int = 1,
     checkpoint: str | os.PathLike[str] | None = None,
-    checkpoint_interval: float = 10.0,
+    checkpoint_interval: DurationLike = 10.0,
+    positions: Mapping[str, Position] | None = None,
+    until_caught_up: bool = False,
+    poll_timeout: DurationLike | None = None,
     watermarks: WatermarkStrategy | None = None,
     options: HostOptions | None = None,
     runtime: Runtime | None = None,
@@ -206,7 +255,14 @@ def run(
         source: What to read.
         parallelism: How many readers share the splits. A restart may use another number.
         checkpoint: A directory of this run's own. If there is a checkpoint in it, the run goes on from there.
-        checkpoint_interval: Seconds between checkpoints.
+        checkpoint_interval: The time between checkpoints: seconds, a timedelta, or a text such as `"10s"`.
+        positions: Where splits begin, by id, instead of a checkpoint: what an earlier run said in `Run.positions` and
+            `Run.delivered`. Other splits begin where the source says; those of an unbounded one as if they came during
+            the query, unless no position is given at all. A raw `SplitEnumerator` begins afresh, and its splits are
+            moved when it assigns them: it must assign the same ids again.
+        until_caught_up: End the run of an unbounded source once the readers have caught up with each split that the
+            first look found. A bounded one ends anyway.
+        poll_timeout: How long `next` waits for a record batch before it raises TimeoutError; None for ever.
         watermarks: How event time is treated; its column is the source's `event_time` unless the strategy says more.
         options: The options of the host.
         runtime: Threads and time; a simulator's in tests.
@@ -216,7 +272,11 @@ def run(
         DataError: The checkpoint is damaged.
     """
     options = options or HostOptions()
-    _check(source, parallelism, checkpoint_interval)
+    require_source(source, "forebay.run()")
+    check_parallelism(source, parallelism)
+    interval = positive_seconds(source, "checkpoint_interval", checkpoint_interval)
+    patience = None if poll_timeout is None else positive_seconds(source, "poll_timeout", poll_timeout)
+    starts = checked_positions(source, positions, checkpoint=checkpoint is not None)
     # The store looks at the options as they were given, not at what the schema and the columns make of them.
     store = None if checkpoint is None else CheckpointStore(Path(checkpoint), source)
     source = settle(source, schema_of(source))
@@ -229,10 +289,18 @@ def run(
         runtime or ThreadRuntime(),
         options,
         parallelism=parallelism,
-        checkpoints=CheckpointPlan(store, checkpoint_interval),
+        checkpoints=CheckpointPlan(store, interval, starts),
         strategy=strategy,
     )
-    return Run(source, schema, engine, columns, checkpoints=store is not None)
+    return Run(
+        source,
+        schema,
+        engine,
+        columns,
+        checkpoints=store is not None,
+        until_caught_up=until_caught_up,
+        poll_timeout=patience,
+    )
 
 
 def with_columns(
@@ -264,44 +332,6 @@ def schema_of(source: Source) -> pa.Schema:
             f"schema() gave a {type(schema).__name__}", source=source.name, advice="return a pyarrow.Schema"
         )
     return schema
-
-
-def require_source(source: object, who: str) -> None:
-    """Refuse what is no source. Called first by whatever takes one from a user; any thread.
-
-    Args:
-        source: What was given.
-        who: The function it was given to, for the message.
-
-    Raises:
-        ConfigurationError: It is a class, of which an instance is wanted, or something else.
-    """
-    if isinstance(source, Source):
-        return
-    if isinstance(source, type):
-        name = source.__name__
-        raise ConfigurationError(f"{who} takes a source, not the class {name}", advice=f"give an instance: {name}(…)")
-    raise ConfigurationError(
-        f"{who} takes a source, not {source!r:.80}", advice="give an instance, such as Orders(url=…)"
-    )
-
-
-def _check(source: Source, parallelism: int, checkpoint_interval: float) -> None:
-    require_source(source, "forebay.run()")
-    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
-        raise ConfigurationError(
-            f"a parallelism of {parallelism!r} is none",
-            source=source.name,
-            option="parallelism",
-            advice="give the number of readers, 1 or more",
-        )
-    if not checkpoint_interval > 0:
-        raise ConfigurationError(
-            f"a checkpoint interval of {checkpoint_interval!r} s is none",
-            source=source.name,
-            option="checkpoint_interval",
-            advice="give seconds, more than 0",
-        )
 
 
 def _with_column(strategy: WatermarkStrategy | None, source: Source) -> WatermarkStrategy | None:
