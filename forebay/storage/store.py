@@ -160,8 +160,8 @@ def place_of(path: str, *, keep_empty: bool = False) -> Place:
         head, body = head + "/", body.lstrip("/")
     if match[1].lower() in ("http", "https"):  # `?` belongs to the query, and servers rarely list
         return Place(first, (), chain)
-    parts = body.rstrip("/").split("/") if keep_empty else body.split("/")
-    return Place(head, tuple(part for part in parts if part or keep_empty), chain)
+    names = body.rstrip("/").split("/")
+    return Place(head, tuple(name for name in names if name or (keep_empty and len(names) > 1)), chain)
 
 
 def join(directory: str, name: str) -> str:
