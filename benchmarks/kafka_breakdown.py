@@ -19,8 +19,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka_topics import KINDS, Kind, fill
 
 from forebay.looking.tables import text_table
-from forebay.sources.kafka import inside
-from forebay.sources.kafka.fetching import ALL_BYTES, FETCH_BYTES
+from forebay.sources.kafka.client import kafka_internals
+from forebay.sources.kafka.reading.fetching import ALL_BYTES, FETCH_BYTES
 from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import record_schema
@@ -44,8 +44,10 @@ def fetched(broker: KafkaBroker, topic: str, end: int) -> list[RawFetch]:
         check_crcs=False,
     )
     places = [TopicPartition(topic, at) for at in range(PARTITIONS)]
-    inside.give_raw(consumer, lambda topic, partition, offset: RawFetch(topic, partition, memoryview(b""), offset, end))
-    inside.receive_fast(consumer)
+    kafka_internals.give_raw(
+        consumer, lambda topic, partition, offset: RawFetch(topic, partition, memoryview(b""), offset, end)
+    )
+    kafka_internals.receive_fast(consumer)
     try:
         consumer.assign(places)
         for place in places:
@@ -53,7 +55,7 @@ def fetched(broker: KafkaBroker, topic: str, end: int) -> list[RawFetch]:
         found: list[RawFetch] = []
         while any(consumer.position(place) < end for place in places):
             for fetches in consumer.poll(timeout_ms=1000, max_records=_MANY).values():
-                inside.ask_ahead(consumer)
+                kafka_internals.ask_ahead(consumer)
                 found += fetches
         return found
     finally:

@@ -9,8 +9,8 @@ from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaTCPTransport
 
-from forebay.sources.kafka import connections
-from forebay.sources.kafka.clients import connect
+from forebay.sources.kafka.client import connections
+from forebay.sources.kafka.client.clients import connect
 
 
 def test_the_hooks_fit_the_kafka_python_that_is_installed(broker):

@@ -13,7 +13,7 @@ from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.enumerator import KafkaEnumerator
+from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def test_tasks_are_cut_as_the_options_say(kafka):
 
 
 def test_a_broker_that_is_not_there_is_named_with_what_its_port_says(look, monkeypatch):
-    monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 500)
+    monkeypatch.setattr("forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS", 500)
     enumerator = look(subscribe="t", kafka__bootstrap__servers="127.0.0.1:1,no.such.host.invalid:9092")
     with pytest.raises(
         RetriableError, match="no broker of 127.0.0.1:1, no.such.host.invalid:9092 can be reached"
@@ -367,6 +367,6 @@ def test_a_broker_that_is_not_there_is_named_with_what_its_port_says(look, monke
 
 
 def test_tls_against_plaintext_is_told(kafka, look, monkeypatch):
-    monkeypatch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 500)
+    monkeypatch.setattr("forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS", 500)
     with pytest.raises(RetriableError, match="TLS failed"):
         look(subscribe="t", kafka__security__protocol="SSL").discover({}, True)

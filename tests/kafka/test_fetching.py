@@ -12,9 +12,9 @@ from kafka import KafkaProducer, TopicPartition
 
 from forebay.clock import SystemClock
 from forebay.errors import DataError, DataLossError, RetriableError
-from forebay.sources.kafka import fetching
-from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.lost import PositionLostError
+from forebay.sources.kafka.client.offset_loss import PositionLostError
+from forebay.sources.kafka.reading import fetching
+from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
 from forebay.testkit.kafka_broker import KafkaBroker
 

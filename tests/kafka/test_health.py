@@ -63,7 +63,7 @@ def test_a_capped_query_says_of_each_partition_where_it_stands_how_far_it_goes_a
 
 
 def test_a_broker_that_is_down_is_told_and_that_it_came_back(query, monkeypatch, refusing):
-    connecting = "forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS"
+    connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
     with KafkaBroker() as broker:
         broker.create_topic("orders")
         stopped = query(broker.address, "orders", {"request.timeout.ms": "2000"})

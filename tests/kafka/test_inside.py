@@ -19,14 +19,15 @@ from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
-from forebay.sources.kafka import consuming, inside
-from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka.client import kafka_internals
+from forebay.sources.kafka.reading import fetch_backends
+from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
 
 
 def test_the_hooks_fit_the_kafka_python_that_is_installed():
-    assert inside.misfit() is None
-    assert inside.receiver_misfit() is None
+    assert kafka_internals.misfit() is None
+    assert kafka_internals.receiver_misfit() is None
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed():
 )
 def test_what_is_missing_is_told(monkeypatch, owner, name, told):
     monkeypatch.delattr(owner, name)
-    assert inside.misfit() == told
+    assert kafka_internals.misfit() == told
 
 
 def test_a_changed_constructor_is_told(monkeypatch):
@@ -49,12 +50,12 @@ def test_a_changed_constructor_is_told(monkeypatch):
             self.records = records
 
     monkeypatch.setattr(Fetcher, "PartitionRecords", Other)
-    assert inside.misfit() == "Fetcher.PartitionRecords"
+    assert kafka_internals.misfit() == "Fetcher.PartitionRecords"
 
 
 def test_a_missing_receiver_is_told(monkeypatch):
     monkeypatch.delattr(KafkaTCPTransport, "_sock_recv")
-    assert inside.receiver_misfit() == "KafkaTCPTransport._sock_recv"
+    assert kafka_internals.receiver_misfit() == "KafkaTCPTransport._sock_recv"
 
 
 @pytest.mark.parametrize("missing", ["hooks", "receiver", None])
@@ -64,14 +65,14 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
         for number in range(3000):
             producer.send(name, b"%d" % number * 30, partition=0)
     if missing == "hooks":
-        monkeypatch.setattr(inside, "misfit", lambda: "MemoryRecords._buffer")
+        monkeypatch.setattr(kafka_internals, "misfit", lambda: "MemoryRecords._buffer")
     if missing == "receiver":
-        monkeypatch.setattr(inside, "receiver_misfit", lambda: "KafkaBytes")
+        monkeypatch.setattr(kafka_internals, "receiver_misfit", lambda: "KafkaBytes")
     received, given = [], []  # another test's consumer may be kept for the next reader, and hear something meanwhile
-    real, give = inside._Receiver.__call__, inside.receive_fast
-    monkeypatch.setattr(inside, "receive_fast", lambda consumer: given.append(consumer) or give(consumer))
-    monkeypatch.setattr(inside._Receiver, "__call__", lambda self: received.append(1) or real(self))
-    with caplog.at_level(logging.WARNING, consuming.__name__):
+    real, give = kafka_internals._Receiver.__call__, kafka_internals.receive_fast
+    monkeypatch.setattr(kafka_internals, "receive_fast", lambda consumer: given.append(consumer) or give(consumer))
+    monkeypatch.setattr(kafka_internals._Receiver, "__call__", lambda self: received.append(1) or real(self))
+    with caplog.at_level(logging.WARNING, fetch_backends.__name__):
         reader = PartitionFetcher({"bootstrap_servers": broker.address}, record_schema(["value"]))
     try:
         reader.assign(name, 0, 0, 3000)
@@ -102,7 +103,7 @@ def test_responses_are_received_whole_however_they_come(sizes):
         transport = SimpleNamespace(
             _sock=ours, _protocol=SimpleNamespace(parser=parser), _sock_recv=lambda: pytest.fail("the slow way")
         )
-        receiver = inside._Receiver(transport)
+        receiver = kafka_internals._Receiver(transport)
 
         def receive() -> None:
             assert select.select([ours], [], [], 30)[0], "the kernel waits for bytes that nobody sends"

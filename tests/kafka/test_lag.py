@@ -11,8 +11,8 @@ from forebay.cli import main
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.client_options import translate
-from forebay.sources.kafka.cluster import Cluster
+from forebay.sources.kafka.client.client_options import translate
+from forebay.sources.kafka.client.cluster import Cluster
 from forebay.sources.kafka.split import Place
 from forebay.testkit.kafka_broker import KafkaBroker
 
@@ -177,7 +177,7 @@ def test_watching_looks_again_until_it_is_interrupted(told, kafka, orders, monke
 
 def test_watching_goes_on_while_the_broker_is_away(told, capsys, monkeypatch, refusing):
     shown, said = [], []
-    connecting = "forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS"
+    connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
     with KafkaBroker() as broker:
         broker.create_topic("orders")
         commit(broker, "g", "orders", {0: 0})

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from forebay.framework.microbatch.offsets.book import InlineBook
 from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, canonical
-from forebay.sources.kafka.limits import TimeLimits
+from forebay.sources.kafka.planning.time_limits import TimeLimits
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit, Place
 

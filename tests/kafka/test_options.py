@@ -9,7 +9,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.bounds import BoundKind
+from forebay.sources.kafka.planning.bounds import BoundKind
 from forebay.sources.kafka.split import Place
 
 BROKER = {"kafka.bootstrap.servers": "localhost:9092"}

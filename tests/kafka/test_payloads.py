@@ -15,8 +15,8 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.payload_reader import PayloadDecoder, PayloadSplitReader
-from forebay.sources.kafka.payloads import CORRUPT
+from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
+from forebay.sources.kafka.reading.payloads import CORRUPT
 from forebay.sources.kafka.split import Place
 
 DDL = "id BIGINT, price DECIMAL(8,2), at TIMESTAMP, tags ARRAY<STRING>, by STRUCT<who: STRING>"

@@ -19,10 +19,10 @@ from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.microbatch.offsets.offset import Planned
 from forebay.framework.microbatch.portions.admission import Admission, Limits
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.client_options import translate
-from forebay.sources.kafka.cluster import Cluster, Topic
-from forebay.sources.kafka.enumerator import KafkaEnumerator
-from forebay.sources.kafka.publishing import Progress
+from forebay.sources.kafka.client.client_options import translate
+from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
+from forebay.sources.kafka.planning.group_progress import Progress
 from forebay.sources.kafka.split import KafkaSplit, Place
 
 
@@ -67,8 +67,8 @@ def clock():
 @pytest.fixture
 def brokers(monkeypatch):
     made = Brokers()
-    monkeypatch.setattr("forebay.sources.kafka.enumerator.Cluster", lambda *_, **__: made)
-    monkeypatch.setattr("forebay.sources.kafka.anew._PAUSE", 0)
+    monkeypatch.setattr("forebay.sources.kafka.planning.enumerator.Cluster", lambda *_, **__: made)
+    monkeypatch.setattr("forebay.sources.kafka.planning.recreated_topics._PAUSE", 0)
     return made
 
 
@@ -217,7 +217,7 @@ class Group:
 @pytest.fixture
 def telling(monkeypatch, clock):
     def make(group):
-        monkeypatch.setattr("forebay.sources.kafka.cluster._COORDINATOR_PAUSE", 0)
+        monkeypatch.setattr("forebay.sources.kafka.client.cluster._COORDINATOR_PAUSE", 0)
         monkeypatch.setattr(Cluster, "_connected", lambda self: group)
         return Progress(translate({"bootstrap.servers": "b:1"}), "g", clock)
 

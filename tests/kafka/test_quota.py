@@ -10,11 +10,12 @@ from kafka import KafkaProducer
 
 from forebay.clock import SystemClock
 from forebay.errors import RetriableError
-from forebay.sources.kafka import KafkaSource, lost
-from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.client import offset_loss
+from forebay.sources.kafka.reading.fetching import PartitionFetcher
+from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
 from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit
-from forebay.sources.kafka.split_reader import KafkaSplitReader
 
 CLIENT = "held-up"
 ROWS = 500
@@ -46,7 +47,7 @@ class Context:
 def test_a_client_under_a_quota_reads_on_and_tries_share_their_patience(
     broker, topic, throttle, monkeypatch, caplog, request
 ):
-    monkeypatch.setattr(lost, "ASKING_MS", 200)
+    monkeypatch.setattr(offset_loss, "ASKING_MS", 200)
     name = topic()
     with KafkaProducer(bootstrap_servers=broker.address, batch_size=2000) as producer:
         for _ in range(ROWS):

@@ -112,7 +112,7 @@ def read(address: str, *, provider: str | None = None, **options: str) -> list[b
 def refused(address: str, *, provider: str | None = None, **options: str) -> ForebayError:
     """Return the error of a read; a connection that never comes about is given up soon."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ForebayError) as caught:
-        patch.setattr("forebay.sources.kafka.client_options.CONNECT_TIMEOUT_MS", 2000)
+        patch.setattr("forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS", 2000)
         read(address, provider=provider, **options)
     return caught.value
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.options import class_options, parse_options
-from forebay.sources.kafka.bounds import EARLIEST, LATEST
-from forebay.sources.kafka.client_options import translate
-from forebay.sources.kafka.cluster import Cluster, Topic
+from forebay.sources.kafka.client.client_errors import explained
+from forebay.sources.kafka.client.client_options import translate
+from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import Place, are_of_two_topics
-from forebay.sources.kafka.trouble import explained
 
 _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
 """Those of the source's options that say how to reach brokers."""

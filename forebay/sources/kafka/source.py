@@ -1,33 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kafka source: its options, and what a host asks of it."""
+"""The Kafka source: the factory of its enumerator and its split readers."""
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-import json
-from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
-
-import pyarrow as pa
+from typing import ClassVar, Self
 
 from forebay.errors import ConfigurationError
-from forebay.formats.ddl import type_text
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
-from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
-from forebay.options import Secret, class_options, option
-from forebay.sources.kafka.client_options import ClientOptions, translate
-from forebay.sources.kafka.payloads import Payloads
-from forebay.sources.kafka.ranges import RangeRules
+from forebay.options import class_options
+from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit
-from forebay.sources.kafka.subscription import Subscription
-from forebay.sources.kafka.window import Window
 
-_JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp")
 _DECODING = (
     "value_format",
     "key_format",
@@ -39,88 +27,15 @@ _DECODING = (
 )
 
 
-class KafkaSource(Source):
+class KafkaSource(KafkaOptions):
     """Reads topics of Apache Kafka: the columns and the options of Spark's own source, and some more.
 
     Exactly one of `subscribe`, `subscribe_pattern` and `assign` says what is read. A batch read goes from the
     earliest to the latest offsets unless told otherwise, a stream begins at the latest ones.
     """
 
-    subscribe: list[str] = option(default_factory=list, doc="topics, between commas")
-    subscribe_pattern: str | None = option(default=None, doc="a Java regular expression that the names of topics match")
-    assign: str | None = option(default=None, doc='partitions, as {"topic":[0,1]}')
-    kafka: dict[str, str | Secret] = option(
-        default_factory=dict, prefix="kafka.", doc="options of Java's consumer, such as kafka.bootstrap.servers"
-    )
-    starting_offsets: str | None = option(
-        default=None, doc='earliest, latest, committed, or {"topic":{"0":23,"1":-2}}; by default latest in a stream'
-    )
-    starting_timestamp: int | None = option(default=None, doc="start at this time, ms since 1970")
-    starting_offsets_by_timestamp: str | None = option(
-        default=None, doc='start at the times of {"topic":{"0":1700000000000}}, ms since 1970'
-    )
-    starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = option(
-        default="error", doc="what to do if a partition has no record at or after its starting time"
-    )
-    ending_offsets: str | None = option(default=None, doc='latest, or {"topic":{"0":50,"1":-1}}')
-    ending_timestamp: int | None = option(default=None, doc="end before the first record of this time, ms since 1970")
-    ending_offsets_by_timestamp: str | None = option(default=None, doc="end before the times of each partition")
-    fail_on_data_loss: bool = option(default=True, doc="fail where records are gone before they were read")
-    min_partitions: int | None = option(default=None, doc="read in at least about so many tasks, cutting big ranges")
-    max_records_per_partition: int | None = option(default=None, doc="most offsets that one task reads")
-    include_headers: bool = option(default=False, doc="add the column headers")
-    poll_timeout_ms: int = option(
-        default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="how long a task waits for records that must be there"
-    )
-    num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="how often asking for offsets is retried")
-    retry_interval_ms: int = option(
-        default=10, name="fetchOffset.retryIntervalMs", doc="how long to wait between two of these tries"
-    )
-    group_id_prefix: str = option(default="forebay-kafka", doc="what client ids begin with, where no group is named")
-    commit_offsets: bool = option(
-        default=False,
-        doc="publish progress to kafka.group.id for tools that show lag; it is not read back",
-    )
-    oauth_token_provider: str | None = option(
-        default=None, doc="gives tokens for OAUTHBEARER: package.module:Provider, a kafka-python AbstractTokenProvider"
-    )
-
-    value_format: Literal["bytes", "string", "json"] = option(
-        default="bytes", may_change=False, doc="what values become: bytes as they are, text, or a struct"
-    )
-    key_format: Literal["bytes", "string", "json"] = option(
-        default="bytes", may_change=False, doc="what keys become, likewise"
-    )
-    value_schema: str | None = option(
-        default=None, doc="the fields of JSON values, as for Spark's from_json: id BIGINT, tags ARRAY<STRING>"
-    )
-    key_schema: str | None = option(default=None, doc="the fields of JSON keys, likewise")
-    mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = option(
-        default="PERMISSIVE", doc="what becomes of a record whose key or value cannot be decoded"
-    )
-    column_name_of_corrupt_record: str = option(
-        default="_corrupt_record", doc="the column with such records, where keys or values are decoded"
-    )
-    json_options: dict[str, str] = option(
-        default_factory=dict, prefix="json.", doc="options of Spark's from_json, such as json.timestampFormat"
-    )
-    time_zone: str = option(default="UTC", doc="zone of times in JSON without one; on Spark the session's by default")
-
     name: ClassVar[str] = "forebay_kafka"
     split_class: ClassVar[type[Split]] = KafkaSplit
-
-    _columns: ClassVar[tuple[str, ...] | None] = None
-
-    def __post_init__(self) -> None:
-        for name in _JSON:  # a dict in Python is the JSON that one writes in Spark
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                object.__setattr__(self, name, json.dumps(value))
-        for name in ("value_schema", "key_schema"):
-            value = getattr(self, name)
-            if isinstance(value, pa.Schema):
-                object.__setattr__(self, name, type_text(pa.struct(list(value))))
-        super().__post_init__()
 
     @property
     def bounded(self) -> bool:
@@ -132,91 +47,6 @@ class KafkaSource(Source):
         """The column `timestamp`, if it is read."""
         return "timestamp" if self._columns is None or "timestamp" in self._columns else None
 
-    def check(self) -> None:
-        """Refuse options that do not fit together; asks no broker.
-
-        Raises:
-            ConfigurationError: Naming the option.
-        """
-        self.subscription()
-        self.window()
-        self.client_options()
-        self.payloads()
-        for option_name, value, least in (
-            ("minPartitions", self.min_partitions, 1),
-            ("maxRecordsPerPartition", self.max_records_per_partition, 1),
-            ("fetchOffset.numRetries", self.num_retries, 0),
-            ("fetchOffset.retryIntervalMs", self.retry_interval_ms, 0),
-            ("kafkaConsumer.pollTimeoutMs", self.poll_timeout_ms, 1),
-        ):
-            if value is not None and value < least:
-                raise ConfigurationError(
-                    f"{option_name} is {value}", source=self.name, option=option_name, advice=f"give {least} or more"
-                )
-        needs_group = self.commit_offsets or self.window().wants_group
-        if needs_group and not self.group_id:
-            raise ConfigurationError(
-                f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group",
-                source=self.name,
-                option="kafka.group.id",
-                advice="give kafka.group.id, one of its own for each query",
-            )
-
-    @property
-    def group_id(self) -> str | None:
-        """The consumer group that is told of progress, or asked for it; nobody joins it."""
-        found = next((value for name, value in self.kafka.items() if name.lower() == "group.id"), None)
-        return found.reveal() if isinstance(found, Secret) else found
-
-    def subscription(self) -> Subscription:
-        """Return which partitions are read.
-
-        Raises:
-            ConfigurationError: None or several of the three options say it, or what they say is wrong.
-        """
-        return Subscription.of(self.subscribe, self.subscribe_pattern, self.assign)
-
-    def window(self) -> Window:
-        """Return where the read starts and ends.
-
-        Raises:
-            ConfigurationError: What the options say is wrong.
-        """
-        return Window.of(self)
-
-    def range_rules(self) -> RangeRules:
-        """Return how ranges of offsets become tasks."""
-        return RangeRules(self.min_partitions, self.max_records_per_partition)
-
-    def client_options(self) -> ClientOptions:
-        """Return what clients are made with.
-
-        Raises:
-            ConfigurationError: An option of `kafka.*` is unknown, wrong or not supported.
-        """
-        given = dict(self.kafka)
-        if not any(name.lower() == "client.id" for name in given):
-            given["client.id"] = self.group_id or self.group_id_prefix
-        return translate(given, self.oauth_token_provider)
-
-    def payloads(self) -> Payloads:
-        """Return how keys and values are decoded.
-
-        Raises:
-            ConfigurationError: What the options say is wrong.
-        """
-        return Payloads.of(self)
-
-    def schema(self) -> pa.Schema:
-        """Return Spark's columns, those chosen; with decoded keys or values also the one for bad records."""
-        return self.payloads().schema(self._columns, include_headers=self.include_headers)
-
-    def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return this source reading only these columns: others are not decoded."""
-        other = copy.copy(self)
-        object.__setattr__(other, "_columns", columns)
-        return other
-
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
         """Make the enumerator of partitions.
 
@@ -224,7 +54,7 @@ class KafkaSource(Source):
             ConfigurationError: kafka-python is not installed, or the options do not fit the host.
         """
         _check_installed()
-        from forebay.sources.kafka.enumerator import KafkaEnumerator
+        from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 
         return KafkaEnumerator(self, context.clock, streaming=context.streaming)
 
@@ -235,12 +65,12 @@ class KafkaSource(Source):
             ConfigurationError: kafka-python is not installed.
         """
         _check_installed()
-        from forebay.sources.kafka.split_reader import KafkaSplitReader
+        from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
 
         columns, payloads = self.schema(), self.payloads()
         if not payloads.judged(columns.names):
             return KafkaSplitReader(self, context)
-        from forebay.sources.kafka.payload_reader import PayloadDecoder, PayloadSplitReader
+        from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
 
         raw = KafkaSplitReader(self._raw(payloads.raw(columns.names)), context)
         return PayloadSplitReader(raw, PayloadDecoder(payloads, columns, self.name), self.name)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from forebay.clock import Clock
 from forebay.errors import ForebayError
-from forebay.sources.kafka.client_options import ClientOptions
-from forebay.sources.kafka.cluster import COORDINATOR_TRIES, Cluster
+from forebay.sources.kafka.client.client_options import ClientOptions
+from forebay.sources.kafka.client.cluster import COORDINATOR_TRIES, Cluster
 from forebay.sources.kafka.split import Place
 
 _log = logging.getLogger(__name__)

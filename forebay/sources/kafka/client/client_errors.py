@@ -9,8 +9,8 @@ import ssl
 import kafka.errors as kafka_errors
 
 from forebay.errors import ConfigurationError, DataError, FatalError, ForebayError, RetriableError
-from forebay.sources.kafka.client_options import ClientOptions
-from forebay.sources.kafka.connections import UnansweredError
+from forebay.sources.kafka.client.client_options import ClientOptions
+from forebay.sources.kafka.client.connections import UnansweredError
 
 _PATIENCE = 3.0
 """Seconds that one look at a broker's port takes at most."""

@@ -13,12 +13,12 @@ from forebay.errors import RetriableError
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.sources.kafka.clients import connect
-from forebay.sources.kafka.fetching import FetchedPart, PartitionFetcher
-from forebay.sources.kafka.lost import PositionLostError
-from forebay.sources.kafka.source import KafkaSource
+from forebay.sources.kafka.client.client_errors import explained
+from forebay.sources.kafka.client.clients import connect
+from forebay.sources.kafka.client.offset_loss import PositionLostError
+from forebay.sources.kafka.options import KafkaOptions
+from forebay.sources.kafka.reading.fetching import FetchedPart, PartitionFetcher
 from forebay.sources.kafka.split import KafkaSplit, Place
-from forebay.sources.kafka.trouble import explained
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class KafkaSplitReader(SplitReader):
         context: Lends the consumer.
     """
 
-    def __init__(self, source: KafkaSource, context: SourceReaderContext) -> None:
+    def __init__(self, source: KafkaOptions, context: SourceReaderContext) -> None:
         self._source = source
         self._context = context
         self._options = source.client_options()

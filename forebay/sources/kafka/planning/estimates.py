@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from forebay.clock import Clock
-from forebay.sources.kafka.cluster import Cluster
+from forebay.sources.kafka.client.cluster import Cluster
 from forebay.sources.kafka.split import Place
 
 GUESS: Final = 1024

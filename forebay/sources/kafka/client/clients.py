@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from kafka.errors import KafkaTimeoutError
 
-from forebay.sources.kafka.connections import Connections, UnansweredError, network
+from forebay.sources.kafka.client.connections import Connections, UnansweredError, network
 
 C = TypeVar("C")
 

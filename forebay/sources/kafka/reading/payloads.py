@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -15,9 +15,6 @@ from forebay.formats.json.options import OPTION_NAMES, JsonOptions
 from forebay.formats.json.values import check_type
 from forebay.options import camel_case, class_options, parse_options
 from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
-
-if TYPE_CHECKING:
-    from forebay.sources.kafka.source import KafkaSource
 
 CORRUPT = pa.struct(
     [
@@ -47,6 +44,29 @@ _JSON = (
 """The options of JSON that are about one record with a known schema."""
 
 
+class DecodingOptions(Protocol):
+    """The options of `KafkaOptions` that say how keys and values are decoded."""
+
+    @property
+    def value_format(self) -> str: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def key_format(self) -> str: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def value_schema(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def key_schema(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def mode(self) -> Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def column_name_of_corrupt_record(self) -> str: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def json_options(self) -> dict[str, str]: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def time_zone(self) -> str: ...  # noqa: D102 - see KafkaOptions
+    @property
+    def name(self) -> str: ...  # noqa: D102 - see KafkaOptions
+
+
 @dataclass(frozen=True)
 class Payloads:
     """What becomes of keys and values.
@@ -60,7 +80,7 @@ class Payloads:
     options: JsonOptions
 
     @classmethod
-    def of(cls, source: KafkaSource) -> Payloads:
+    def of(cls, source: DecodingOptions) -> Payloads:
         """Return what a source's options say. Called wherever a source is made, and on task threads.
 
         Raises:
@@ -119,7 +139,7 @@ class Payloads:
             wanted |= {"key", "value"}
         return tuple(name for name in COLUMNS if name in wanted)
 
-    def _check(self, source: KafkaSource) -> None:
+    def _check(self, source: DecodingOptions) -> None:
         for option_name, given in (
             ("mode", source.mode != "PERMISSIVE"),
             ("columnNameOfCorruptRecord", self.corrupt != JsonOptions.column_name_of_corrupt_record),
@@ -182,7 +202,7 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
     return pa.struct(list(fields))
 
 
-def _json_options(source: KafkaSource) -> JsonOptions:
+def _json_options(source: DecodingOptions) -> JsonOptions:
     names = {field: name for name, field in OPTION_NAMES.items()}
     specs = [
         replace(spec, name=names.get(spec.python_name, camel_case(spec.python_name)))

@@ -7,26 +7,34 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.bounds import EARLIEST, LATEST, Bound, BoundKind, offsets_bound, time_bound, times_bound
+from forebay.sources.kafka.planning.bounds import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    BoundKind,
+    offsets_bound,
+    time_bound,
+    times_bound,
+)
 
 
 class BoundOptions(Protocol):
     """The options that say it."""
 
     @property
-    def starting_offsets(self) -> str | None: ...  # noqa: D102 - see KafkaSource
+    def starting_offsets(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
     @property
-    def starting_timestamp(self) -> int | None: ...  # noqa: D102 - see KafkaSource
+    def starting_timestamp(self) -> int | None: ...  # noqa: D102 - see KafkaOptions
     @property
-    def starting_offsets_by_timestamp(self) -> str | None: ...  # noqa: D102 - see KafkaSource
+    def starting_offsets_by_timestamp(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
     @property
-    def starting_offsets_by_timestamp_strategy(self) -> str: ...  # noqa: D102 - see KafkaSource
+    def starting_offsets_by_timestamp_strategy(self) -> str: ...  # noqa: D102 - see KafkaOptions
     @property
-    def ending_offsets(self) -> str | None: ...  # noqa: D102 - see KafkaSource
+    def ending_offsets(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
     @property
-    def ending_timestamp(self) -> int | None: ...  # noqa: D102 - see KafkaSource
+    def ending_timestamp(self) -> int | None: ...  # noqa: D102 - see KafkaOptions
     @property
-    def ending_offsets_by_timestamp(self) -> str | None: ...  # noqa: D102 - see KafkaSource
+    def ending_offsets_by_timestamp(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
 
 
 @dataclass(frozen=True)

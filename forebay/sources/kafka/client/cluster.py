@@ -15,10 +15,10 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
 from forebay.errors import RetriableError
-from forebay.sources.kafka.client_options import ClientOptions
-from forebay.sources.kafka.clients import connect
+from forebay.sources.kafka.client.client_errors import explained, unreachable
+from forebay.sources.kafka.client.client_options import ClientOptions
+from forebay.sources.kafka.client.clients import connect
 from forebay.sources.kafka.split import Place
-from forebay.sources.kafka.trouble import explained, unreachable
 
 _log = logging.getLogger(__name__)
 

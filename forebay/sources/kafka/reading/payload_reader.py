@@ -16,7 +16,7 @@ from forebay.formats.encodings import utf8_problem, with_valid_utf8
 from forebay.formats.json.cells import CellReader, Cells, spread
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.sources.kafka.payloads import CORRUPT, Payloads
+from forebay.sources.kafka.reading.payloads import CORRUPT, Payloads
 from forebay.sources.kafka.split import Place
 
 _log = logging.getLogger(__name__)

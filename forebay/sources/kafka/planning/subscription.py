@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.kafka.bounds import assigned_json
-from forebay.sources.kafka.patterns import compile_topics
+from forebay.sources.kafka.planning.bounds import assigned_json
+from forebay.sources.kafka.planning.topic_patterns import compile_topics
 from forebay.sources.kafka.split import Place
 
 _NAMES = "assign, subscribe, subscribePattern"

@@ -14,9 +14,9 @@ from typing import Final, Literal
 
 from forebay.errors import ConfigurationError
 from forebay.options import Secret
-from forebay.sources.kafka import jaas
-from forebay.sources.kafka.tls import NAMES as TLS_NAMES
-from forebay.sources.kafka.tls import Tls
+from forebay.sources.kafka.client import jaas
+from forebay.sources.kafka.client.tls import NAMES as TLS_NAMES
+from forebay.sources.kafka.client.tls import Tls
 
 Role = Literal["consumer", "admin"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from kafka import TopicPartition
 from kafka.version import __version__ as kafka_python
 
-from forebay.sources.kafka import inside
+from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import Decoded
 from forebay.sources.kafka.records.parsing import Record
@@ -62,7 +62,7 @@ def consuming(
     """
     if not by_columns:
         return _ByRecord(consumer, schema, limits)
-    misfit = inside.misfit()
+    misfit = kafka_internals.misfit()
     if misfit is not None:
         _log.warning("kafka-python %s is not as expected (%s): records are read one by one", kafka_python, misfit)
         return _ByRecord(consumer, schema, limits)
@@ -73,15 +73,15 @@ class _ByColumns:
     def __init__(self, consumer: Any, schema: pa.Schema, limits: Limits, *, check_crcs: bool) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = ColumnarDecoder(schema, check_crcs=check_crcs)
-        self._ends = inside.give_raw(consumer, limits)
-        if inside.receiver_misfit() is None:
-            inside.receive_fast(consumer)
+        self._ends = kafka_internals.give_raw(consumer, limits)
+        if kafka_internals.receiver_misfit() is None:
+            kafka_internals.receive_fast(consumer)
 
     def poll(self, seconds: float) -> list[Fetched]:
         found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_MANY)
         fetches = [one for items in found.values() for one in items]
         if fetches:
-            inside.ask_ahead(self._consumer)
+            kafka_internals.ask_ahead(self._consumer)
         return [((one.topic, one.partition), self._decoder.decode(one)) for one in fetches]
 
     def end_of(self, key: Key) -> int | None:

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from forebay.framework.microbatch.offsets.compact import compact, expand
 from forebay.framework.microbatch.offsets.offset import damaged
 from forebay.framework.split import Json
+from forebay.sources.kafka.planning.start_resolver import Resolver
 from forebay.sources.kafka.split import KafkaSplit, Place
-from forebay.sources.kafka.starting import Resolver
 
 
 class TimeLimits:

@@ -14,9 +14,9 @@ from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError
-from forebay.sources.kafka.clients import connect as connected
-from forebay.sources.kafka.consuming import Fetched, Key, consuming
-from forebay.sources.kafka.lost import SILENT, Bounds, Inquiry, PositionLostError, stuck, unreachable
+from forebay.sources.kafka.client.clients import connect as connected
+from forebay.sources.kafka.client.offset_loss import SILENT, Bounds, Inquiry, PositionLostError, stuck, unreachable
+from forebay.sources.kafka.reading.fetch_backends import Fetched, Key, consuming
 from forebay.sources.kafka.records.decoding import GROUP_BYTES
 from forebay.sources.kafka.records.raw import RawFetch
 

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from forebay.errors import ConfigurationError, DataLossError
-from forebay.sources.kafka.bounds import EARLIEST, LATEST, Bound, BoundKind
-from forebay.sources.kafka.cluster import Cluster
+from forebay.sources.kafka.client.cluster import Cluster
+from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST, Bound, BoundKind
+from forebay.sources.kafka.planning.offset_range import Window
 from forebay.sources.kafka.split import Place
-from forebay.sources.kafka.window import Window
 
 _log = logging.getLogger(__name__)
 

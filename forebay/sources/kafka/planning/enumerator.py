@@ -13,17 +13,17 @@ from forebay.clock import Clock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
-from forebay.sources.kafka.anew import Replaced, repeated
-from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
-from forebay.sources.kafka.cluster import Cluster, Topic
-from forebay.sources.kafka.estimates import Estimates
-from forebay.sources.kafka.limits import TimeLimits
-from forebay.sources.kafka.publishing import Progress
-from forebay.sources.kafka.ranges import divide
-from forebay.sources.kafka.source import KafkaSource
+from forebay.sources.kafka.client.client_errors import explained
+from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.options import KafkaOptions
+from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST, BoundKind
+from forebay.sources.kafka.planning.estimates import Estimates
+from forebay.sources.kafka.planning.group_progress import Progress
+from forebay.sources.kafka.planning.ranges import divide
+from forebay.sources.kafka.planning.recreated_topics import Replaced, repeated
+from forebay.sources.kafka.planning.start_resolver import Resolver
+from forebay.sources.kafka.planning.time_limits import TimeLimits
 from forebay.sources.kafka.split import KafkaSplit, Place, are_of_two_topics
-from forebay.sources.kafka.starting import Resolver
-from forebay.sources.kafka.trouble import explained
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     discovery_floor = 1.0
     refresh_share = 0.2
 
-    def __init__(self, source: KafkaSource, clock: Clock, *, streaming: bool) -> None:
+    def __init__(self, source: KafkaOptions, clock: Clock, *, streaming: bool) -> None:
         self._source = source
         self._streaming = streaming
         self._subscription = source.subscription()
