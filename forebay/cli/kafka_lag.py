@@ -19,7 +19,7 @@ from forebay.errors import ConfigurationError, RetriableError
 from forebay.looking.offsets import Offsets
 from forebay.looking.offsets import offsets as offsets_of
 from forebay.looking.tables import text_table
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.lag import Lag, LagReader, PartitionLag, Standing
@@ -171,7 +171,7 @@ def _standings(directory: str) -> list[Standing]:
         if each.source.partition(" ")[0] == _FORMAT and isinstance(each.position, int):
             topic_id = each.fields.get("topic_id")
             standings.append(
-                Standing(Place.of(each.split), each.position, topic_id if isinstance(topic_id, str) else None)
+                Standing(TopicPartition.of(each.split), each.position, topic_id if isinstance(topic_id, str) else None)
             )
     if not standings:
         raise _without_positions(directory, found)

@@ -13,7 +13,7 @@ from forebay.framework.microbatch.opening import open_stream
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 from forebay.testkit.kafka_broker import KafkaBroker
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
@@ -61,7 +61,7 @@ def commit(broker, group, topic, offsets):
     """Commit as a query with `commitOffsets` does; a new broker makes its topic of offsets first."""
     cluster = Cluster(translate({"bootstrap.servers": broker.address}), retries=3, interval=0.1)
     try:
-        cluster.commit(group, {Place(topic, number): offset for number, offset in offsets.items()})
+        cluster.commit(group, {TopicPartition(topic, number): offset for number, offset in offsets.items()})
     finally:
         cluster.close()
 

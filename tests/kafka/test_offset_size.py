@@ -12,13 +12,13 @@ from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, canonical
 from forebay.sources.kafka.planning.time_limits import TimeLimits
 from forebay.sources.kafka.source import KafkaSource
-from forebay.sources.kafka.split import KafkaSplit, Place
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class Found(NamedTuple):
     """Knows where an ending time stops each partition."""
 
-    offsets: dict[Place, int]
+    offsets: dict[TopicPartition, int]
 
     def ending_time(self, place):
         return 1_735_776_000_000

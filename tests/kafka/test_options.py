@@ -10,7 +10,7 @@ import pytest
 from forebay.errors import ConfigurationError
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.planning.bounds import BoundKind
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 BROKER = {"kafka.bootstrap.servers": "localhost:9092"}
 
@@ -104,35 +104,35 @@ def test_times_go_before_times_of_partitions_and_those_before_offsets():
         "endingOffsetsByTimestamp": '{"t":{"0":8}}',
         "endingOffsets": '{"t":{"0":10}}',
     }
-    window = source(**given).window()
-    assert window.start and window.end and (window.start.time, window.end.time) == (5, 6)
+    offset_range = source(**given).offset_range()
+    assert offset_range.start and offset_range.end and (offset_range.start.time, offset_range.end.time) == (5, 6)
     del given["startingTimestamp"], given["endingTimestamp"]
-    window = source(**given).window()
-    assert window.start and window.start.values == {Place("t", 0): 7}
-    assert window.end and window.end.values == {Place("t", 0): 8}
+    offset_range = source(**given).offset_range()
+    assert offset_range.start and offset_range.start.values == {TopicPartition("t", 0): 7}
+    assert offset_range.end and offset_range.end.values == {TopicPartition("t", 0): 8}
     del given["startingOffsetsByTimestamp"], given["endingOffsetsByTimestamp"]
-    window = source(**given).window()
-    assert window.start and window.start.values == {Place("t", 0): 9}
-    assert window.end and window.end.values == {Place("t", 0): 10}
-    assert (window.start.kind, window.start.option) == (BoundKind.OFFSETS, "startingOffsets")
+    offset_range = source(**given).offset_range()
+    assert offset_range.start and offset_range.start.values == {TopicPartition("t", 0): 9}
+    assert offset_range.end and offset_range.end.values == {TopicPartition("t", 0): 10}
+    assert (offset_range.start.kind, offset_range.start.option) == (BoundKind.OFFSETS, "startingOffsets")
 
 
 def test_a_batch_cannot_start_at_the_latest_offsets_and_a_stream_can():
     for text in ("latest", '{"t":{"0":-1}}'):
-        window = source(startingOffsets=text).window()
-        window.check(streaming=True)
+        offset_range = source(startingOffsets=text).offset_range()
+        offset_range.check(streaming=True)
         with pytest.raises(ConfigurationError, match="can't be latest"):
-            window.check(streaming=False)
+            offset_range.check(streaming=False)
 
 
 def test_offsets_name_exactly_the_partitions_that_are_read():
-    bound = source(startingOffsets='{"t":{"0":3,"1":-1,"2":-2}}').window().start
+    bound = source(startingOffsets='{"t":{"0":3,"1":-1,"2":-2}}').offset_range().start
     assert bound is not None
-    bound.check_names([Place("t", 0), Place("t", 1), Place("t", 2)])
+    bound.check_names([TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2)])
     with pytest.raises(ConfigurationError, match="must name every partition, and t/3 is missing"):
-        bound.check_names([Place("t", number) for number in range(4)])
+        bound.check_names([TopicPartition("t", number) for number in range(4)])
     with pytest.raises(ConfigurationError, match="not read: t/2"):
-        bound.check_names([Place("t", 0), Place("t", 1)])
+        bound.check_names([TopicPartition("t", 0), TopicPartition("t", 1)])
 
 
 def test_names_are_matched_without_case_and_values_keep_theirs():
@@ -140,7 +140,7 @@ def test_names_are_matched_without_case_and_values_keep_theirs():
         {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "SUBSCRIBEPATTERN": "Orders-.*", "STARTINGOFFSETS": "EARLIEST"}
     )
     assert (pattern := found.subscription().pattern) and pattern.fullmatch("Orders-1")
-    assert (start := found.window().start) and start.kind is BoundKind.EARLIEST
+    assert (start := found.offset_range().start) and start.kind is BoundKind.EARLIEST
     assert found.client_options().servers == ["h:1"]
 
 
@@ -148,8 +148,11 @@ def test_python_takes_dicts_where_spark_takes_json():
     found = KafkaSource(
         assign={"t": [0, 1]}, starting_offsets={"t": {"0": 5, "1": -2}}, kafka={"bootstrap.servers": "h:1"}
     )
-    assert found.subscription().places == (Place("t", 0), Place("t", 1))
-    assert (start := found.window().start) and start.values == {Place("t", 0): 5, Place("t", 1): -2}
+    assert found.subscription().places == (TopicPartition("t", 0), TopicPartition("t", 1))
+    assert (start := found.offset_range().start) and start.values == {
+        TopicPartition("t", 0): 5,
+        TopicPartition("t", 1): -2,
+    }
 
 
 def test_sparks_times_are_milliseconds():

@@ -17,7 +17,7 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
 from forebay.sources.kafka.reading.payloads import CORRUPT
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 DDL = "id BIGINT, price DECIMAL(8,2), at TIMESTAMP, tags ARRAY<STRING>, by STRUCT<who: STRING>"
 VALUES: list[bytes | None] = [
@@ -252,7 +252,7 @@ def test_a_slice_of_fetched_records_is_decoded_like_the_whole() -> None:
     whole = pa.record_batch(
         {"key": keys, "value": values, "partition": pa.array([3] * 5, pa.int32()), "offset": [5, 6, 7, 8, 9]}
     )
-    found = PayloadDecoder(payloads, schema, "s").decode(whole.slice(1, 4), Place("t", 3))
+    found = PayloadDecoder(payloads, schema, "s").decode(whole.slice(1, 4), TopicPartition("t", 3))
     assert found is not None
     assert found.schema == schema
     found.validate(full=True)

@@ -22,8 +22,8 @@ from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
 from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
-from forebay.sources.kafka.planning.group_progress import Progress
-from forebay.sources.kafka.split import KafkaSplit, Place
+from forebay.sources.kafka.planning.group_progress import GroupProgress
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class Brokers(Cluster):
@@ -33,7 +33,7 @@ class Brokers(Cluster):
         super().__init__(translate({"bootstrap.servers": "b:1"}), retries=0, interval=0)
         self.ids = {"t": "A"}
         self.told = []
-        self.bounds = {Place("t", 0): (0, 10), Place("t", 1): (0, 0)}
+        self.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 0)}
         self.sizes_of = {}
         self.asked = []
 
@@ -93,11 +93,11 @@ def admitted(enumerator, open_splits, budget):
 
 def test_a_partition_that_wakes_up_between_two_questions_for_sizes_is_asked_for_at_once(brokers, clock, look):
     enumerator = look()
-    brokers.sizes_of = {Place("t", 0): 1000}
+    brokers.sizes_of = {TopicPartition("t", 0): 1000}
     assert enumerator.latest(splits(0, 0)) == {"t/0": 10, "t/1": 0}
     clock.advance(1)
-    brokers.bounds[Place("t", 1)] = (0, 2000)
-    brokers.sizes_of = {Place("t", 0): 1000, Place("t", 1): 4_000_000}
+    brokers.bounds[TopicPartition("t", 1)] = (0, 2000)
+    brokers.sizes_of = {TopicPartition("t", 0): 1000, TopicPartition("t", 1): 4_000_000}
     taken = admitted(enumerator, splits(0, 0), 1 << 20)
     assert taken["t/0"] <= 10 and 400 <= taken["t/1"] <= 540
     assert brokers.asked.count("sizes") == 2
@@ -107,7 +107,7 @@ def test_a_partition_that_wakes_up_between_two_questions_for_sizes_is_asked_for_
 
 def test_a_budget_of_bytes_holds_by_a_guess_while_sizes_are_not_told(brokers, clock, look):
     enumerator = look()
-    brokers.bounds = {Place("t", 0): (0, 10), Place("t", 1): (0, 2000)}
+    brokers.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 2000)}
     taken = admitted(enumerator, splits(0, 0), 1 << 20)  # a broker is down
     assert 900 <= sum(taken.values()) <= 1024
     clock.advance(1)
@@ -117,15 +117,15 @@ def test_a_budget_of_bytes_holds_by_a_guess_while_sizes_are_not_told(brokers, cl
 
 def test_what_is_not_told_of_a_partition_is_taken_from_the_others(brokers, look):
     enumerator = look()
-    brokers.bounds = {Place("t", 0): (0, 10), Place("t", 1): (0, 2000)}
-    brokers.sizes_of = {Place("t", 0): 40_960}
+    brokers.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 2000)}
+    brokers.sizes_of = {TopicPartition("t", 0): 40_960}
     enumerator.latest(splits(0, 0))
     part = splits(0, 0)[1].slice(0, 2000)
     assert (enumerator.size(part), enumerator.advance(part, byte_budget=40_960)) == (2000 * 4096, 10)
 
 
 def test_a_right_to_ask_for_sizes_that_is_missing_is_told(brokers, look):
-    brokers.bounds[Place("t", 1)] = (0, 2000)
+    brokers.bounds[TopicPartition("t", 1)] = (0, 2000)
     brokers.sizes_of = None
     with pytest.raises(ConfigurationError, match="maxBytesPerTrigger cannot be kept"):
         admitted(look(), splits(0, 0), 1 << 20)
@@ -152,7 +152,7 @@ def test_a_missing_right_is_told_from_sizes_that_are_not_there(monkeypatch, answ
 @pytest.mark.parametrize("option", ["ending_timestamp", "ending_offsets_by_timestamp"])
 def test_a_stream_s_ending_time_holds_when_retention_has_removed_the_record_that_says_it(brokers, look, option):
     options = {option: 100 if option == "ending_timestamp" else '{"t":{"0":100,"1":100}}'}
-    place, other = Place("t", 0), Place("t", 1)
+    place, other = TopicPartition("t", 0), TopicPartition("t", 1)
     brokers.bounds = {place: (0, 50), other: (0, 10)}
     enumerator = look(starting_offsets="earliest", **options)
     first = enumerator.discover({}, True)
@@ -174,9 +174,9 @@ def test_a_stream_s_ending_time_holds_when_retention_has_removed_the_record_that
 
 
 def test_a_run_that_ends_with_its_only_look_remembers_where_it_stops(brokers, look):
-    brokers.bounds[Place("t", 0)] = (0, 200)
+    brokers.bounds[TopicPartition("t", 0)] = (0, 200)
     state = look(starting_offsets="earliest", ending_timestamp=100).discover({}, True).state
-    brokers.bounds[Place("t", 0)] = (150, 200)
+    brokers.bounds[TopicPartition("t", 0)] = (150, 200)
     again = look(ending_timestamp=100)
     again.restore_state(state)
     assert again.latest(splits(100, 0)[:1]) == {"t/0": 100}
@@ -219,7 +219,7 @@ def telling(monkeypatch, clock):
     def make(group):
         monkeypatch.setattr("forebay.sources.kafka.client.cluster._COORDINATOR_PAUSE", 0)
         monkeypatch.setattr(Cluster, "_connected", lambda self: group)
-        return Progress(translate({"bootstrap.servers": "b:1"}), "g", clock)
+        return GroupProgress(translate({"bootstrap.servers": "b:1"}), "g", clock)
 
     return make
 
@@ -228,15 +228,15 @@ def telling(monkeypatch, clock):
 def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(telling, clock, caplog, error):
     group = Group(NoError, *[error] * 1000)
     progress = telling(group)
-    progress.tell({Place("t", 0): 5, Place("t", 1): 5})
+    progress.tell({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
     for n in range(3):
         before = group.asked
-        progress.tell({Place("t", 0): 6 + n})
+        progress.tell({TopicPartition("t", 0): 6 + n})
         assert 1 <= group.asked - before <= 5, "one try, or a short wait for the coordinator"
         before = group.asked
-        progress.tell({Place("t", 1): 6 + n})
+        progress.tell({TopicPartition("t", 1): 6 + n})
         clock.advance(29)
-        progress.tell({Place("t", 0): 7 + n})
+        progress.tell({TopicPartition("t", 0): 7 + n})
         assert group.asked == before
         clock.advance(1)
     assert [one.levelname for one in caplog.records] == ["WARNING"]
@@ -245,7 +245,7 @@ def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(telling, clock, c
     progress.tell({})
     assert group.kept == {("t", 0): 9, ("t", 1): 8}, "what could not be told before is told"
     before = group.asked
-    progress.tell({Place("t", 0): 9})
+    progress.tell({TopicPartition("t", 0): 9})
     assert group.asked == before, "nothing is new"
 
 
@@ -259,8 +259,8 @@ def test_a_partition_that_is_gone_keeps_no_other_from_being_told(telling, clock,
         return {one: answers[one.topic, one.partition] for one in offsets}
 
     progress = telling(group)
-    progress.tell({Place("t", 0): 5, Place("t", 1): 5})
-    progress.tell({Place("t", 0): 6, Place("t", 1): 5})
+    progress.tell({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
+    progress.tell({TopicPartition("t", 0): 6, TopicPartition("t", 1): 5})
     assert [{tuple(one): at.offset for one, at in asked.items()} for asked in told] == [
         {("t", 0): 5, ("t", 1): 5},
         {("t", 0): 6},
@@ -270,14 +270,14 @@ def test_a_partition_that_is_gone_keeps_no_other_from_being_told(telling, clock,
 
 def test_the_first_group_of_a_cluster_is_waited_for(telling):
     group = Group(*[CoordinatorNotAvailableError] * 30)
-    telling(group).tell({Place("t", 0): 5})
+    telling(group).tell({TopicPartition("t", 0): 5})
     assert group.kept == {("t", 0): 5}
 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_topic_found_later_whose_first_records_are_gone_is_warned_of(brokers, look, caplog, strict):
     brokers.ids["t2"] = "Z"
-    brokers.bounds |= {Place("t2", 0): (5, 10), Place("t2", 1): (0, 10)}
+    brokers.bounds |= {TopicPartition("t2", 0): (5, 10), TopicPartition("t2", 1): (0, 10)}
     known = {one.id: one for one in splits(7, 0)}
     enumerator = look(subscribe=["t", "t2"], fail_on_data_loss=strict)
     for _ in range(2):

@@ -9,12 +9,12 @@ from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.options import class_options, parse_options
-from forebay.sources.kafka.client.client_errors import explained
+from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
 from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.source import KafkaSource
-from forebay.sources.kafka.split import Place, are_of_two_topics
+from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 
 _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
 """Those of the source's options that say how to reach brokers."""
@@ -34,7 +34,7 @@ class Standing:
         topic_id: What the cluster called its topic; None = that is not known.
     """
 
-    place: Place
+    place: TopicPartition
     position: int
     topic_id: str | None = None
 
@@ -156,7 +156,7 @@ class LagReader:
         topics = self._cluster.topics(sorted(names))
         for name, topic in topics.items():
             if topic.error is not None:
-                raise explained(topic.error, f"asking for the topic {name!r}", self._options)
+                raise client_error(topic.error, f"asking for the topic {name!r}", self._options)
         return topics
 
 
@@ -166,19 +166,19 @@ def _is_of(standing: Standing, topics: Mapping[str, Topic]) -> bool:
     return topic is None or not are_of_two_topics(standing.topic_id, topic.topic_id)
 
 
-def _present(standings: Iterable[Standing], topics: Mapping[str, Topic]) -> dict[Place, Standing]:
+def _present(standings: Iterable[Standing], topics: Mapping[str, Topic]) -> dict[TopicPartition, Standing]:
     """Of each partition the least position in its present topic; if there is none, in an earlier one."""
-    found: dict[Place, Standing] = {}
+    found: dict[TopicPartition, Standing] = {}
     for one in sorted(standings, key=lambda one: (not _is_of(one, topics), one.position)):
         found.setdefault(one.place, one)
     return found
 
 
-def _has(topics: Mapping[str, Topic], place: Place) -> bool:
+def _has(topics: Mapping[str, Topic], place: TopicPartition) -> bool:
     return place.topic in topics and place.partition in topics[place.topic].leaders
 
 
-def _leader(topics: Mapping[str, Topic], place: Place) -> int:
+def _leader(topics: Mapping[str, Topic], place: TopicPartition) -> int:
     return topics[place.topic].leaders[place.partition] if _has(topics, place) else -1
 
 
@@ -190,9 +190,9 @@ def _note(position: int, start: int, end: int) -> str:
     return ""
 
 
-def _missing(topics: Mapping[str, Topic], positions: Mapping[Place, Standing], others: str) -> Iterable[str]:
+def _missing(topics: Mapping[str, Topic], positions: Mapping[TopicPartition, Standing], others: str) -> Iterable[str]:
     for name, topic in sorted(topics.items()):
-        missing = [number for number in sorted(topic.leaders) if Place(name, number) not in positions]
+        missing = [number for number in sorted(topic.leaders) if TopicPartition(name, number) not in positions]
         if missing:
             shown = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
             yield f"{name}: {others} {len(missing):,} more partitions ({shown})"

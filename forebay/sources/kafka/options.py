@@ -15,7 +15,7 @@ from forebay.formats.ddl import type_text
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
-from forebay.sources.kafka.planning.offset_range import Window
+from forebay.sources.kafka.planning.offset_range import OffsetRange
 from forebay.sources.kafka.planning.ranges import RangeRules
 from forebay.sources.kafka.planning.subscription import Subscription
 from forebay.sources.kafka.reading.payloads import Payloads
@@ -106,7 +106,7 @@ class KafkaOptions(Source):
             ConfigurationError: Naming the option.
         """
         self.subscription()
-        self.window()
+        self.offset_range()
         self.client_options()
         self.payloads()
         for option_name, value, least in (
@@ -120,7 +120,7 @@ class KafkaOptions(Source):
                 raise ConfigurationError(
                     f"{option_name} is {value}", source=self.name, option=option_name, advice=f"give {least} or more"
                 )
-        needs_group = self.commit_offsets or self.window().wants_group
+        needs_group = self.commit_offsets or self.offset_range().wants_group
         if needs_group and not self.group_id:
             raise ConfigurationError(
                 f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group",
@@ -143,13 +143,13 @@ class KafkaOptions(Source):
         """
         return Subscription.of(self.subscribe, self.subscribe_pattern, self.assign)
 
-    def window(self) -> Window:
+    def offset_range(self) -> OffsetRange:
         """Return where the read starts and ends.
 
         Raises:
             ConfigurationError: What the options say is wrong.
         """
-        return Window.of(self)
+        return OffsetRange.of(self)
 
     def range_rules(self) -> RangeRules:
         """Return how ranges of offsets become tasks."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from forebay.framework.split import Split
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -20,7 +20,7 @@ class Place(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
     @classmethod
-    def of(cls, split_id: str) -> Place:
+    def of(cls, split_id: str) -> TopicPartition:
         """Return the partition that a split id names."""
         topic, _, partition = split_id.rpartition("/")
         return cls(topic, int(partition.partition(":")[0]))
@@ -44,9 +44,9 @@ class KafkaSplit(Split):
     topic_id: str | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         """Topic and partition."""
-        return Place.of(self.id)
+        return TopicPartition.of(self.id)
 
     @property
     def start(self) -> int:

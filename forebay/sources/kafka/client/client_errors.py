@@ -16,7 +16,7 @@ _PATIENCE = 3.0
 """Seconds that one look at a broker's port takes at most."""
 
 
-def explained(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
+def client_error(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
     """Return the error of ours for one of kafka-python; any thread.
 
     Args:
@@ -53,7 +53,7 @@ def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
         error: What the client raised.
         options: Names the brokers.
     """
-    found = explained(error, "a first connection to one", options)
+    found = client_error(error, "a first connection to one", options)
     if not isinstance(found, RetriableError):
         return found
     if isinstance(error, UnansweredError) and isinstance(error.trouble, kafka_errors.IncompatibleBrokerVersion):

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-from kafka import TopicPartition
+from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
 from forebay.errors import RetriableError
-from forebay.sources.kafka.client.client_errors import explained, unreachable
+from forebay.sources.kafka.client.client_errors import client_error, unreachable
 from forebay.sources.kafka.client.client_options import ClientOptions
 from forebay.sources.kafka.client.clients import connect
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Cluster:
             )
         return found
 
-    def offsets(self, specs: Mapping[Place, int], *, committed: bool) -> dict[Place, int]:
+    def offsets(self, specs: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, int]:
         """Return an offset of each partition.
 
         Args:
@@ -101,12 +101,12 @@ class Cluster:
         """
         if not specs:
             return {}
-        asked = {TopicPartition(place.topic, place.partition): spec for place, spec in specs.items()}
+        asked = {KafkaTopicPartition(place.topic, place.partition): spec for place, spec in specs.items()}
         level = "read_committed" if committed else "read_uncommitted"
         found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(asked, level))
-        return {Place(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
+        return {TopicPartition(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
 
-    def sizes(self, topics: Collection[str]) -> dict[Place, int] | None:
+    def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
         """Return the bytes of each partition on a broker's disk; none where one is down, None if the user may not know.
 
         A broker has a directory at least, and hides all of them from who may not DESCRIBE the cluster.
@@ -118,35 +118,35 @@ class Cluster:
             return None if isinstance(error, kafka_errors.AuthorizationError) else {}
         if brokers and not any(broker["log_dirs"] for broker in brokers):
             return None
-        found: dict[Place, int] = {}
+        found: dict[TopicPartition, int] = {}
         for broker in brokers:
             for directory in broker["log_dirs"]:
                 for topic in directory.get("topics", ()):
                     for one in topic["partitions"]:
-                        place = Place(topic["name"], one["partition_index"])
+                        place = TopicPartition(topic["name"], one["partition_index"])
                         if not one.get("is_future_key"):
                             found[place] = max(found.get(place, 0), one["partition_size"])
         return found
 
-    def group_offsets(self, group: str, places: Collection[Place] | None) -> dict[Place, int]:
+    def group_offsets(self, group: str, places: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
         """Return what a group has committed, of these partitions or all; those without a commit are left out.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        asked = None if places is None else [TopicPartition(*place) for place in places]
+        asked = None if places is None else [KafkaTopicPartition(*place) for place in places]
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
             lambda admin: admin.list_group_offsets({group: asked}),
             coordinator=COORDINATOR_TRIES,
         )
         return {
-            Place(one.topic, one.partition): int(answer.offset)
+            TopicPartition(one.topic, one.partition): int(answer.offset)
             for one, answer in found.get(group, {}).items()
             if answer.offset >= 0
         }
 
-    def commit(self, group: str, offsets: Mapping[Place, int], *, tries: int = COORDINATOR_TRIES) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, tries: int = COORDINATOR_TRIES) -> None:
         """Publish progress to a group that nobody has joined; that of partitions which are gone is not published.
 
         Args:
@@ -157,7 +157,7 @@ class Cluster:
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        asked = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+        asked = {KafkaTopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
             for one, error in admin.alter_group_offsets(group, asked).items():
@@ -181,7 +181,7 @@ class Cluster:
             try:
                 return work(self._connected())
             except kafka_errors.KafkaError as error:
-                found = explained(error, doing, self._options)
+                found = client_error(error, doing, self._options)
                 if not isinstance(found, RetriableError):
                     raise found from error
                 coming = coordinator > 0 and isinstance(error, _COORDINATOR)

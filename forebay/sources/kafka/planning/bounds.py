@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 EARLIEST: Final = -2
 """In JSON: the first offset there is."""
@@ -42,10 +42,10 @@ class Bound:
 
     kind: BoundKind
     option: str
-    values: Mapping[Place, int] = field(default_factory=dict)
+    values: Mapping[TopicPartition, int] = field(default_factory=dict)
     time: int | None = None
 
-    def check_names(self, found: Collection[Place]) -> None:
+    def check_names(self, found: Collection[TopicPartition]) -> None:
         """Check that every partition is named, and none that is not read.
 
         Raises:
@@ -111,7 +111,7 @@ def time_bound(moment: int, option: str) -> Bound:
     return Bound(BoundKind.TIMES, option, time=moment)
 
 
-def check_time(moment: int, option: str, place: Place | None = None) -> None:
+def check_time(moment: int, option: str, place: TopicPartition | None = None) -> None:
     """Refuse times before 1970, since what -1 and -2 mean to a broker is no time, and those that no broker knows.
 
     Raises:
@@ -125,36 +125,36 @@ def check_time(moment: int, option: str, place: Place | None = None) -> None:
         )
 
 
-def places_json(text: str, option: str) -> dict[Place, int]:
+def places_json(text: str, option: str) -> dict[TopicPartition, int]:
     """Return the numbers of `{"topic":{"0":23,"1":-2}}`, by partition.
 
     Raises:
         ConfigurationError: It is no such JSON.
     """
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for topic, partitions in _object(text, option).items():
         if not isinstance(partitions, dict):
             raise _shape(option, f"{topic!r} has no partitions in braces")
         for partition, value in partitions.items():
             if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
                 raise _shape(option, f"{topic!r} has {json.dumps({partition: value})}")
-            found[Place(topic, int(partition))] = value
+            found[TopicPartition(topic, int(partition))] = value
     return found
 
 
-def assigned_json(text: str, option: str = "assign") -> list[Place]:
+def assigned_json(text: str, option: str = "assign") -> list[TopicPartition]:
     """Return the partitions of `{"topic":[0,1]}`.
 
     Raises:
         ConfigurationError: It is no such JSON, or names none.
     """
     advice = 'write {"topicA":[0,1],"topicB":[2,4]}'
-    found: list[Place] = []
+    found: list[TopicPartition] = []
     for topic, partitions in _object(text, option, advice).items():
         for one in partitions if isinstance(partitions, list) else [None]:
             if isinstance(one, bool) or not isinstance(one, int) or one < 0:
                 raise _shape(option, f"{topic!r} has no list of partition numbers", advice)
-            found.append(Place(topic, one))
+            found.append(TopicPartition(topic, one))
     if not found:
         raise _shape(option, "there is no partition", advice)
     return sorted(set(found))
@@ -178,6 +178,6 @@ def _shape(option: str, why: str, advice: str = _OFFSETS) -> ConfigurationError:
     return ConfigurationError(f"{option} is no JSON of partitions{words}: {why}", option=option, advice=advice)
 
 
-def _named(places: list[Place]) -> str:
+def _named(places: list[TopicPartition]) -> str:
     shown = ", ".join(one.split_id for one in places[:10]) + (" and more" if len(places) > 10 else "")
     return f"{shown} {'is' if len(places) == 1 else 'are'}"

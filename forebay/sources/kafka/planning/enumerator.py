@@ -13,17 +13,17 @@ from forebay.clock import Clock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
-from forebay.sources.kafka.client.client_errors import explained
+from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.cluster import Cluster, Topic
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.planning.estimates import Estimates
-from forebay.sources.kafka.planning.group_progress import Progress
+from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.planning.ranges import divide
-from forebay.sources.kafka.planning.recreated_topics import Replaced, repeated
-from forebay.sources.kafka.planning.start_resolver import Resolver
+from forebay.sources.kafka.planning.recreated_topics import RecreatedTopics, repeated
+from forebay.sources.kafka.planning.start_resolver import OffsetResolver
 from forebay.sources.kafka.planning.time_limits import TimeLimits
-from forebay.sources.kafka.split import KafkaSplit, Place, are_of_two_topics
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._source = source
         self._streaming = streaming
         self._subscription = source.subscription()
-        window = source.window()
-        window.check(streaming=streaming)
+        offset_range = source.offset_range()
+        offset_range.check(streaming=streaming)
         self._options = source.client_options()
         self._retries, self._pause = source.num_retries, source.retry_interval_ms / 1000
         self._cluster = Cluster(self._options, retries=self._retries, interval=self._pause)
-        self._resolver = Resolver(
+        self._resolver = OffsetResolver(
             self._cluster,
-            window,
+            offset_range,
             committed=self._options.read_committed,
             fail_on_data_loss=source.fail_on_data_loss,
             group=source.group_id,
@@ -68,10 +68,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._estimates = Estimates(self._cluster, clock)
         self._clock = clock
         group = source.group_id if source.commit_offsets else None
-        self._progress = None if group is None else Progress(self._options, group, clock)
+        self._progress = None if group is None else GroupProgress(self._options, group, clock)
         self._recreated: set[str] = set()
-        self._replaced = Replaced(source.name)
-        self._gone: set[Place] = set()
+        self._replaced = RecreatedTopics(source.name)
+        self._gone: set[TopicPartition] = set()
         self._looked_at = float("-inf")
         self._warned: set[str] = set()
 
@@ -81,7 +81,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         """Ask for the topics; new partitions of a new query start where the options say, later ones at the earliest."""
         found = self._found(known, first)
         self._looked_at = self._clock.monotonic()
-        earlier: dict[Place, list[KafkaSplit]] = {}
+        earlier: dict[TopicPartition, list[KafkaSplit]] = {}
         for split in map(_own, known.values()):
             earlier.setdefault(split.place, []).append(split)
         old, new = [], []
@@ -94,7 +94,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._replaced.add([one.topic_id for one in anew])
         if first:
             starts = self._resolver.starts(new, BoundKind.LATEST if self._streaming else BoundKind.EARLIEST)
-            ends: Mapping[Place, int | None] = self._resolver.ends(new, streaming=self._streaming)
+            ends: Mapping[TopicPartition, int | None] = self._resolver.ends(new, streaming=self._streaming)
         else:
             new = [place for place in new if self._resolver.reads(place)]
             starts = self._later_starts([place for place in new if place not in earlier], known)
@@ -121,14 +121,14 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
         """Go on from an offset of Spark's own source: `{"topic":{"0":12}}`."""
-        places: dict[Place, int] = {}
+        places: dict[TopicPartition, int] = {}
         for topic, partitions in offset.items():
             if not isinstance(partitions, Mapping) or not partitions:
                 return None
             for number, position in partitions.items():
                 if not number.isdecimal() or isinstance(position, bool) or not isinstance(position, int):
                     return None
-                places[Place(topic, int(number))] = position
+                places[TopicPartition(topic, int(number))] = position
         topics = self._cluster.topics({place.topic for place in places})
         return [
             KafkaSplit(
@@ -234,7 +234,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         """Publish progress to the group, with `commitOffsets`."""
         if self._progress is not None:
             self._progress.tell(
-                {Place.of(name): offset for name, offset in positions.items() if isinstance(offset, int)}
+                {TopicPartition.of(name): offset for name, offset in positions.items() if isinstance(offset, int)}
             )
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     # ---- inside
 
-    def _found(self, known: Mapping[str, Split], first: bool) -> dict[Place, str | None]:
+    def _found(self, known: Mapping[str, Split], first: bool) -> dict[TopicPartition, str | None]:
         """Return the partitions that are there, with their topics' ids.
 
         A broker that has not heard of a topic yet, or not of all its partitions, answers as if there were none; one
@@ -254,12 +254,12 @@ class KafkaEnumerator(DiscoveryEnumerator):
         Raises:
             RetriableError: All that was heard is of an earlier topic.
         """
-        ids: dict[Place, set[str | None]] = {}
+        ids: dict[TopicPartition, set[str | None]] = {}
         for split in map(_own, known.values()):
             ids.setdefault(split.place, set()).add(split.topic_id)
         wanted = ids.keys() - self._gone
 
-        def same(found: Mapping[Place, str | None]) -> bool:
+        def same(found: Mapping[TopicPartition, str | None]) -> bool:
             return not any(self._replaced.surprises(found[place], ids.get(place, ())) for place in found)
 
         found = repeated(lambda: self._places(known, first), lambda found: wanted <= found.keys())
@@ -281,12 +281,12 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._replaced.check(ids)
         return ids
 
-    def _places(self, known: Mapping[str, Split], first: bool) -> dict[Place, str | None]:
+    def _places(self, known: Mapping[str, Split], first: bool) -> dict[TopicPartition, str | None]:
         topics = self._topics(known, first)
         read = {name: self._subscription.read_of(name, topic.leaders, first=first) for name, topic in topics.items()}
         return {place: topics[name].topic_id for name, places in read.items() for place in places}
 
-    def _end_after(self, place: Place, position: int) -> int | None:
+    def _end_after(self, place: TopicPartition, position: int) -> int | None:
         end = self._resolver.later_end(place) if self._resolver.reads(place) else position
         return None if end is None else max(end, position)
 
@@ -298,8 +298,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
             topics = {name: topic for name, topic in topics.items() if not topic.internal and pattern.fullmatch(name)}
         for name, topic in topics.items():
             if topic.error is not None:
-                raise explained(topic.error, f"asking for the topic {name!r}", self._options)
-        once = set() if first else {Place.of(split_id).topic for split_id in known}
+                raise client_error(topic.error, f"asking for the topic {name!r}", self._options)
+        once = set() if first else {TopicPartition.of(split_id).topic for split_id in known}
         for name in names or ():
             if name not in topics and name not in once and (first or self._source.fail_on_data_loss):
                 raise ConfigurationError(
@@ -309,7 +309,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 )
         return topics
 
-    def _ends(self, own: Mapping[Place, KafkaSplit]) -> dict[Place, int]:
+    def _ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
         """Return the end of each partition; where a transaction is open before what was read, that is what was read."""
         ends = self._living_ends(own)
         if self._options.read_committed:
@@ -319,7 +319,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                     ends[place] = own[place].start
         return ends
 
-    def _living_ends(self, own: Mapping[Place, KafkaSplit]) -> dict[Place, int]:
+    def _living_ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
         """Return what brokers say; a partition that was deleted since it was found ends where it was read up to."""
         try:
             return self._resolver.asked(own, LATEST)
@@ -339,9 +339,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         living = self._resolver.asked(own.keys() - gone, LATEST)
         return {**living, **{place: own[place].start for place in gone}}
 
-    def _later_starts(self, new: Sequence[Place], known: Mapping[str, Split]) -> dict[Place, int]:
+    def _later_starts(self, new: Sequence[TopicPartition], known: Mapping[str, Split]) -> dict[TopicPartition, int]:
         starts = self._resolver.asked(new, EARLIEST)
-        topics = {Place.of(split_id).topic for split_id in known}
+        topics = {TopicPartition.of(split_id).topic for split_id in known}
         for place, offset in starts.items():
             if offset > 0 and place.topic not in topics:
                 self._warn(f"{place.split_id}: the topic is new, and begins at the offset {offset}: read from there")
@@ -352,7 +352,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 )
         return starts
 
-    def _look_at_sizes(self, places: Sequence[Place]) -> None:
+    def _look_at_sizes(self, places: Sequence[TopicPartition]) -> None:
         if places and not self._streaming:
             self._estimates.refresh(self._resolver.asked(places, EARLIEST), self._resolver.asked(places, LATEST))
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from forebay.clock import Clock
 from forebay.sources.kafka.client.cluster import Cluster
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 GUESS: Final = 1024
 """Bytes of a record of which nothing is known, nor of any other partition's."""
@@ -29,14 +29,14 @@ class Estimates:
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._per_offset: dict[Place, float] = {}
+        self._per_offset: dict[TopicPartition, float] = {}
         self._asked: float | None = None
         self._mean: float = GUESS
-        self._asked_of: set[Place] = set()
+        self._asked_of: set[TopicPartition] = set()
         self._failed = False
         self._refused = False
 
-    def refresh(self, first: Mapping[Place, int], last: Mapping[Place, int]) -> None:
+    def refresh(self, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]) -> None:
         """Ask the brokers how much there is of each partition; may block.
 
         Args:
@@ -53,7 +53,7 @@ class Estimates:
                 self._per_offset[place] = size / offsets
         self._mean = fmean(self._per_offset.values()) if self._per_offset else GUESS
 
-    def due(self, last: Mapping[Place, int]) -> bool:
+    def due(self, last: Mapping[TopicPartition, int]) -> bool:
         """Whether to ask again: a minute has gone, or nothing is known of a partition with records.
 
         One that was never asked for does not wait, unless the last question failed: it may have taken long.
@@ -65,10 +65,10 @@ class Estimates:
             since >= _TRY_AGAIN and any(end > 0 and place not in self._per_offset for place, end in last.items())
         )
 
-    def of(self, place: Place) -> float:
+    def of(self, place: TopicPartition) -> float:
         """Return the bytes of one offset; where nobody told, as many as other partitions have, or a guess."""
         return self._per_offset.get(place, self._mean)
 
-    def refused(self, place: Place) -> bool:
+    def refused(self, place: TopicPartition) -> bool:
         """Whether the brokers say that the user may not know, and it was not known before."""
         return self._refused and place not in self._per_offset

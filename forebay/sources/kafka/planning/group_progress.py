@@ -11,7 +11,7 @@ from forebay.clock import Clock
 from forebay.errors import ForebayError
 from forebay.sources.kafka.client.client_options import ClientOptions
 from forebay.sources.kafka.client.cluster import COORDINATOR_TRIES, Cluster
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _PAUSE = 30.0
 """Seconds without a try after one that failed."""
 
 
-class Progress:
+class GroupProgress:
     """Tells a group what is new. Called on the planning thread; connects, on its own, when there is something to tell.
 
     Args:
@@ -39,12 +39,12 @@ class Progress:
         self._cluster = Cluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
         self._group = group
         self._clock = clock
-        self._told: dict[Place, int] = {}
-        self._new: dict[Place, int] = {}
+        self._told: dict[TopicPartition, int] = {}
+        self._new: dict[TopicPartition, int] = {}
         self._tries = COORDINATOR_TRIES
         self._failed: float | None = None
 
-    def tell(self, offsets: Mapping[Place, int]) -> None:
+    def tell(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Publish what the group does not have yet, together with what could not be told before; may block.
 
         Trouble is warned of once, and then it is tried again after a pause: nothing that is read hangs on it.

@@ -38,7 +38,7 @@ class BoundOptions(Protocol):
 
 
 @dataclass(frozen=True)
-class Window:
+class OffsetRange:
     """Where a query starts and ends.
 
     Args:
@@ -52,7 +52,7 @@ class Window:
     latest_if_no_match: bool
 
     @classmethod
-    def of(cls, options: BoundOptions) -> Window:
+    def of(cls, options: BoundOptions) -> OffsetRange:
         """Return what the options say; a time goes before times, and times before offsets.
 
         Raises:

@@ -17,7 +17,7 @@ _PAUSE = 0.2
 """How often, and after how many seconds, is asked again before a topic counts as gone, or as another."""
 
 
-class Replaced:
+class RecreatedTopics:
     """Remembers the ids of topics that others of their names took the place of. Called on the planning thread.
 
     Args:

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from forebay.errors import ConfigurationError, DataLossError
 from forebay.sources.kafka.client.cluster import Cluster
 from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST, Bound, BoundKind
-from forebay.sources.kafka.planning.offset_range import Window
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.planning.offset_range import OffsetRange
+from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
 
-class Resolver:
+class OffsetResolver:
     """Asks the brokers what the options mean for partitions. Called on the planning thread; may block.
 
     Args:
@@ -28,15 +28,21 @@ class Resolver:
     """
 
     def __init__(
-        self, cluster: Cluster, window: Window, *, committed: bool, fail_on_data_loss: bool, group: str | None
+        self,
+        cluster: Cluster,
+        offset_range: OffsetRange,
+        *,
+        committed: bool,
+        fail_on_data_loss: bool,
+        group: str | None,
     ) -> None:
         self._cluster = cluster
-        self._window = window
+        self._window = offset_range
         self._committed = committed
         self._fail_on_data_loss = fail_on_data_loss
         self._group = group
 
-    def starts(self, places: Collection[Place], default: BoundKind) -> dict[Place, int]:
+    def starts(self, places: Collection[TopicPartition], default: BoundKind) -> dict[TopicPartition, int]:
         """Return the first offset to read of each partition.
 
         Args:
@@ -61,7 +67,7 @@ class Resolver:
             return self._existing({place: bound.values[place] for place in places}, bound)
         return self.asked(places, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
 
-    def ends(self, places: Collection[Place], *, streaming: bool) -> dict[Place, int]:
+    def ends(self, places: Collection[TopicPartition], *, streaming: bool) -> dict[TopicPartition, int]:
         """Return the offset at which a partition's reading ends, where one is known.
 
         Args:
@@ -89,34 +95,34 @@ class Resolver:
                     )
         return ends
 
-    def ends_by_time(self, places: Collection[Place]) -> dict[Place, int]:
+    def ends_by_time(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset that is too late, of each partition that has one."""
         times = {place: moment for place in places if (moment := self.ending_time(place)) is not None}
         found = self._cluster.offsets(times, committed=self._committed)
         return {place: offset for place, offset in found.items() if offset >= 0}
 
-    def ending_time(self, place: Place) -> int | None:
+    def ending_time(self, place: TopicPartition) -> int | None:
         """Return the time before which a partition's reading ends, ms since 1970, where the options say one."""
         bound = self._window.end
         return None if bound is None or bound.kind is not BoundKind.TIMES else _time(bound, place)
 
-    def reads(self, place: Place) -> bool:
+    def reads(self, place: TopicPartition) -> bool:
         """Whether a partition that is found later is read: not if the ends name others."""
         end = self._window.end
         return end is None or end.time is not None or place in end.values
 
-    def later_end(self, place: Place) -> int | None:
+    def later_end(self, place: TopicPartition) -> int | None:
         """Return where a partition that is found later ends, if the ends name it: its topic was made anew."""
         end = self._window.end
         if end is None or end.kind is not BoundKind.OFFSETS or end.values[place] == LATEST:
             return None
         return end.values[place]
 
-    def asked(self, places: Collection[Place], spec: int) -> dict[Place, int]:
+    def asked(self, places: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
         """Return the earliest or the latest offset of each partition."""
         return self._cluster.offsets(dict.fromkeys(places, spec), committed=self._committed)
 
-    def _at_times(self, places: Collection[Place], bound: Bound) -> dict[Place, int]:
+    def _at_times(self, places: Collection[TopicPartition], bound: Bound) -> dict[TopicPartition, int]:
         times = {place: moment for place in places if (moment := _time(bound, place)) is not None}
         # The end first: a record that comes between the two questions is then found by its time.
         ends = self.asked(places, LATEST)
@@ -135,7 +141,7 @@ class Resolver:
             found[place] = ends[place]
         return found
 
-    def _existing(self, wanted: Mapping[Place, int], bound: Bound) -> dict[Place, int]:
+    def _existing(self, wanted: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
         """Return offsets with -2 and -1 resolved, none of which is before the first record or after the last one."""
         first, last = self.asked(wanted, EARLIEST), self.asked(wanted, LATEST)
         resolved = {}
@@ -154,7 +160,7 @@ class Resolver:
                 resolved[place] = first[place]
         return resolved
 
-    def _lost(self, place: Place, offset: int, first: int, bound: Bound) -> None:
+    def _lost(self, place: TopicPartition, offset: int, first: int, bound: Bound) -> None:
         text = f"{bound.option} starts at the offset {offset}, and the partition begins at {first} by now"
         if self._fail_on_data_loss:
             raise DataLossError(
@@ -167,7 +173,7 @@ class Resolver:
         _log.warning("%s: %s; it goes on there, %d offsets are lost", place.split_id, text, first - offset)
 
 
-def _time(bound: Bound, place: Place) -> int | None:
+def _time(bound: Bound, place: TopicPartition) -> int | None:
     return bound.values.get(place, bound.time)
 
 

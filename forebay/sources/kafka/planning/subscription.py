@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.kafka.planning.bounds import assigned_json
 from forebay.sources.kafka.planning.topic_patterns import compile_topics
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 _NAMES = "assign, subscribe, subscribePattern"
 
@@ -27,7 +27,7 @@ class Subscription:
 
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[TopicPartition, ...] = ()
 
     @classmethod
     def of(cls, subscribe: Sequence[str], pattern: str | None, assign: str | None) -> Subscription:
@@ -65,7 +65,7 @@ class Subscription:
             return None
         return list(self.topics) or sorted({place.topic for place in self.places})
 
-    def read_of(self, name: str, leaders: Mapping[int, int], *, first: bool) -> list[Place]:
+    def read_of(self, name: str, leaders: Mapping[int, int], *, first: bool) -> list[TopicPartition]:
         """Return the partitions of a topic that are read.
 
         Args:
@@ -90,7 +90,7 @@ class Subscription:
             chosen = [place for place in chosen if place not in missing]  # lost, if they were there before
             if not chosen:
                 return []
-        places = chosen or [Place(name, number) for number in sorted(leaders)]
+        places = chosen or [TopicPartition(name, number) for number in sorted(leaders)]
         alone = [place for place in places if leaders[place.partition] < 0]
         if alone:
             raise RetriableError(

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from forebay.framework.microbatch.offsets.compact import compact, expand
 from forebay.framework.microbatch.offsets.offset import damaged
 from forebay.framework.split import Json
-from forebay.sources.kafka.planning.start_resolver import Resolver
-from forebay.sources.kafka.split import KafkaSplit, Place
+from forebay.sources.kafka.planning.start_resolver import OffsetResolver
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class TimeLimits:
@@ -19,11 +19,11 @@ class TimeLimits:
         resolver: Asks the brokers.
     """
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: OffsetResolver) -> None:
         self._resolver = resolver
         self._found: dict[str, tuple[int, int]] = {}
 
-    def of(self, splits: Sequence[KafkaSplit]) -> dict[Place, int]:
+    def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
         """Return the offsets to stop before; asks for those that are not known yet, so it may block.
 
         Args:

@@ -17,7 +17,7 @@ from forebay.formats.json.cells import CellReader, Cells, spread
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.reading.payloads import CORRUPT, Payloads
-from forebay.sources.kafka.split import Place
+from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class PayloadDecoder:
         self.first_dropped = ""
         """Where the first of them stands, and why it was left out."""
 
-    def decode(self, batch: pa.RecordBatch, place: Place) -> pa.RecordBatch | None:
+    def decode(self, batch: pa.RecordBatch, place: TopicPartition) -> pa.RecordBatch | None:
         """Return the decoded records; None if all are left out.
 
         Raises:
@@ -86,7 +86,9 @@ class PayloadDecoder:
                 reasons.append(f"{name}: {utf8_problem(text) if reader is None else reader.reason(text)}")
         return "; ".join(reasons)
 
-    def _corrupt(self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], place: Place) -> pa.Array:
+    def _corrupt(
+        self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], place: TopicPartition
+    ) -> pa.Array:
         """Return the column for bad records: null for the good ones."""
         if not bad:
             return pa.nulls(batch.num_rows, CORRUPT)
@@ -106,7 +108,7 @@ class PayloadDecoder:
         places[bad] = np.arange(len(bad))
         return spread(told, places)
 
-    def _refusal(self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells], place: Place) -> DataError:
+    def _refusal(self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells], place: TopicPartition) -> DataError:
         texts = {name: batch.column(name)[row].as_py() for name, one in found.items() if row in one.bad}
         shown = "; ".join(f"the {name} begins with {text[:_SHOWN]!r}" for name, text in texts.items())
         return DataError(
@@ -151,7 +153,7 @@ class PayloadSplitReader(SplitReader):
         done: list[Fetched] = []
         for one in self._reader.fetch():
             try:
-                batch = None if one.batch is None else self._decoder.decode(one.batch, Place.of(one.split_id))
+                batch = None if one.batch is None else self._decoder.decode(one.batch, TopicPartition.of(one.split_id))
             except DataError as error:
                 if not done:
                     raise
@@ -189,5 +191,5 @@ def _strings(raw: pa.Array) -> Cells:
         return Cells(values.cast(pa.string()), bad)
 
 
-def _spot(batch: pa.RecordBatch, row: int, place: Place) -> str:
+def _spot(batch: pa.RecordBatch, row: int, place: TopicPartition) -> str:
     return f"topic {place.topic}, partition {place.partition}, offset {batch.column('offset')[row].as_py()}"

@@ -13,12 +13,12 @@ from forebay.errors import RetriableError
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.sources.kafka.client.client_errors import explained
+from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.clients import connect
 from forebay.sources.kafka.client.offset_loss import PositionLostError
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.reading.fetching import FetchedPart, PartitionFetcher
-from forebay.sources.kafka.split import KafkaSplit, Place
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ class KafkaSplitReader(SplitReader):
         self._options = source.client_options()
         self._fetcher: PartitionFetcher | None = None
         self._new: list[KafkaSplit] = []
-        self._splits: dict[Place, KafkaSplit] = {}
-        self._paused: set[Place] = set()
-        self._waited: dict[Place, float] = {}
+        self._splits: dict[TopicPartition, KafkaSplit] = {}
+        self._paused: set[TopicPartition] = set()
+        self._waited: dict[TopicPartition, float] = {}
         self._lost = 0
-        self._cut_off: set[tuple[Place, int]] = set()
+        self._cut_off: set[tuple[TopicPartition, int]] = set()
         self._woken = False
         self._open = False
 
@@ -74,7 +74,7 @@ class KafkaSplitReader(SplitReader):
             self._begin_again()
             raise
         except KafkaError as error:
-            found = explained(error, "reading", self._options)
+            found = client_error(error, "reading", self._options)
             if isinstance(found, RetriableError):
                 self._begin_again()
             raise found from error
@@ -158,7 +158,7 @@ class KafkaSplitReader(SplitReader):
         self._splits = {place: split for place, split in self._splits.items() if place in self._paused}
 
     def _told(self, part: FetchedPart) -> Fetched:
-        place = Place(part.topic, part.partition)
+        place = TopicPartition(part.topic, part.partition)
         split = self._splits[place]
         if part.finished:
             del self._splits[place]
@@ -173,7 +173,7 @@ class KafkaSplitReader(SplitReader):
             DataLossError: The user does not.
             RetriableError: The offset is there after all.
         """
-        place = Place(lost.topic, lost.partition)
+        place = TopicPartition(lost.topic, lost.partition)
         split = self._splits.pop(place)
         if lost.is_there and not lost.cut_off:
             self._new.append(split)

@@ -12,7 +12,7 @@ from forebay.errors import ForebayError
 from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.parsing import Record
 from forebay.sources.kafka.records.raw import Body
-from forebay.sources.kafka.records.wire import Place
+from forebay.sources.kafka.records.wire import BatchFrame
 
 _LENGTH = struct.Struct(">i")
 
@@ -32,7 +32,7 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
         return decompress(self.compression_type, self._buffer[at : at + size])
 
 
-def records(body: Body, place: Place, *, check_crcs: bool) -> Iterator[Record]:
+def records(body: Body, place: BatchFrame, *, check_crcs: bool) -> Iterator[Record]:
     """Yield the records of an old message, which may hold others, compressed.
 
     Raises:

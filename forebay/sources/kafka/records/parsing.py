@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from forebay.sources.kafka.records.raw import Body
-from forebay.sources.kafka.records.wire import Place
+from forebay.sources.kafka.records.wire import BatchFrame
 
 LEAST_RECORD = 7
 """Bytes of the smallest record: length, attributes, time, offset, two null lengths, no headers."""
@@ -82,7 +82,7 @@ class Cursor:
         return bytes(self._data[self.at - length : self.at])
 
 
-def records(body: Body, place: Place, *, with_headers: bool = False) -> Iterator[Record]:
+def records(body: Body, place: BatchFrame, *, with_headers: bool = False) -> Iterator[Record]:
     """Yield the records of a batch in the format of today.
 
     Args:

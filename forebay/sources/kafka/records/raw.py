@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forebay.sources.kafka.records.wire import Header, Place
+from forebay.sources.kafka.records.wire import BatchFrame, Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class RawFetch:
     aborted: Sequence[tuple[int, int]] = ()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BatchFrame:
         """The partition, for errors."""
-        return Place(self.topic, self.partition)
+        return BatchFrame(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)

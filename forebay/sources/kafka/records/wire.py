@@ -32,7 +32,7 @@ _CONTROL = 0x20
 _DAMAGED = "skip this offset, or look at the broker's disk and at the network in between"
 
 
-class Place(NamedTuple):
+class BatchFrame(NamedTuple):
     """Which partition bytes come from, for errors."""
 
     topic: str
@@ -102,7 +102,7 @@ class Header(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-def headers(data: memoryview, place: Place) -> Iterator[Header]:
+def headers(data: memoryview, place: BatchFrame) -> Iterator[Header]:
     """Walk the whole record batches of fetched bytes; what a broker cut off at the end is left out.
 
     Raises:
@@ -126,7 +126,7 @@ def headers(data: memoryview, place: Place) -> Iterator[Header]:
         begin, reached = end, header.last
 
 
-def _header(data: memoryview, begin: int, end: int, place: Place) -> Header:
+def _header(data: memoryview, begin: int, end: int, place: BatchFrame) -> Header:
     base, _, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
     if count < 0 or delta < 0 or base + delta > _MOST_OFFSET:
         raise place.damage(f"a record batch with {count} records over {delta + 1} offsets cannot be", base)
