@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError
 from forebay.options import Duration
-from forebay.sources.rate import RateSource, RateSplit
-from forebay.sources.rate.enumerator import RateEnumerator
-from forebay.sources.rate.rows import RATE_SCHEMA
+from forebay.sources.rate import RATE_SCHEMA, RateEnumerator, RateSource, RateSplit
 
 
 def rows(source: RateSource, index: int, start: int, stop: int) -> pa.RecordBatch:
