@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For authors and tests: the conformance kit (`check`, `SourceContract`), scripted sources, the simulator."""
+"""For authors and tests: the conformance kit (`check`, `SourceContract`), scripted sources."""
 
 from __future__ import annotations
 

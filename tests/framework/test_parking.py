@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from forebay_simulator import SimulatedRuntime
 
 import forebay
 from forebay.framework.host_options import HostOptions
@@ -21,7 +22,6 @@ from forebay.framework.pumping import PumpingSplitReader
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.scripted import RecordingContext
-from forebay.testkit.simulator import SimulatedRuntime
 
 
 def taken(parking: Parking, now: float = 0.0) -> list[str]:

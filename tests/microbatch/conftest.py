@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
+from forebay_simulator.inline import InlineRuntime
 
 from forebay.clock import ManualClock
 from forebay.errors import RetriableError
@@ -16,7 +17,6 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.source import Source
 from forebay.options import Secret, option
-from forebay.testkit.simulator.inline import InlineRuntime
 
 N = pa.schema({"n": pa.int64()})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from forebay_simulator.inline import InlineRuntime
 
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
@@ -12,7 +13,6 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.testkit.simulator.inline import InlineRuntime
 
 OLD = {"a": 3}
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
+from forebay_simulator.inline import InlineRuntime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,6 @@ from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Json, Split
 from forebay.storage.state_store import open_state_store
-from forebay.testkit.simulator.inline import InlineRuntime
 
 N = pa.schema({"n": pa.int64()})
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from forebay_simulator import SimulatedRuntime
 
 from forebay.errors import FatalError, RetriableError
 from forebay.framework.coordination.messages import AddSplits
@@ -19,7 +20,6 @@ from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.scripted import Counting, CountingSplitReader, RecordingContext, RecordingOutput
-from forebay.testkit.simulator import SimulatedRuntime
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import shlex
 from collections import deque
 
 import pytest
+from forebay_simulator.__main__ import main
 
 from forebay.framework.coordination.assignment_tracker import AssignmentTracker
 from forebay.framework.coordination.coordinator import Coordinator
@@ -20,7 +21,6 @@ from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.runtime import Next
-from forebay.testkit.simulator.__main__ import main
 
 PLANTED = {}
 
@@ -228,7 +228,7 @@ def test_a_planted_bug_is_found_and_its_replay_shows_it(name, monkeypatch, capsy
     plant(monkeypatch)
     seed, (problem, replay) = first_failure(name, within, capsys)
     record_property("report", f"found at seed {seed}: {name.replace('_', ' ')}: {problem[:90]}")
-    command = re.fullmatch(r"  replay: python -m forebay\.testkit\.simulator (.*)", replay)
+    command = re.fullmatch(r"  replay: python -m forebay_simulator (.*)", replay)
     assert command is not None
     assert main(shlex.split(command.group(1))) == 1
     told = deque(capsys.readouterr().out.splitlines(), maxlen=3)
@@ -244,5 +244,5 @@ def test_many_seeds_with_a_planted_bug_end_in_a_table_and_replay_commands(monkey
     assert main(["--seeds", "100", "--jobs", "1"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"^problems +[1-9]", out, re.MULTILINE)
-    seeds = re.findall(r"^  replay: python -m forebay.testkit.simulator --seed (\d+) --trace$", out, re.MULTILINE)
+    seeds = re.findall(r"^  replay: python -m forebay_simulator --seed (\d+) --trace$", out, re.MULTILINE)
     assert seeds and all(f"\nseed {seed}: " in out for seed in seeds)

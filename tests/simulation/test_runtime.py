@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from forebay_simulator import Livelock, Manner, SimulatedRuntime
 
 from forebay.framework.runtime import Next, WaitFor
-from forebay.testkit.simulator import Livelock, Manner, SimulatedRuntime
 
 
 class Scripted:

@@ -9,15 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from forebay_simulator import Fault, simulate
+from forebay_simulator.__main__ import main
 
-from forebay.testkit.simulator import Fault, simulate
-from forebay.testkit.simulator.__main__ import main
-
-COMMAND = [sys.executable, "-P", "-m", "forebay.testkit.simulator"]
+COMMAND = [sys.executable, "-P", "-m", "forebay_simulator"]
 
 DIGESTS = """
 import hashlib
-from forebay.testkit.simulator import simulate
+from forebay_simulator import simulate
 for seed in range(100):
     lines = []
     simulate(seed, lines.append)

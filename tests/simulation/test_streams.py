@@ -11,6 +11,8 @@ import subprocess
 import sys
 
 import pytest
+from forebay_simulator import simulate_stream
+from forebay_simulator.__main__ import main
 
 from forebay.framework.microbatch.offsets.book import InlineBook
 from forebay.framework.microbatch.offsets.done import DoneSplits
@@ -21,8 +23,6 @@ from forebay.framework.microbatch.portions.reach import Reach
 from forebay.framework.microbatch.proven import Proven
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.microbatch.supply.supply import DiscoverySupply
-from forebay.testkit.simulator import simulate_stream
-from forebay.testkit.simulator.__main__ import main
 
 PLANTED = {}
 
@@ -178,7 +178,7 @@ def test_a_planted_bug_is_found(monkeypatch, capsys, name):
         told = capsys.readouterr().out
         # The printed command shows the same problem again.
         command = shlex.split(re.findall(r"replay: (.*)", told)[0])
-        assert command[:3] == ["python", "-m", "forebay.testkit.simulator"]
+        assert command[:3] == ["python", "-m", "forebay_simulator"]
         assert main(command[3:]) == 1
         assert "broken: " in capsys.readouterr().out
         seed = int(command[command.index("--seed") + 1])
@@ -209,7 +209,7 @@ def test_100000_other_seeds_of_streams_are_clean(capsys):
 def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
     """But for the ids, which are random on purpose."""
     program = (
-        "import re\nfrom forebay.testkit.simulator import simulate_stream\nfor seed in range(60):\n"
+        "import re\nfrom forebay_simulator import simulate_stream\nfor seed in range(60):\n"
         "    print(simulate_stream(seed, lambda line: print(re.sub('\"id\": \"[0-9a-f]+\"', '', line))))"
     )
     told = [

@@ -150,7 +150,7 @@ class Outside:
         return ((split.id, number) for number in range(start, end))
 
 
-def plain(position: Any) -> int:  # noqa: ANN401 - a position as the connector spells it
+def plain(position: Any) -> int:
     """Return the row number of a position."""
     return int(position[0] if isinstance(position, tuple) else position)
 

@@ -7,12 +7,27 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from forebay.framework.runtime import Next, Signal, WaitFor, Worker
 
-if TYPE_CHECKING:
-    from forebay.testkit.simulator.runtime import SimulatedRuntime
+
+class Scheduler(Protocol):
+    """What these objects ask of the runtime that handed them out."""
+
+    locks_held: int
+
+    def maybe_interrupt(self) -> None:
+        """Raise an interrupt here, if one is due."""
+
+    def misused(self, what: str) -> None:
+        """Note a misuse of the runtime's objects."""
+
+    def defer(self, signal: SimulatedSignal, timeout: float | None) -> None:
+        """Note what the stepping worker waits for."""
+
+    def join(self, task: Task, timeout: float) -> bool:
+        """Step the others until a task has ended, or virtual time has passed."""
 
 
 class Task:
@@ -43,7 +58,7 @@ class Task:
     )
 
     def __init__(
-        self, runtime: SimulatedRuntime, name: str, worker: Worker, wake_at: float, *, job: bool, weight: float
+        self, runtime: Scheduler, name: str, worker: Worker, wake_at: float, *, job: bool, weight: float
     ) -> None:
         self.runtime = runtime
         self.name = name
@@ -140,7 +155,7 @@ class SimulatedLock(AbstractContextManager[bool]):
 
     __slots__ = ("_held", "_runtime")
 
-    def __init__(self, runtime: SimulatedRuntime) -> None:
+    def __init__(self, runtime: Scheduler) -> None:
         self._runtime = runtime
         self._held = False
 
@@ -171,7 +186,7 @@ class SimulatedSignal:
 
     __slots__ = ("_runtime", "_up")
 
-    def __init__(self, runtime: SimulatedRuntime) -> None:
+    def __init__(self, runtime: Scheduler) -> None:
         self._runtime = runtime
         self._up = False
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
-from forebay.testkit.simulator.outside import ROW_BYTES, Broken, Outside, Row, plain
+from forebay_simulator.outside import ROW_BYTES, Broken, Outside, Row, plain
 
 
 class StreamRules:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from forebay.testkit.simulator.scenario import Fault
-from forebay.testkit.simulator.simulation import Outcome
+from forebay_simulator.scenario import Fault
+from forebay_simulator.simulation import Outcome
 
 _DAY = 86_400.0
 

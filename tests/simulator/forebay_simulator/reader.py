@@ -11,8 +11,8 @@ from forebay.framework.reader import InputStatus, ReaderOutput, SourceReaderCont
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.testkit.simulator.scenario import Fault
-from forebay.testkit.simulator.world import InjectedTrouble, World
+from forebay_simulator.scenario import Fault
+from forebay_simulator.world import InjectedTrouble, World
 
 
 class SimulatedReader(SourceReaderBase):

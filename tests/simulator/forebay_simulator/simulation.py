@@ -14,12 +14,12 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.local.checkpointing import CheckpointPlan
 from forebay.framework.local.engine import Engine
 from forebay.options import ByteSize, Duration
-from forebay.testkit.simulator.consumer import Consumer
-from forebay.testkit.simulator.runtime import Livelock, SimulatedRuntime
-from forebay.testkit.simulator.scenario import Fault, Scenario, draw_scenario
-from forebay.testkit.simulator.source import SCHEMA, ScriptedSplitReader, source_over
-from forebay.testkit.simulator.store import MemoryStore
-from forebay.testkit.simulator.world import RETRIES, World
+from forebay_simulator.consumer import Consumer
+from forebay_simulator.runtime import Livelock, SimulatedRuntime
+from forebay_simulator.scenario import Fault, Scenario, draw_scenario
+from forebay_simulator.source import SCHEMA, ScriptedSplitReader, source_over
+from forebay_simulator.store import MemoryStore
+from forebay_simulator.world import RETRIES, World
 
 MAX_STEPS = 20_000
 """Steps of one process; more are a livelock. The longest of 25,000 schedules took 7,568 in all its processes."""
@@ -27,7 +27,7 @@ MAX_STEPS = 20_000
 MAX_SECONDS = 3_000.0
 """Virtual seconds of one process. More means that nobody woke what should have gone on."""
 
-_COMMAND = "python -m forebay.testkit.simulator"
+_COMMAND = "python -m forebay_simulator"
 
 
 @dataclass(frozen=True, slots=True)

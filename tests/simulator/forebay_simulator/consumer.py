@@ -11,10 +11,10 @@ import pyarrow as pa
 from forebay.errors import ForebayError
 from forebay.framework.local.engine import Engine
 from forebay.framework.runtime import Next, Signal, WaitFor
-from forebay.testkit.simulator.reader import SimulatedReader
-from forebay.testkit.simulator.runtime import Livelock
-from forebay.testkit.simulator.scenario import Fault
-from forebay.testkit.simulator.world import Killed, World, is_injected
+from forebay_simulator.reader import SimulatedReader
+from forebay_simulator.runtime import Livelock
+from forebay_simulator.scenario import Fault
+from forebay_simulator.world import Killed, World, is_injected
 
 
 class Consumer:

@@ -11,8 +11,8 @@ from typing import Any
 from forebay.framework.local.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.testkit.simulator.scenario import Fault
-from forebay.testkit.simulator.world import World
+from forebay_simulator.scenario import Fault
+from forebay_simulator.world import World
 
 
 class MemoryStore(CheckpointStore):

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from forebay.clock import Clock, ManualClock
 from forebay.framework.runtime import Runtime, Signal, Worker, WorkerHandle
-from forebay.testkit.simulator.tasks import JobWorker, SimulatedLock, SimulatedSignal, Task, after_step
+from forebay_simulator.tasks import JobWorker, SimulatedLock, SimulatedSignal, Task, after_step
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from forebay.framework.split import Position
-from forebay.testkit.simulator.runtime import Manner
+from forebay_simulator.runtime import Manner
 
 NUMBERS = 1000
 """Split k of a scenario has the numbers from k · NUMBERS on."""

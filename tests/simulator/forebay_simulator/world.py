@@ -12,8 +12,8 @@ from forebay.errors import RetriableError
 from forebay.framework.reader import SourceReader
 from forebay.framework.split import Position
 from forebay.framework.split_reader import SplitReader
-from forebay.testkit.simulator.runtime import SimulatedRuntime
-from forebay.testkit.simulator.scenario import NUMBERS, Fault, Scenario, SplitScript
+from forebay_simulator.runtime import SimulatedRuntime
+from forebay_simulator.scenario import NUMBERS, Fault, Scenario, SplitScript
 
 _BUDGET = 12
 """How often each fault comes at most in one process: what is left afterwards must come to its end."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m forebay.testkit.simulator`: many seeds with progress and a table, or one seed step by step."""
+"""`python -m forebay_simulator`: many seeds with progress and a table, or one seed step by step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from forebay.testkit.simulator.microbatch import describe_streams, simulate_stream
-from forebay.testkit.simulator.report import Report, described
-from forebay.testkit.simulator.simulation import Outcome, simulate
+from forebay_simulator.microbatch import describe_streams, simulate_stream
+from forebay_simulator.report import Report, described
+from forebay_simulator.simulation import Outcome, simulate
 
 _MOST_FAILURES = 10
 _SEEDS_AT_A_TIME = 50
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m forebay.testkit.simulator",
+        prog="python -m forebay_simulator",
         description="Simulate the in-process host over scripted sources: every seed is one schedule, with its faults.",
     )
     parser.add_argument("--seeds", type=int, default=5000, metavar="N", help="how many seeds (5000)")

@@ -16,9 +16,9 @@ from forebay.framework.simple import Batch, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.testkit.simulator.reader import SimulatedReader
-from forebay.testkit.simulator.scenario import Fault, SplitScript
-from forebay.testkit.simulator.world import RETRIES, InjectedTrouble, World
+from forebay_simulator.reader import SimulatedReader
+from forebay_simulator.scenario import Fault, SplitScript
+from forebay_simulator.world import RETRIES, InjectedTrouble, World
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 

@@ -21,9 +21,9 @@ from forebay.framework.microbatch.offsets.book import InlineBook
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.options import ByteSize, Duration
-from forebay.testkit.simulator.inline import InlineRuntime
-from forebay.testkit.simulator.outside import Broken, Crash, Kind, Outside, OutsideSource, Row, StreamScript
-from forebay.testkit.simulator.stream_rules import StreamRules
+from forebay_simulator.inline import InlineRuntime
+from forebay_simulator.outside import Broken, Crash, Kind, Outside, OutsideSource, Row, StreamScript
+from forebay_simulator.stream_rules import StreamRules
 
 MOST_TURNS = 600
 """Micro-batches of one run; more are a run that never ends."""
@@ -56,7 +56,7 @@ class StreamOutcome:
     @property
     def replay(self) -> str:
         """The command that shows this simulation again."""
-        return f"python -m forebay.testkit.simulator --streams --seed {self.seed} --trace"
+        return f"python -m forebay_simulator --streams --seed {self.seed} --trace"
 
 
 def simulate_stream(seed: int, trace: Callable[[str], None] | None = None) -> StreamOutcome:

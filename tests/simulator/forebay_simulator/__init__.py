@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deterministic simulation: the whole machinery in one thread, in virtual time, under a seed that decides everything.
 
-`python -m forebay.testkit.simulator --seeds 5000` simulates the in-process host over scripted sources. `simulate` is
+`python -m forebay_simulator --seeds 5000` simulates the in-process host over scripted sources. `simulate` is
 one such run. With `--streams` it kills and restarts the planner of streams instead; `simulate_stream` is one of those.
 `SimulatedRuntime` alone is for tests of anything else that is made of workers.
 """
 
 from __future__ import annotations
 
-from forebay.testkit.simulator.inline import InlineRuntime
-from forebay.testkit.simulator.microbatch import StreamOutcome, simulate_stream
-from forebay.testkit.simulator.runtime import Livelock, Manner, SimulatedRuntime
-from forebay.testkit.simulator.scenario import Fault
-from forebay.testkit.simulator.simulation import Outcome, simulate
+from forebay_simulator.inline import InlineRuntime
+from forebay_simulator.microbatch import StreamOutcome, simulate_stream
+from forebay_simulator.runtime import Livelock, Manner, SimulatedRuntime
+from forebay_simulator.scenario import Fault
+from forebay_simulator.simulation import Outcome, simulate
 
 __all__ = [
     "Fault",
