@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.storage.file_status import last_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -28,8 +29,11 @@ _NO_CODEC = "Spark has no codec for it"
 REFUSED_SUFFIXES = {
     ".zip": _ARCHIVE,
     ".7z": _ARCHIVE,
+    ".rar": _ARCHIVE,
     ".tar": _ARCHIVE,
     ".tgz": _ARCHIVE,
+    ".tbz2": _ARCHIVE,
+    ".txz": _ARCHIVE,
     ".br": _NO_CODEC,
     ".Z": _NO_CODEC,
     ".lzo": "LZO needs a native library",
@@ -37,22 +41,32 @@ REFUSED_SUFFIXES = {
 }
 """Suffix → why files of that name are refused: their bytes are surely not plain, and read as plain they are garbage."""
 
+_REFUSED = {suffix.lower(): why for suffix, why in REFUSED_SUFFIXES.items()}
+_ADVICE = {
+    _ARCHIVE: "name the files inside of a .zip or .tar by a URL (zip://*.csv::/data/a.zip), unpack it, or leave it out "
+    "with pathGlobFilter"
+}
+
 
 def codec_of(path: str) -> str | None:
-    """The codec a path's suffix asks for, None for plain bytes. Suffixes are case-sensitive, as in Hadoop.
+    """The codec a path's suffix asks for, None for plain bytes. Upper case means the same, as in Hadoop.
+
+    Of a chained URL (`zip://a.csv::p.zip`) the name inside the archive counts, of HTTP the name before the query.
 
     Raises:
         ConfigurationError: The suffix names a compression or an archive that cannot be read.
     """
-    name = path.rsplit("/", 1)[-1]
-    dot = name.rfind(".")
-    suffix = name[dot:] if dot >= 0 else ""
-    if suffix in REFUSED_SUFFIXES:
+    stem, dot, last = last_name(path).lower().rpartition(".")
+    codec = last if dot and last in CODECS else None
+    refused = _REFUSED.get(dot + last) if codec is None else _ARCHIVE if stem.endswith(".tar") else None
+    if refused is not None:
         raise ConfigurationError(
-            f"{path} cannot be read: {REFUSED_SUFFIXES[suffix]}",
-            advice="unpack it or recompress it (gzip, zstd, bzip2), or leave it out with pathGlobFilter",
+            f"{path} cannot be read: {refused}",
+            advice=_ADVICE.get(
+                refused, "unpack it or recompress it (gzip, zstd, bzip2), or leave it out with pathGlobFilter"
+            ),
         )
-    return suffix[1:] if suffix[1:] in _DECODERS else None
+    return codec
 
 
 def open_decompressed(file: InputFile) -> BinaryIO:
@@ -281,3 +295,6 @@ _DECODERS: dict[str, Callable[[_Raw], Iterator[bytes]]] = {
     "lz4": _lz4,
     "snappy": _hadoop_blocks(_snappy_size, "snappy"),
 }
+
+CODECS: frozenset[str] = frozenset(_DECODERS)
+"""The suffixes of compression, in lower case and without the dot."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 import importlib
 import io
 import posixpath
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.storage import remote_facts, s3_files
-from forebay.storage.file_status import FileStatus
+from forebay.storage.file_status import FileStatus, last_name
 from forebay.storage.remote_errors import remote_error, says_gone
 from forebay.storage.storage_options import StorageOptions
 from forebay.storage.store import Children, Directory, join
@@ -31,6 +32,12 @@ _PACKAGES = {
 
 # Stores whose paths are keys, by the names of their schemes.
 _KEYED = frozenset({"s3", "s3a", "gs", "gcs"})
+# Content types of web pages; some servers give them to data too.
+_PAGES = frozenset({"text/html", "application/xhtml+xml"})
+_PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
+# How many bytes of such a file are looked at.
+_PAGE_HEAD = 1024
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|(?s:.*)<html|html)[\s>]", re.IGNORECASE)
 # Parts of keys that are no names of directories elsewhere.
 _ODD_NAMES = frozenset({"", ".", ".."})
 
@@ -75,7 +82,11 @@ class RemoteStore:
             if says_gone(error):
                 return None
             raise self._translated(error, path) from error
-        return Directory(path) if info.get("type") == "directory" else remote_facts.status(path, info)
+        if info.get("type") == "directory":
+            return Directory(path)
+        if info.get("mimetype") in _PAGES:
+            self._check_no_page(path)
+        return remote_facts.status(path, info)
 
     def prefetch(self, path: str) -> None:
         """Take in the whole tree below a directory, where the store lists it in one go; see `Store.prefetch`."""
@@ -171,6 +182,22 @@ class RemoteStore:
             for info in found
             if info["name"].rstrip("/") != own  # the marker object of the directory itself
         }
+
+    def _check_no_page(self, path: str) -> None:
+        """Refuse an index, a login or an error page that a web server gives in place of data."""
+        if last_name(path).lower().endswith(_PAGE_SUFFIXES):
+            return
+        try:
+            head = self._fs.cat_file(self._inner(path), 0, _PAGE_HEAD)
+        except Exception as error:
+            raise self._translated(error, path) from error
+        if _PAGE.match(head[:_PAGE_HEAD]):
+            raise ConfigurationError(
+                f"the server answers {path!r} with a web page (text/html)",
+                option="path",
+                advice="name the data files themselves, for a web server's index is not read as a directory; if the "
+                "page asks for a login, give credentials as storage options",
+            )
 
     def _inner(self, path: str) -> str:
         first = path.split("::")

@@ -111,9 +111,34 @@ def test_what_nobody_can_decode_is_refused_and_not_read_as_text(memory_file, suf
         open_decompressed(memory_file(b"", f"/data/x{suffix}"))
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x", "gz", "x.GZ", "x.gz/part", "x.gz.csv"])
-def test_only_the_last_suffix_of_the_name_counts(name) -> None:
-    assert codec_of(f"/data/{name}") is None
+@pytest.mark.parametrize(
+    "path", ["x.csv", "x", "gz", "x.gz/part", "x.gz.csv", "zip://x.csv::p.csv.gz", "http://h/x.csv?from=y.gz"]
+)
+def test_only_the_last_suffix_of_the_name_counts(path) -> None:
+    assert codec_of(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "codec"),
+    [
+        ("/data/x.csv.GZ", "gz"),
+        ("/data/x.csv.Bz2", "bz2"),
+        ("/data/.GZ", "gz"),
+        ("zip://d/x.csv.gz::file:///p.zip", "gz"),
+        ("tar://x.csv.ZST::p.tar", "zst"),
+        ("simplecache::s3://b/x.csv.gz", "gz"),
+        ("http://h/x.csv.gz?token=a/b.c#d", "gz"),
+    ],
+)
+def test_upper_case_archives_and_queries_do_not_hide_a_suffix(path, codec) -> None:
+    """Hadoop takes upper case for the same: Spark 4.2 decompresses x.csv.GZ."""
+    assert codec_of(path) == codec
+
+
+@pytest.mark.parametrize("name", ["x.ZIP", "x.Tar", "x.TGZ", "x.tar.gz", "x.csv.TAR.bz2", "x.z"])
+def test_archives_are_refused_however_they_are_written(name) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        codec_of(f"/data/{name}")
 
 
 @suffixes

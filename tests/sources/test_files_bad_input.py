@@ -146,6 +146,11 @@ def test_the_format_must_be_told(tmp_path: Path) -> None:
         ("a.snappy.parquet", "parquet"),
         ("d.parquet/", "parquet"),
         ("/logs/*.log", "text"),
+        ("x/a.csv.GZ", "csv"),
+        ("zip://d/a.csv::file:///p.zip", "csv"),
+        ("tar://*.json.gz::p.tar", "json"),
+        ("simplecache::s3://b/a.parquet", "parquet"),
+        ("http://h/a.csv?sig=x/y.json", "csv"),
     ],
 )
 def test_the_suffix_tells_the_format(path: str, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import forebay
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
@@ -204,3 +205,23 @@ def test_damage_that_the_store_does_not_let_look_into_is_no_end_of_the_file(
         reader.fetch()
     with pytest.raises(DataError, match="is not a whole gz file"):
         reader.fetch()
+
+
+INDEX = b"<!DOCTYPE html>\n<html><body><ul><li><a href=a.csv>a.csv</a></ul></body></html>\n"
+
+
+@pytest.mark.parametrize("path", ["/", "/data/", "/a.csv", "/a.csv?x=.html"])
+@pytest.mark.parametrize("page", [INDEX, b"\n<html>", b'<?xml version="1.0"?>\n<html lang="en">'])
+def test_a_web_page_in_place_of_data_is_refused(web: Web, path: str, page: bytes) -> None:
+    web.body, web.content_type = page, "text/html; charset=utf-8"
+    with pytest.raises(ConfigurationError, match="with a web page") as raised:
+        forebay.run(FileSource(path=web.url + path, file_format="csv").with_schema(SCHEMA)).to_table()
+    assert "name the data files themselves" in str(raised.value.advice)
+
+
+def test_what_is_no_web_page_or_is_asked_for_as_one_is_read(web: Web) -> None:
+    web.content_type = "text/html"
+    table = forebay.run(FileSource(path=f"{web.url}/export.php", file_format="csv").with_schema(SCHEMA)).to_table()
+    assert table.num_rows == ROWS
+    web.body = INDEX
+    assert forebay.run(FileSource(path=f"{web.url}/a.html", file_format="text")).to_table().num_rows == 2

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
+import tarfile
 import time
 import uuid
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,3 +133,24 @@ def test_planning_2000_files_opens_none_of_them(
     assert sum(len(slices) for slices in tasks) == 2000
     assert {len(slices) for slices in tasks} == {250}
     assert len(pickle.dumps(tasks)) < 1 << 20
+
+
+@pytest.mark.parametrize("kind_of_archive", ["zip", "tar"])
+def test_files_inside_an_archive_are_read_by_their_own_names(tmp_path: Path, kind_of_archive: str) -> None:
+    inside = {"a.csv": b"1,x\n", "b.CSV": b"2,y\n", "c.csv.GZ": gzip.compress(b"3,z\n")}
+    archive = tmp_path / f"p.{kind_of_archive}"
+    if kind_of_archive == "zip":
+        with zipfile.ZipFile(archive, "w") as packed:
+            for name, data in inside.items():
+                packed.writestr(f"d/{name}", data)
+    else:
+        with tarfile.open(archive, "w") as packed_tar:
+            for name, data in inside.items():
+                member = tarfile.TarInfo(f"d/{name}")
+                member.size = len(data)
+                packed_tar.addfile(member, io.BytesIO(data))
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    rows = [{"k": number, "v": v} for number, v in enumerate("xyz", 1)]
+    for path in (f"{kind_of_archive}://d::file://{archive}", f"{kind_of_archive}://d/*.*::{archive}"):
+        table = forebay.run(FileSource(path=path).with_schema(schema)).to_table()
+        assert sorted(table.to_pylist(), key=lambda row: row["k"]) == rows

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
+from forebay.formats.compression import CODECS
 from forebay.options import OptionSpec, class_options, parse_options
+from forebay.storage.file_status import last_name
 
 _SUFFIXES = {
     "csv": "csv",
@@ -72,21 +74,23 @@ REFUSED = {
 }
 """Options of Spark's file sources that are refused for every format → why."""
 
-_CODECS = frozenset({"gz", "deflate", "bz2", "xz", "zst", "lz4", "snappy"})
-
 
 def format_of_path(path: str) -> str | None:
     """Return the format that a file's name tells, looking through a suffix of compression; None if it tells none."""
-    parts = path.rstrip("/").rsplit("/", 1)[-1].split(".")[1:]
-    if parts and parts[-1] in _CODECS:
-        parts.pop()
-    return _SUFFIXES.get(parts[-1].lower()) if parts else None
+    suffixes = _suffixes(path)
+    if suffixes and suffixes[-1].lower() in CODECS:
+        suffixes.pop()
+    return _SUFFIXES.get(suffixes[-1].lower()) if suffixes else None
 
 
 def suffix_of_path(path: str) -> str:
     """Return the suffix of a file's name as an error shows it, with one of compression before it; maybe empty."""
-    parts = path.rstrip("/").rsplit("/", 1)[-1].split(".")[1:]
-    return "".join(f".{part}" for part in parts[-2 if parts and parts[-1] in _CODECS else -1 :])
+    suffixes = _suffixes(path)
+    return "".join(f".{part}" for part in suffixes[-2 if suffixes and suffixes[-1].lower() in CODECS else -1 :])
+
+
+def _suffixes(path: str) -> list[str]:
+    return last_name(path.rstrip("/")).split(".")[1:]
 
 
 def format_options(name: str) -> tuple[OptionSpec, ...]:
