@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ContractError, DataError
+from forebay.framework.batch_slices import slices_within
 from forebay.framework.fitting import ConversionError, convert, fits, forbids_nulls, refuse_nulls
 from forebay.spark.arrays import normal_type, relaxed
 
@@ -78,7 +79,7 @@ class Conformer:
         promised: The names in the schema of the source; a batch must have these columns and no others.
         source: The format name, for errors.
         max_rows: Most rows of one batch.
-        max_bytes: Most bytes of one batch, as far as rows are of about the same size.
+        max_bytes: Most bytes of one batch, unless it is a single row.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Conformer:
         if self._known is None or not self._known.equals(batch.schema, check_metadata=True):
             self._columns = self._plan(batch.schema, split)
             self._known = batch.schema
-        for part in self._cut(batch):
+        for part in slices_within(batch, max_rows=self._max_rows, max_bytes=self._max_bytes):
             yield self._convert(part, split, position)
 
     def _convert(self, batch: pa.RecordBatch, split: str, position: object) -> pa.RecordBatch:
@@ -126,15 +127,6 @@ class Conformer:
                 ) from error
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
-
-    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        rows = batch.num_rows
-        size = min(self._max_rows, max(1, self._max_bytes * rows // max(1, batch.nbytes)))
-        if 0 < rows <= size:
-            yield batch
-            return
-        for start in range(0, rows, size):
-            yield batch.slice(start, size)
 
     def _plan(self, schema: pa.Schema, split: str) -> list[_Column] | None:
         """Decide how each column comes about; None = leave the batch alone."""

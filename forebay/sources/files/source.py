@@ -17,14 +17,14 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.source import Source
-from forebay.framework.split import Split
+from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.sources.files import catalog
 from forebay.sources.files.cleaning import check_cleaning
 from forebay.sources.files.columns import METADATA, is_metadata_type, metadata_type, nullable
 from forebay.sources.files.inference import inferred_schema, told_by_files, told_by_paths, untold
-from forebay.sources.files.split import FileSplit
+from forebay.sources.files.split import FileSplit, place_of
 from forebay.sources.files.store_arguments import store_arguments
 from forebay.storage.file_index import FileIndex, ListOptions, list_files
 from forebay.storage.file_status import FileStatus
@@ -208,7 +208,11 @@ class FileSource(Source):
         """Make the reader of files, one after the other."""
         from forebay.sources.files.split_reader import FileSplitReader
 
-        return FileSplitReader(self)
+        return FileSplitReader(self, context.options)
+
+    def order_key(self, position: Position) -> tuple[int, int]:
+        """Return a position as offset and rows after it, also one that is an offset alone."""
+        return place_of(position)
 
     def full_schema(self) -> pa.Schema:
         """Return the schema before columns were chosen; settled by a host before anything is read."""

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from forebay.framework.split import Split
+from forebay.framework.split import Position, Split
 from forebay.storage.file_status import FileStatus
 
 _VERSION = "//@"  # no path that a listing makes of a local file has two slashes in a row
 
 
 class FileSplit(Split):
-    """One file, as it was listed. The position is what its format says: a byte offset, or a row index.
+    """One file, as it was listed.
+
+    The position is what its format says: a byte offset, or a row index. Where a byte offset has several rows after it
+    that were parsed together, a position between them is the pair of the offset and the number of rows.
 
     Args:
         size: Bytes of the whole file.
@@ -41,6 +44,17 @@ class FileSplit(Split):
     def status(self) -> FileStatus:
         """The file as it was listed: what a reader checks it against."""
         return FileStatus(self.path, self.size, self.modified_at, self.etag)
+
+
+def place_of(position: Position | None) -> tuple[int, int]:
+    """Return the position of the format that a split's position is based on, and the number of rows after it."""
+    match position:
+        case int():
+            return position, 0
+        case (int(before), int(rows)):
+            return before, rows
+        case _:
+            return 0, 0
 
 
 def version_mark(status: FileStatus) -> str:

@@ -20,7 +20,7 @@ from forebay.sources.files.inference import told_by_paths
 from forebay.sources.files.row_groups import RowGroups
 from forebay.sources.files.seen import SeenFiles, split_of
 from forebay.sources.files.source import FileSource
-from forebay.sources.files.split import FileSplit
+from forebay.sources.files.split import FileSplit, place_of
 from forebay.storage.file_index import FileIndex
 from forebay.storage.file_status import FileStatus
 
@@ -231,6 +231,8 @@ class FileStreamEnumerator(FileEnumerator):
     def _part_slices(self, split: FileSplit, count: int) -> Sequence[Split]:
         stored = self._source.stored(split.status)
         start, end = _bounds(split)
+        if split.position not in (None, start):
+            return [split]  # it begins between the rows of a block, which no cut of the file may separate
         size = self.size(split) or 0
         target = max(1, min(-(-size // max(1, count)), self._source.max_partition_bytes))
         if target >= size or not self._format.sliceable(stored):
@@ -258,5 +260,4 @@ def _too_old(split: Split, *, horizon: int) -> bool:
 
 
 def _bounds(split: FileSplit) -> tuple[int, int | None]:
-    start = split.position if isinstance(split.position, int) else 0
-    return start, split.end if isinstance(split.end, int) else None
+    return place_of(split.position)[0], split.end if isinstance(split.end, int) else None

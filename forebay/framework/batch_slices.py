@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices record batches so that none exceeds `maxRowsPerBatch` or `maxBytesPerBatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+
+def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield a record batch in slices within both limits; nothing for a batch without rows.
+
+    A single row of more than `max_bytes` comes alone. Copies nothing.
+    """
+    if 0 < batch.num_rows <= max_rows and batch.nbytes <= max_bytes:
+        yield batch
+        return
+    start = 0
+    while start < batch.num_rows:
+        part = batch.slice(start, max_rows)
+        if part.nbytes > max_bytes:
+            part = part.slice(0, _rows_within(part, max_bytes))
+        yield part
+        start += part.num_rows
+
+
+def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
+    """Return how many of the first rows fit into `max_bytes`: at least 1, and not all of them."""
+    fits, too_many = 1, max(2, batch.num_rows)
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if batch.slice(0, middle).nbytes <= max_bytes:
+            fits = middle
+        else:
+            too_many = middle
+    return fits
