@@ -45,6 +45,13 @@ class DiscoveryEnumerator(ABC):
     Then a split that was not begun yet is nowhere remembered: each discovery has to list it again.
     """
 
+    exact_ends: bool = False
+    """Whether there is always a record before a new end, as with the newest offset or id, and not with a time.
+
+    If not, a stream reads a first record in its planner before it plans a micro-batch, and plans none where there is
+    none. That takes at most a fifth of the time.
+    """
+
     refresh_floor: float = 1.0
     """Seconds for which a stream trusts an answer at least; less where asking costs nearly nothing.
 

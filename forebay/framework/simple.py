@@ -60,7 +60,11 @@ class SimpleSource(Source):
         return [ONE_SPLIT]
 
     def latest(self, split: Split) -> Position | None:
-        """Return the present end of a split (exclusive), if it is known; becomes `split.end` of the next read."""
+        """Return the present end of a split (exclusive), if it is known; becomes `split.end` of the next read.
+
+        Best is the position after the newest settled record: it moves on only when there is something to read. Where
+        nothing but a time can be told (now less a settling time), a stream looks for a first record before each end.
+        """
         return None
 
     def slices(self, split: Split, count: int) -> Iterable[Split]:
@@ -109,6 +113,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
 
     def __init__(self, source: SimpleSource) -> None:
         self._source = source
+        self.exact_ends = source.positions_are_rows
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Return all splits of the source; the framework drops those it knows."""

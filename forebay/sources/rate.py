@@ -182,6 +182,8 @@ class RateEnumerator(DiscoveryEnumerator):
         clock: When rows come due.
     """
 
+    exact_ends = True
+
     def __init__(self, source: RateSource, clock: Clock) -> None:
         self._source = source
         self._clock = clock

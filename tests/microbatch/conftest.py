@@ -52,6 +52,8 @@ class Outside:
 class Enumerator(DiscoveryEnumerator):
     """One position is one row of ten bytes."""
 
+    exact_ends = True
+
     def __init__(self, outside, in_order):
         self.outside, self.in_order = outside, in_order
 

@@ -81,6 +81,7 @@ class Growing(SimpleSource):
     """Splits that grow; only their readers find out how far they go."""
 
     bounded = False
+    positions_are_rows = True
     world: ClassVar[World]
 
     def schema(self):

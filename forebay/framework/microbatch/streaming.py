@@ -26,6 +26,7 @@ from forebay.framework.microbatch.portions.backlog import Backlog
 from forebay.framework.microbatch.portions.reach import Known, Reach
 from forebay.framework.microbatch.portions.tasking import spread
 from forebay.framework.microbatch.proven import Proven, agreed_of, place_of
+from forebay.framework.microbatch.range_probe import RangeProbe
 from forebay.framework.microbatch.reports import Report
 from forebay.framework.microbatch.supply.freshness import QUIET_FLOOR
 from forebay.framework.microbatch.supply.supply import Supply
@@ -84,6 +85,7 @@ class StreamPlanner:
         self._parallelism = parallelism
         self._agreed = AgreedSplits.of(source, options, calls, runtime)
         self._reach = Reach(source, agreeing=self._agreed is not None, in_order=supply.in_order)
+        self._probe = RangeProbe(source, options, supply, runtime)
         self._limits = Limits.of(options)
         self._admission = Admission(source.name, supply.enumerator, self._limits)
         self._proven = Proven(source, supply=supply, book=book, pinned=pinned, agreed=self._agreed)
@@ -175,7 +177,8 @@ class StreamPlanner:
 
     def _await_look(self, asked: float) -> bool:
         """Wait for the next look, if something was not looked at since `asked` and will be soon; return whether."""
-        soon = self._supply.due_soon(asked, _SOON)
+        due = [one.due_soon(asked, _SOON) for one in (self._supply, self._probe)]
+        soon = min((seconds for seconds in due if seconds is not None), default=None)
         if soon is None:
             return False
         if pause := min(soon, max(_PACE, self._nothing_until - self._clock.monotonic())):
@@ -187,8 +190,11 @@ class StreamPlanner:
         self._look(fresh=fresh)
         there = self._there(fresh=fresh)
         first = self._proven.at.n == BEFORE_FIRST
-        if limited and not self._available_now and not first and self._wait_for_more(there):
-            return None
+        if limited and not self._available_now and not first:
+            if self._wait_for_more(there):
+                return None
+            if self._probe.finds_nothing(there):
+                there = Backlog(())
         taken = self._take(there, limited=limited)
         self._nothing_until = self._due() if not taken else float("-inf")
         self._describe(there, taken)

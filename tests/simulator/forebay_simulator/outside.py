@@ -162,6 +162,8 @@ class OutsideEnumerator(DiscoveryEnumerator):
         outside: What there is.
     """
 
+    exact_ends = True
+
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
         self.in_order = outside.kind.in_order

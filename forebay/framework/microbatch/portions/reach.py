@@ -185,6 +185,6 @@ def unknown_end(source: Source, split: Split) -> ConfigurationError:
         source=source.name,
         split=split.id,
         option="stateLocation",
-        advice="say it in latest(split), such as the newest id plus one, or now less a settling time; or give "
+        advice="say it in latest(split), such as the position after the newest settled record; or give "
         "stateLocation, where the attempts of a task agree on an end",
     )

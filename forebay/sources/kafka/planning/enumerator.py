@@ -43,6 +43,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ConfigurationError: The options do not fit the host.
     """
 
+    exact_ends = True  # but for control records and compacted ones, as with Spark's own source
     # A few milliseconds that nobody else waits for; records that have come are seen so much sooner.
     refresh_floor = 0.015
     discovery_floor = 1.0
