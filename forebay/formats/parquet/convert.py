@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.errors import ConfigurationError, DataError
+from forebay.errors import ConfigurationError
 from forebay.formats.parquet.rebase import Rebase
 from forebay.formats.parquet.schema import LISTS, Leaf, Node
 from forebay.formats.parquet.types import folded
@@ -160,22 +160,9 @@ class Converter:
         if leaf.kind == "TIMESTAMP":
             # Spark gives the stored number, in the file's own unit.
             view = _chain(_cast(pa.timestamp(leaf.unit)), _viewed(pa.timestamp(leaf.unit), raw, raw))
-        known = source if view is None else raw
-        if known == target:
+        if (source if view is None else raw) == target:
             return view
-        return _chain(view, self._narrowed(target, column) if known.bit_width > target.bit_width else _cast(target))
-
-    def _narrowed(self, target: pa.DataType, column: str) -> Convert:
-        def convert(array: pa.Array) -> pa.Array:
-            try:
-                return array.cast(target)
-            except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"a value of column {column!r} of {self.path} does not fit into {target}: {error}",
-                    advice="give the column a wider type in the schema",
-                ) from None
-
-        return convert
+        return _chain(view, _cast(target))
 
     def _check_decimal(self, leaf: Leaf, target: pa.Decimal128Type, column: str) -> None:
         if leaf.kind == "DECIMAL":

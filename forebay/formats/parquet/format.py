@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -12,6 +13,7 @@ import pyarrow as pa
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat
 from forebay.formats.parquet.convert import Converter, Wanted
+from forebay.formats.parquet.groups import check_groups, group_bytes, lying, row_starts
 from forebay.formats.parquet.open import OpenParquet, opened
 from forebay.formats.parquet.rebase import RebaseMode, rebase_of
 from forebay.formats.parquet.schema import columns_of, inferred_schema, merged
@@ -84,16 +86,14 @@ class ParquetFormat(FileFormat):
             return []
         cuts: list[int] = []
         with opened(file) as parquet:
-            row = filled = 0
-            for index in range(parquet.metadata.num_row_groups):
-                group = parquet.metadata.row_group(index)
-                size = sum(group.column(leaf).total_compressed_size for leaf in range(group.num_columns))
+            starts = row_starts(parquet)
+            filled = 0
+            for row, size in zip(starts[:-1], group_bytes(parquet, file.size), strict=True):
                 if filled and row and filled + size // 2 > target_bytes:
                     cuts.append(row)
                     filled = 0
                 filled += size
-                row += group.num_rows
-        return [cut for cut in sorted(set(cuts)) if cut < row]
+        return [cut for cut in sorted(set(cuts)) if cut < starts[-1]]
 
     def read(
         self,
@@ -109,13 +109,12 @@ class ParquetFormat(FileFormat):
             return
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with opened(file) as parquet:
-            rows = parquet.metadata.num_rows
             metadata = parquet.metadata.metadata or {}
             rebase = rebase_of(metadata, self.options.datetime_rebase_mode, self.options.int96_rebase_mode)
             converter = Converter(file.path, self.options.case_sensitive, rebase)
             nodes = columns_of(parquet.file())
             reader = _Reader(parquet, wanted, [converter.column(item, nodes) for item in wanted])
-            yield from reader.read(position, rows if end is None else min(end, rows))
+            yield from reader.read(position, end)
 
 
 class _Reader:
@@ -125,6 +124,8 @@ class _Reader:
         self._schema = schema
         self._wanted = wanted
         self._leaves = [leaf for item in wanted for leaf in item.leaves]
+        self._starts = row_starts(parquet)
+        self._open = parquet
         buffer = _READ_AHEAD_BYTES // max(1, len(self._leaves))
         self._parquet = parquet.file(max(_LEAST_BUFFER, min(_MOST_BUFFER, buffer)))
         # Arrow cannot join dictionaries of several row groups inside nested columns.
@@ -132,22 +133,25 @@ class _Reader:
         self._rows_per_batch = _BATCH_ROWS
         self._seen = False
 
-    def read(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The rows `[position, end)` in order."""
+    def read(self, position: int, end: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The rows `[position, end)` in order; up to the last row without an end."""
+        end = self._starts[-1] if end is None else min(end, self._starts[-1])
         if not self._leaves:
             yield from self._nothing_but_nulls(position, end)
             return
+        check_groups(self._open, self._groups(position, end), self._leaves)
         while position < end:
-            group, start = self._group_of(position)
+            group = self._group_of(position)
             self._plan(group)
             before = position
-            for batch in self._from(group, position - start, end - position):
+            for batch in self._from(group, position - self._starts[group], end - position):
+                converted = self._converted(batch, position)
                 position += batch.num_rows
-                yield self._converted(batch), position
+                yield converted, position
                 if self._replan(batch):
                     break
             if position == before:
-                raise DataError("the file ends before the rows its footer promises", position=position)
+                raise lying(self._open, f"it promises {self._starts[-1]} rows, and the columns end at {position}")
 
     def _plan(self, group: int) -> None:
         """Choose how many rows of a row group to read at a time: a few to see how large they are, if that is hidden."""
@@ -181,14 +185,22 @@ class _Reader:
             if not rows:
                 return
 
-    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _converted(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
         arrays = []
         for item, target in zip(self._wanted, self._schema, strict=True):
             if item.source is None:
                 arrays.append(pa.nulls(batch.num_rows, target.type))
-            else:
-                array = batch.column(batch.schema.get_field_index(item.source))
+                continue
+            array = batch.column(batch.schema.get_field_index(item.source))
+            try:
                 arrays.append(array if item.convert is None else item.convert(array))
+            except pa.ArrowInvalid as error:
+                raise DataError(
+                    f"a value of column {target.name!r} of {self._open.path} does not fit into {target.type}: {error}",
+                    option="schema",
+                    position=position,
+                    advice="give the column a wider type in the schema",
+                ) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _nothing_but_nulls(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -199,25 +211,22 @@ class _Reader:
             empty = pa.table({"": pa.nulls(rows)}).select([]).to_batches() if not nulls else None
             yield (pa.RecordBatch.from_arrays(nulls, schema=self._schema) if empty is None else empty[0]), position
 
-    def _group_of(self, position: int) -> tuple[int, int]:
-        """The row group that holds a row, and its first row."""
-        start = 0
-        for index in range(self._parquet.metadata.num_row_groups):
-            rows = self._parquet.metadata.row_group(index).num_rows
-            if position < start + rows:
-                return index, start
-            start += rows
-        raise DataError("the row groups have fewer rows than the footer says", position=position)
+    def _groups(self, position: int, end: int) -> range:
+        """The row groups of a slice; those without rows belong to the slice that goes on there, or to the last one."""
+        first = min(bisect_left(self._starts, position), self._group_of(position))
+        groups = len(self._starts) - 1
+        return range(first, groups if end == self._starts[-1] else bisect_left(self._starts, end))
+
+    def _group_of(self, position: int) -> int:
+        """The row group that holds a row."""
+        return bisect_right(self._starts, position) - 1
 
     def _estimate(self, group: int) -> tuple[int, bool]:
         """How many rows of a row group make a batch of the size wanted, and whether the footer lets us know."""
         metadata = self._parquet.metadata.row_group(group)
-        wanted = {leaf.path for leaf in self._leaves}
         total, sure = 1, True
-        for index in range(metadata.num_columns):
-            column = metadata.column(index)
-            if column.path_in_schema not in wanted:
-                continue
+        for leaf in self._leaves:
+            column = metadata.column(leaf.index)
             width = _WIDTHS.get(column.physical_type, 8)
             if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page:
                 # A dictionary hides how long its strings are.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from forebay.storage.input_file import InputFile
 
 _FOOTER_BUFFER = 64 << 10
+_ENCRYPTED_FOOTER = b"PARE"
 # Since pyarrow 21 types such as UUID or JSON come as extension types unless one says no.
 _EXTENSIONS: dict[str, Any] = {"arrow_extensions_enabled": False}
 if "arrow_extensions_enabled" not in inspect.signature(pq.ParquetFile.__init__).parameters:
@@ -27,10 +28,24 @@ if "arrow_extensions_enabled" not in inspect.signature(pq.ParquetFile.__init__).
 
 @dataclass(frozen=True, slots=True)
 class OpenParquet:
-    """A Parquet file whose footer has been read."""
+    """A Parquet file whose footer has been read.
 
+    Args:
+        path: The file, for errors.
+        metadata: The footer. `metadata.row_group(i).column(j)` of an encrypted column ends the process.
+        signed: Whether a signature follows the footer, which only files with encrypted columns have.
+    """
+
+    path: str
     metadata: pq.FileMetaData
+    signed: bool
     _source: pa.PythonFile
+    _checked: _Checked
+
+    @property
+    def failed(self) -> bool:
+        """Whether the storage failed, whatever Arrow makes of that."""
+        return self._checked.failure is not None
 
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
         """Arrow's reader of it. Each column reads `buffer_bytes` at a time: no column chunk is in memory whole."""
@@ -56,7 +71,8 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
         checked = _Checked(raw)
         try:
             source = pa.PythonFile(checked, mode="r")
-            yield OpenParquet(pq.read_metadata(source), source)
+            metadata = _footer(source, checked, file.path)
+            yield OpenParquet(file.path, metadata, metadata.serialized_size < checked.footer_bytes, source, checked)
         except (ForebayError, MemoryError):
             raise
         except pa.ArrowNotImplementedError as error:
@@ -73,14 +89,39 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
             ) from error
 
 
+def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(source)
+    except OSError as error:
+        if checked.tail[4:] != _ENCRYPTED_FOOTER:
+            raise
+        raise ConfigurationError(
+            f"{path} is encrypted, its footer included: {error}",
+            advice="read it with Spark's own Parquet source, which takes the keys",
+        ) from error
+
+
 class _Checked(io.RawIOBase):
     """A file for Arrow's reader: reads are whole, and the storage's own errors are remembered as such."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self.failure: Exception | None = None
+        self.tail = b""
+        """The last bytes of what was read first, which Arrow begins with: the footer's length and a magic number."""
+
+    @property
+    def footer_bytes(self) -> int:
+        """The length of the footer with its signature."""
+        return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:
+        data = self._whole(size)
+        if not self.tail:
+            self.tail = data[-8:]
+        return data
+
+    def _whole(self, size: int) -> bytes:
         try:
             part = self._raw.read(size)
             if len(part) == size or not part:

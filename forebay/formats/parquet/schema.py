@@ -33,6 +33,10 @@ class Leaf:
     kind: str
     """The logical type's name in capitals: INT, DECIMAL, TIMESTAMP, DATE, STRING, NONE …"""
     details: Mapping[str, Any]
+    index: int
+    """The place among the file's leaves."""
+    repeated: bool
+    """Whether a row may have several values: it is in a list or a map."""
 
     def __str__(self) -> str:
         inside = ", ".join(f"{key}={value}" for key, value in self.details.items() if key != "Type")
@@ -77,14 +81,14 @@ class Node:
 
 def columns_of(file: pq.ParquetFile) -> tuple[Node, ...]:
     """The columns of an open file. Arrow's tree and Parquet's list of leaves have the leaves in the same order."""
-    leaves = (_leaf(file.schema.column(index)) for index in range(len(file.schema.names)))
+    leaves = (_leaf(file.schema.column(index), index) for index in range(len(file.schema.names)))
     return tuple(_node(field.name, field.type, leaves) for field in file.schema_arrow)
 
 
-def _leaf(column: pq.ColumnSchema) -> Leaf:
+def _leaf(column: pq.ColumnSchema, index: int) -> Leaf:
     details = json.loads(column.logical_type.to_json())
     kind = str(details["Type"]).upper()
-    return Leaf(column.path, column.physical_type, kind, details)
+    return Leaf(column.path, column.physical_type, kind, details, index, column.max_repetition_level > 0)
 
 
 def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:

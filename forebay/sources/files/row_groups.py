@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Self
 
+from forebay.formats.parquet.groups import group_bytes, row_starts
 from forebay.formats.parquet.open import opened
 from forebay.storage.stored_file import StoredFile
 
@@ -31,15 +33,12 @@ class RowGroups:
             DataError: The file is gone, has changed, or is no whole Parquet file.
             RetriableError: The store did not answer.
         """
-        starts, before = [0], [0]
         with opened(file) as parquet:
-            for number in range(parquet.metadata.num_row_groups):
-                group = parquet.metadata.row_group(number)
-                if group.num_rows:
-                    starts.append(starts[-1] + group.num_rows)
-                    leaves = range(group.num_columns)
-                    before.append(before[-1] + sum(group.column(leaf).total_compressed_size for leaf in leaves))
-        return cls(tuple(starts), tuple(before))
+            starts = row_starts(parquet)
+            sizes = group_bytes(parquet, file.size)
+        filled = [(start, size) for (start, end), size in zip(pairwise(starts), sizes, strict=True) if end > start]
+        before = accumulate((size for _, size in filled), initial=0)
+        return cls((*(start for start, _ in filled), starts[-1]), tuple(before))
 
     def bytes_between(self, start: int, end: int | None) -> int:
         """Return the bytes of the row groups that begin in `[start, end)`."""

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row groups of an open Parquet file: rows, sizes, and whether the columns to be read agree with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from forebay.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from forebay.formats.parquet.open import OpenParquet
+    from forebay.formats.parquet.schema import Leaf
+
+
+def row_starts(parquet: OpenParquet) -> list[int]:
+    """The first row of each row group, and after them the number of rows of the file.
+
+    The row groups count; the footer's own total is ignored, as by Spark and Arrow.
+
+    Raises:
+        DataError: A row group has less than no rows.
+    """
+    rows = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
+    if min(rows, default=0) < 0:
+        raise lying(parquet, f"row group {rows.index(min(rows))} has {min(rows)} rows")
+    return list(accumulate(rows, initial=0))
+
+
+def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
+    """About how many bytes of the file each row group takes: its share of the uncompressed bytes.
+
+    The compressed sizes are those of columns, and the columns may be encrypted.
+    """
+    groups = range(parquet.metadata.num_row_groups)
+    weights = [max(0, parquet.metadata.row_group(group).total_byte_size) for group in groups]
+    total = sum(weights)
+    if not total:
+        return [file_size // len(groups) for _ in groups]
+    ends = [file_size * weight // total for weight in accumulate(weights, initial=0)]
+    return [end - start for start, end in pairwise(ends)]
+
+
+def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> None:
+    """Check that row groups can be read: their columns are not encrypted, and agree on the number of rows.
+
+    Spark and Arrow believe the row group: they drop what its columns have more, and Spark makes up what they lack.
+
+    Raises:
+        ConfigurationError: A column is encrypted.
+        DataError: A column has another number of values than its row group has rows.
+    """
+    chosen = list(groups)
+    if parquet.signed and chosen:
+        for leaf in leaves:
+            _refuse_encrypted(parquet, leaf, chosen[0])
+    for number in chosen:
+        group = parquet.metadata.row_group(number)
+        for leaf in leaves:
+            values = group.column(leaf.index).num_values
+            if values < group.num_rows or (values > group.num_rows and not leaf.repeated):
+                what = f"row group {number} has {group.num_rows} rows and {values} values of column {leaf.path!r}"
+                raise lying(parquet, what)
+
+
+def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
+    """Read a value: Arrow raises an error here, and ends the process where the column's metadata is asked for."""
+    try:
+        next(parquet.file().iter_batches(1, [group], [leaf.path], use_threads=False), None)
+    except OSError as error:
+        if parquet.failed:
+            raise
+        raise ConfigurationError(
+            f"column {leaf.path!r} of {parquet.path} is encrypted or damaged: {error}",
+            advice="leave the column out of the schema, or read the file with Spark's own Parquet source, which takes "
+            "the keys",
+        ) from error
+
+
+def lying(parquet: OpenParquet, what: str) -> DataError:
+    """The error for a footer that contradicts itself or the data."""
+    return DataError(
+        f"the footer of {parquet.path} is wrong: {what}",
+        advice="replace the file, or set ignoreCorruptFiles to skip it",
+    )
