@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli import kafka_lag
-from forebay.cli.arguments import Options, option_texts
+from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ForebayError
 from forebay.looking.describe import describe as description
 from forebay.looking.named import named_source, source_class
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # how typer ends
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except ForebayError as error:
-        typer.echo(f"forebay: {error}", err=True)
+        say(f"forebay: {error}", err=True)
         return 1
     return code if isinstance(code, int) else 0
 
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 @app.callback(invoke_without_command=True)
 def _root(*, version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False) -> None:
     if version:
-        typer.echo(f"forebay {__version__}")
+        say(f"forebay {__version__}")
         raise typer.Exit
 
 
@@ -61,14 +61,14 @@ def offsets(
     checkpoint: Annotated[str, typer.Argument(help="What the query was given as checkpointLocation.")],
 ) -> None:
     """Say where every split of a streaming query stands, from its checkpoint alone."""
-    typer.echo(str(offsets_of(checkpoint)))
+    say(str(offsets_of(checkpoint)))
 
 
 @app.command()
 def describe(name: _Format, option: Options = None) -> None:
     """Say what a format is and which options it takes; with options of it, also its schema."""
     given = option_texts(option)
-    typer.echo(str(description(named_source(name, given) if given else source_class(name))))
+    say(str(description(named_source(name, given) if given else source_class(name))))
 
 
 @app.command()
@@ -78,4 +78,4 @@ def peek(
     rows: Annotated[int, typer.Option("-n", "--rows", min=0, help="How many rows at most.")] = 20,
 ) -> None:
     """Show the first rows of a source, without Spark."""
-    typer.echo(str(first_rows(named_source(name, option_texts(option)), rows)))
+    say(str(first_rows(named_source(name, option_texts(option)), rows)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands take."""
+"""What several commands take, and how they say something."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
+
+from forebay.looking.tables import printable
 
 Options = Annotated[
     list[str] | None,
@@ -35,3 +37,8 @@ def option_texts(given: Iterable[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{name} is given twice", param_hint="-o")
         found[name] = value
     return found
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Write to the terminal; what would control it, such as escape characters in the name of a file, is escaped."""
+    typer.echo(printable(text, lines=True), err=err)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forebay.cli.arguments import Options, option_texts
+from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.looking.offsets import Offsets
 from forebay.looking.offsets import offsets as offsets_of
-from forebay.looking.tables import text_table
+from forebay.looking.tables import printable, text_table
 from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def _check_lag(found: Sequence[Look], most: int) -> None:
     worst = max((one.lag.total for one in found), default=0)
     unknown = [one for look in found for one in look.lag.partitions if one.lag is None]
     if worst > most:
-        typer.echo(f"forebay: the lag is {worst:,}, more than {most:,}", err=True)
+        say(f"forebay: the lag is {worst:,}, more than {most:,}", err=True)
     for one in unknown:
-        typer.echo(f"forebay: the lag of {one.topic}/{one.partition} is not known: {one.note}", err=True)
+        say(f"forebay: the lag of {one.topic}/{one.partition} is not known: {one.note}", err=True)
     if worst > most or unknown:
         raise typer.Exit(_TOO_MUCH)
 
@@ -225,7 +225,7 @@ def _shown(ask: Callable[[], Sequence[Look]], words: Callable[[Look], str], ever
                     found = ask()
                     show("\n".join(map(words, found)))
                 except RetriableError as error:  # brokers come back
-                    show(str(error)) if words is str else typer.echo(f"forebay: {error}", err=True)
+                    show(str(error)) if words is str else say(f"forebay: {error}", err=True)
         except KeyboardInterrupt:  # how one ends watching
             pass
     return found
@@ -239,12 +239,16 @@ def _screen(*, watching: bool) -> Iterator[Callable[[str], None]]:
 
     console = Console(file=sys.stdout)
     if not (watching and console.is_terminal):
-        yield typer.echo
+        yield say
         return
     with Live(console=console, auto_refresh=False) as live:
 
         def draw(text: str) -> None:
-            drawn = Text(f"{datetime.now(UTC):%H:%M:%S} UTC, Ctrl-C ends\n{text}", no_wrap=True, overflow="ellipsis")
+            drawn = Text(
+                f"{datetime.now(UTC):%H:%M:%S} UTC, Ctrl-C ends\n{printable(text, lines=True)}",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
             live.update(drawn, refresh=True)
 
         yield draw

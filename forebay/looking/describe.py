@@ -14,7 +14,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.local.running import schema_of
 from forebay.framework.source import Source
-from forebay.looking.tables import html_table, text_table
+from forebay.looking.tables import html_table, printable, text_table
 from forebay.options import class_options, describe_options, option_values, redact_options
 from forebay.registry import default_registry
 
@@ -38,7 +38,8 @@ class Description:
     schema: tuple[tuple[str, str, str], ...]
 
     def __str__(self) -> str:
-        parts = [f"{self.name}: {self.summary}" if self.summary else self.name, ", ".join(self.facts)]
+        title = f"{self.name}: {self.summary}" if self.summary else self.name
+        parts = [printable(title), printable(", ".join(self.facts))]
         if self.options:
             parts.append(text_table(_OPTIONS, self.options))
         if self.schema:

@@ -20,7 +20,7 @@ from forebay.framework.microbatch.offsets.stored_book import StoredBook
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
-from forebay.looking.tables import html_table, text_table
+from forebay.looking.tables import html_table, printable, text_table
 from forebay.storage.state_store import open_state_store
 from forebay.storage.store import Store, is_url, join, place_of, store_for
 
@@ -77,7 +77,8 @@ class Offsets:
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([self._title(), *([text_table(_HEADER, self._rows())] if self.splits else []), *self.notes])
+        table = [text_table(_HEADER, self._rows())] if self.splits else []
+        return "\n".join([printable(self._title()), *table, *(printable(note, lines=True) for note in self.notes)])
 
     __repr__ = __str__
 

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any, Final
 
 from forebay.framework.microbatch.offsets.offset import Agreed, Whole
+from forebay.looking.tables import printable
 
 _WIDTH: Final = 24
 _SPLITS: Final = 5
@@ -90,7 +91,7 @@ class Standings:
             report: Spark's progress report; None before the first.
             ended: The query has ended.
         """
-        self.query, self.ended = name or "query", ended
+        self.query, self.ended = printable(name or "query"), ended
         if not report or report["timestamp"] == self._stamp:
             return
         self._stamp, self.batch = report["timestamp"], report["batchId"]
@@ -101,13 +102,13 @@ class Standings:
         rate = float(source.get("processedRowsPerSecond") or 0.0)
         report = _ours(source.get("latestOffset"))
         if report is None:
-            return SourceStanding(_short_class(str(source.get("description"))), False, rate)
+            return SourceStanding(printable(_short_class(str(source.get("description")))), False, rate)
         unit, behind = _behind(report)
         backlog = self._backlogs.setdefault(index, _Backlog())
         backlog.add(now, behind, int((report.get("last") or {}).get(unit) or 0), unit)
         worst = [each for each in report["worst"] if each.get("behind") != 0]
         return SourceStanding(
-            str(report["source"]),
+            printable(str(report["source"])),
             True,
             rate,
             behind,
@@ -258,11 +259,11 @@ def _trouble(discovery: Mapping[str, Any]) -> str:
     if not error or error["over"]:
         return ""
     at = datetime.fromisoformat(error["at"])
-    return f"the last look failed at {at:%H:%M:%S} UTC: {str(error['text']).splitlines()[0]}"
+    return f"the last look failed at {at:%H:%M:%S} UTC: {printable(str(error['text']).partition(chr(10))[0])}"
 
 
 def _split(each: Mapping[str, Any]) -> SplitStanding:
-    name = str(each["split"])
+    name = printable(str(each["split"]))
     position, end = each.get("position"), each.get("end")
     at = "not begun" if position is None else f"at {_number(position)}"
     if end is not None and end not in _NO_POSITION:
@@ -272,7 +273,7 @@ def _split(each: Mapping[str, Any]) -> SplitStanding:
 
 
 def _number(position: object) -> str:
-    return f"{position:,}" if isinstance(position, int) else str(position)
+    return f"{position:,}" if isinstance(position, int) else printable(str(position))
 
 
 def _short_class(description: str) -> str:

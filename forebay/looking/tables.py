@@ -33,8 +33,25 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return a text that does nothing to a terminal: control characters, and those that change direction, are escaped.
+
+    Called wherever a name that others chose (a file, a split, a query) is shown.
+
+    Args:
+        text: What is to be shown.
+        lines: Line feeds stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def _short(cell: str) -> str:
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cell)
+    shown = printable(cell)
     return shown if len(shown) <= _WIDEST else shown[: _WIDEST - 1] + "…"
 
 

@@ -17,7 +17,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
-_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/@]*:[^/@]+@")
+_PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
 
 class Directory(NamedTuple):
@@ -142,12 +142,7 @@ def place_of(path: str, *, keep_empty: bool = False) -> Place:
         local = _LOCAL.sub("", path, count=1)
         parts = tuple(part for part in local.split("/") if part not in ("", "."))
         return Place("/" if local.startswith("/") else str(Path.cwd()), parts, "")
-    if _PASSWORD.match(path):
-        raise ConfigurationError(
-            f"the URL of scheme {path.split(':', maxsplit=1)[0]!r} holds a password",
-            option="path",
-            advice="take it out of the URL, which is shown in plans and errors, and give it as a storage option",
-        )
+    refuse_password(path)
     first, *rest = path.split("::")
     chain = "".join("::" + link for link in rest)
     match = _SCHEME.match(first)
@@ -162,6 +157,21 @@ def place_of(path: str, *, keep_empty: bool = False) -> Place:
         return Place(first, (), chain)
     names = body.rstrip("/").split("/")
     return Place(head, tuple(name for name in names if name or (keep_empty and len(names) > 1)), chain)
+
+
+def refuse_password(path: str, *, option: str = "path") -> None:
+    """Refuse a URL with a password in it. Called before anything connects to its store.
+
+    Raises:
+        ConfigurationError: Any link of the URL has a password.
+    """
+    if is_url(path) and (found := _PASSWORD.search(path)):
+        raise ConfigurationError(
+            f"the URL of scheme {found[1]!r} holds a password",
+            option=option,
+            advice="take it out of the URL, which is shown in plans and errors, and give it as a storage option: "
+            "storage.password, with storage.username",
+        )
 
 
 def join(directory: str, name: str) -> str:
@@ -229,12 +239,14 @@ def store_for(
         ignore_vanished: Leave out entries that vanish only.
 
     Raises:
-        ConfigurationError: No such scheme, its package is not installed, or it does not take the options.
+        ConfigurationError: No such scheme, its package is not installed, it does not take the options, or the URL
+            holds a password.
     """
     if not is_url(path):
         from forebay.storage.local import LocalStore
 
         return LocalStore(ignore_missing=ignore_missing, ignore_vanished=ignore_vanished)
+    refuse_password(path)
     from forebay.storage.remote import RemoteStore
 
     return RemoteStore(path, options)

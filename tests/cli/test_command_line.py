@@ -116,6 +116,15 @@ def test_what_a_source_raises_is_told_in_a_paragraph_without_its_secrets(told, r
     assert "GET https://h/?token=*** refused" in said and "source: refused" in said
 
 
+@pytest.mark.parametrize("command", ["describe", "peek"])
+def test_names_of_files_cannot_control_the_terminal(told, tmp_path, command):
+    folder = tmp_path / "\x1bc\x9b"
+    folder.mkdir()
+    code, shown, said = told(command, "forebay_files", "-o", f"path={folder}")
+    assert (code, shown) == (1, "")
+    assert "\\x1bc\\x9b" in said and said.isprintable()
+
+
 def test_peek_shows_the_first_rows(told):
     code, shown, _ = told("peek", "forebay_rate", "-o", "startTime=0", "-o", "rows=5", "-n", "2")
     assert code == 0 and shown.splitlines()[-1] == "2 rows, perhaps more"

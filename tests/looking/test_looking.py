@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.looking.describe import Description
 from forebay.looking.peek import Peek
 from forebay.looking.tables import html_table, text_table
 
@@ -117,6 +118,11 @@ def test_describe_by_name_and_what_is_no_source() -> None:
     assert forebay.describe("forebay_rate").name == "forebay_rate"
     with pytest.raises(forebay.ConfigurationError, match="is no source"):
         forebay.describe(42)  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_description_cannot_control_the_terminal() -> None:
+    shown = str(Description("n\x1b[2J", "s\x07", ("f\x9b",), (("o", "t", "v\x1b", "m"),), (("c\u202e", "t", "no"),)))
+    assert all(line.isprintable() for line in shown.split("\n"))
 
 
 def test_describe_the_options_of_the_host() -> None:

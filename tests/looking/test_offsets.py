@@ -272,6 +272,15 @@ def test_the_last_micro_batch_counts_by_number_not_by_name(tmp_path):
     assert (found.micro_batch, found.done) == (11, 10)
 
 
+def test_names_that_others_chose_cannot_control_the_terminal(tmp_path):
+    (first,) = planned(Orders())
+    folder = tmp_path / "\x1b[2J\x9b"
+    folder.mkdir()
+    shown = str(offsets(checkpoint(folder, [first, '{"file":"\x1b]0;owned\x07"}'])))
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert "\\x1b[2J\\x9b" in shown and "\\x1b]0;owned\\x07" in shown
+
+
 def test_html_is_escaped(tmp_path):
     (first,) = planned(Orders())
     shown = offsets(checkpoint(tmp_path, [first, "<b>"]))._repr_html_()

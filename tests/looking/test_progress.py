@@ -100,6 +100,18 @@ def test_a_look_that_failed_is_shown_until_it_is_over():
     assert "no <broker>" not in one_line(standings)
 
 
+def test_names_that_others_chose_cannot_control_the_terminal():
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e\r\x9b31m.csv"
+    seen = ours(1, 7, worst=[{"split": evil, "position": evil, "behind": 7}])
+    seen["source"] = evil
+    seen["discovery"]["error"] = {"at": "2024-01-01T00:00:00+00:00", "over": False, "text": f"{evil}\nmore"}
+    standings = Standings()
+    standings.update(evil, report(1, seen))
+    shown = "\n".join([*lines(standings), one_line(standings)])
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert shown.count("\\x1b[2J") >= 7
+
+
 def test_the_same_in_one_line_and_as_html():
     standings = Standings()
     standings.update("<q>", report(3, ours(3, 4000, read=1000, worst=[EU])))

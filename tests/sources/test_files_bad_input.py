@@ -412,6 +412,17 @@ def test_a_fetch_that_is_retried_goes_on_where_it_was(kind: Any, write: Write, m
 # ---- secrets
 
 
+@pytest.mark.parametrize(
+    ("option", "name"), [("path", "path"), ("base_path", "basePath"), ("source_archive_dir", "sourceArchiveDir")]
+)
+def test_a_url_with_a_password_is_refused_at_once(option: str, name: str) -> None:
+    given = {"path": "/data", option: "ftp://me:hunter22@127.0.0.1:1/x.csv"}
+    with pytest.raises(ConfigurationError, match="holds a password") as raised:
+        FileSource(file_format="csv", **given)
+    assert raised.value.option == name
+    assert "hunter22" not in str(raised.value)
+
+
 def test_storage_options_are_never_shown(tmp_path: Path) -> None:
     source = FileSource(path="memory://nowhere/x.parquet", storage={"token": Secret("hunter2hunter2")})
     with pytest.raises(ForebayError) as raised:

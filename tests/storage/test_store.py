@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.storage.store import is_url, join, parent, place_of, plain_path, without_dots
+from forebay.storage.file_index import list_files
+from forebay.storage.store import is_url, join, parent, place_of, plain_path, store_for, without_dots
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,27 @@ def test_which_paths_are_urls():
     assert not is_url("file:///a") and not is_url("/a::b") and not is_url("a::b.csv") and not is_url("c:d")
 
 
-def test_a_password_in_a_url_is_refused_without_showing_it():
-    with pytest.raises(ConfigurationError, match="password") as caught:
-        place_of("sftp://me:hunter22@host/x")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sftp://me:hunter22@host/x",
+        "ftp://me:hunter22@127.0.0.1:1/x",
+        "ftp://:hunter22@127.0.0.1:1/x",
+        "ftp://me:at@hunter22@127.0.0.1:1/x",
+        "zip://a.csv::ftp://me:hunter22@127.0.0.1:1/a.zip",
+        "simplecache::ftp://me:hunter22@127.0.0.1:1/x.csv",
+    ],
+)
+@pytest.mark.parametrize("use", [place_of, store_for, lambda url: list_files([url])])
+def test_a_password_in_a_url_is_refused_without_showing_it(url, use):
+    with pytest.raises(ConfigurationError, match="holds a password") as caught:
+        use(url)
     assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["https://h:80/a@b", "abfss://c@account.dfs.core.windows.net/x:y@z", "ftp://me@h/x"])
+def test_a_user_and_a_port_are_no_password(url):
+    assert place_of(url)
 
 
 @pytest.mark.parametrize("path", ["", "a\x00b"])

@@ -29,6 +29,7 @@ from forebay.sources.files.store_arguments import store_arguments
 from forebay.storage.file_index import FileIndex, ListOptions, list_files
 from forebay.storage.file_status import FileStatus
 from forebay.storage.storage_options import StorageOptions
+from forebay.storage.store import refuse_password
 from forebay.storage.stored_file import StoredFile
 
 if TYPE_CHECKING:
@@ -110,6 +111,12 @@ class FileSource(Source):
             raise ConfigurationError(
                 "no path is given", source=self.name, option="path", advice='give path="…", or load("…")'
             )
+        for path in self.all_paths():
+            refuse_password(path)
+        if self.base_path is not None:
+            refuse_password(self.base_path, option="basePath")
+        if self.source_archive_dir is not None:
+            refuse_password(self.source_archive_dir, option="sourceArchiveDir")
         check_cleaning(self)
         if self.file_format is None and told_by_paths(self) is None:
             catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
