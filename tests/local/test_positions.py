@@ -68,21 +68,31 @@ def test_splits_of_a_full_layer_source_begin_there_and_say_so_before_they_are_re
 
 
 @pytest.mark.parametrize(
-    ("bounded", "positions", "first"), [(True, {"a": 3}, True), (False, {"a": 3}, False), (False, {}, True)]
+    ("bounded", "positions", "expected"),
+    [
+        (True, {"a": 3}, [(True, {})]),
+        (False, {}, [(True, {})]),
+        (False, {"a": 3}, [(False, {}), (False, {"a": 3})]),
+        (False, {"a": 3, "b": 0, "c": 2}, [(False, {})]),
+        (False, {"nix": 3}, [(False, {})]),
+    ],
 )
 def test_a_setting_for_the_first_splits_of_a_query_acts_once(
-    world, source, one_thread, kit, monkeypatch, bounded, positions, first
+    world, source, one_thread, kit, monkeypatch, bounded, positions, expected
 ):
-    """ "Start at the latest" had its effect in the run that stored the positions: later splits begin at the start."""
+    """ "Start at the latest" had its effect in the run that stored the positions: other splits are later ones."""
     world.bounded, asked = bounded, []
 
     plain = kit.Enumerator.discover
-    monkeypatch.setattr(
-        kit.Enumerator, "discover", lambda self, known, first: asked.append(first) or plain(self, known, first)
-    )
+
+    def discover(self, known, first):
+        asked.append((first, {split.id: split.position for split in known.values()}))
+        return plain(self, known, first)
+
+    monkeypatch.setattr(kit.Enumerator, "discover", discover)
     with run(source, positions=positions, runtime=one_thread) as reading:
         next(reading)
-    assert asked[0] is first
+    assert asked == expected
 
 
 def test_a_split_that_a_later_discovery_finds_begins_at_its_position(world, source, one_thread, kit, caplog):

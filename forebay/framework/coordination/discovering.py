@@ -44,8 +44,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         source: Its name, its split class, whether it is bounded.
         options: How often to discover and to retry.
         chance: For the jitter of the back-off.
-        positions: Where splits of this run begin. Given for an unbounded source, its first discovery is a later one
-            of the same query, for the author: a setting such as "start at the latest" had its effect in that run.
+        positions: Where splits of this run begin. If an unbounded source has some, the author is told that this is
+            no first discovery, and which splits are known: a setting such as "start at the latest" had its effect in
+            the run that the positions come from.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._retries = options.retries
         self._chance = chance
         self._positions = positions
+        self._resumes = positions.given and not self._bounded
         self._life = LifeCycle()
         self._dropped: set[str] = set()
         self._first = True
@@ -189,9 +191,16 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._failures = 0
         found = self._checked(result.splits)
         self._drop_vanished(found)
-        for split in found.values():
-            if split.id not in self._life:
-                self._life.add(self._positions.apply(split))
+        new = [split for split in found.values() if split.id not in self._life]
+        if self._resumes:
+            self._resumes = False
+            known = [split for split in new if split.id in self._positions]
+            if known and len(known) < len(new):
+                # The author has not heard of these when it said how the others begin: it is asked again.
+                self._add(known)
+                self._discover()
+                return
+        self._add(new)
         if not self._discovered:
             self._discovered = True
             self._positions.warn_of_unused()
@@ -200,6 +209,10 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._hand_out()
         if not self._bounded and self._interval:
             self._discover_in(self._interval)
+
+    def _add(self, splits: Sequence[Split]) -> None:
+        for split in splits:
+            self._life.add(self._positions.apply(split))
 
     def _on_failure(self, error: BaseException) -> None:
         if not isinstance(error, RetriableError):

@@ -26,6 +26,9 @@ class StartPositions:
         self._source = source
         self._left = dict(positions)
 
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self._left
+
     def apply(self, split: Split) -> Split:
         """Return the split at its given position; one without a position, or that had its turn, as it is."""
         return split.at(self._left.pop(split.id)) if split.id in self._left else split

@@ -345,6 +345,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
         topics = {TopicPartition.of(split_id).topic for split_id in known}
         for place, offset in starts.items():
             if offset > 0 and place.topic not in topics:
+                if not known:  # a run that begins at stored positions: it tells of what is new in its next look
+                    continue
                 self._warn(f"{place.split_id}: the topic is new, and begins at the offset {offset}: read from there")
             elif offset > 0:
                 self._lose(
