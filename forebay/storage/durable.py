@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small durable facts on the local file system: written whole or not at all, or only if nobody was first."""
+"""Small durable facts on the local file system: written whole or not at all, and only if nobody was first."""
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from contextlib import suppress
@@ -10,34 +11,21 @@ from pathlib import Path
 
 from forebay.storage.local import translated
 
-
-def write_atomically(path: str, data: bytes) -> None:
-    """Write a file so that after any crash it holds either the old content or the new, whole.
-
-    Called for checkpoints, on any thread. The directory is made if it is not there. When this returns, the content
-    survives a loss of power.
-
-    Raises:
-        ConfigurationError: No permission to write there.
-        RetriableError: The disk did not take it.
-    """
-    try:
-        temporary = _write_beside(Path(path), data)
-        try:
-            temporary.replace(path)
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_directory(temporary.parent)
-    except OSError as error:
-        raise translated(error, path, "write") from error
+_TEMPORARY = ".tmp"
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
-def put_if_absent(path: str, data: bytes) -> bool:
+def put_if_absent(path: str, data: bytes, *, without_links: bool = False) -> bool:
     """Write a file unless there is one; of several writers exactly one wins, on any number of machines.
 
-    Called for claims and segments of streaming state, on any thread. A link to a finished temporary file makes the
-    name appear at once, with all of its content.
+    Called for claims and segments of streaming state, and for checkpoints, on any thread. A link to a finished
+    temporary file makes the name appear at once, with all of its content.
+
+    Args:
+        path: The file.
+        data: Its content.
+        without_links: On a file system without hard links, write the file all the same. Of two writers at the same
+            moment both may then be told that they won.
 
     Returns:
         Whether this call wrote the file.
@@ -52,17 +40,42 @@ def put_if_absent(path: str, data: bytes) -> bool:
             os.link(temporary, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            if not without_links or error.errno not in _NO_LINKS:
+                raise
+            if Path(path).exists():
+                return False
+            temporary.replace(path)
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync_directory(temporary.parent)
     except OSError as error:
         raise translated(error, path, "write") from error
     return True
 
 
+def remove_unfinished(directory: Path, prefix: str) -> None:
+    """Remove the temporary files that killed writers left. Called when nobody else writes to files of this prefix.
+
+    Args:
+        directory: Where the files are.
+        prefix: How their names begin.
+
+    Raises:
+        ConfigurationError: No permission to write there.
+        RetriableError: The disk did not take it.
+    """
+    try:
+        for entry in list(directory.iterdir()):
+            if entry.name.startswith(f".{prefix}") and entry.suffix == _TEMPORARY:
+                entry.unlink(missing_ok=True)
+    except OSError as error:
+        raise translated(error, str(directory), "write") from error
+
+
 def _write_beside(path: Path, data: bytes) -> Path:
-    _make_directory(path.parent)
-    temporary = path.parent / f".{path.name[:64]}.{uuid.uuid4().hex}.tmp"
+    make_directory(path.parent)
+    temporary = path.parent / f".{path.name[:64]}.{uuid.uuid4().hex}{_TEMPORARY}"
     try:
         with temporary.open("xb") as stream:
             stream.write(data)
@@ -74,11 +87,15 @@ def _write_beside(path: Path, data: bytes) -> Path:
     return temporary
 
 
-def _make_directory(directory: Path) -> None:
-    """Make a directory and those above it, each made durable in the one it lies in."""
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it, each made durable in the one it lies in. Any thread.
+
+    Raises:
+        OSError: It cannot be made.
+    """
     if directory.is_dir():
         return
-    _make_directory(directory.parent)
+    make_directory(directory.parent)
     with suppress(FileExistsError):
         directory.mkdir()
     _sync_directory(directory.parent)

@@ -31,7 +31,7 @@ def positions_in(path):
 
 
 def files(directory):
-    return sorted(path.name for path in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir() if path.name != ".lock")
 
 
 def test_a_checkpoint_covers_only_batches_whose_successor_was_asked_for(source, one_thread, tmp_path):

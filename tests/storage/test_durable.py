@@ -11,42 +11,37 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.storage.durable import put_if_absent, write_atomically
+from forebay.storage.durable import put_if_absent, remove_unfinished
 
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_write_replaces_the_whole_content_and_makes_directories(tmp_path):
+def test_a_file_is_whole_and_its_directories_are_made(tmp_path):
     path = tmp_path / "a" / "b" / "state.json"
-    write_atomically(str(path), b"first, and longer")
-    write_atomically(str(path), b"second")
-    assert path.read_bytes() == b"second"
+    assert put_if_absent(str(path), b"content")
+    assert path.read_bytes() == b"content"
     assert names(path.parent) == ["state.json"]
 
 
-def test_a_failed_replacement_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
-    path = tmp_path / "state"
-    write_atomically(str(path), b"old")
-
-    def broken(_self, _target):
+def test_a_failed_write_leaves_no_litter(tmp_path, monkeypatch):
+    def broken(*_args):
         raise OSError(errno.EIO, "disk on fire")
 
-    monkeypatch.setattr(Path, "replace", broken)
+    monkeypatch.setattr(os, "link", broken)
     with pytest.raises(RetriableError, match="disk on fire"):
-        write_atomically(str(path), b"new")
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["state"]
+        put_if_absent(str(tmp_path / "state"), b"new", without_links=True)
+    assert names(tmp_path) == []
 
 
 def test_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
     order: list[str] = []
-    real_fsync, real_replace = os.fsync, Path.replace
+    real_fsync, real_link = os.fsync, os.link
     monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), real_fsync(handle))[1])
-    monkeypatch.setattr(Path, "replace", lambda self, to: (order.append("rename"), real_replace(self, to))[1])
-    write_atomically(str(tmp_path / "state"), b"x")
-    assert order == ["sync", "rename", "sync"]
+    monkeypatch.setattr(os, "link", lambda *paths: (order.append("link"), real_link(*paths))[1])
+    put_if_absent(str(tmp_path / "state"), b"x")
+    assert order == ["sync", "link", "sync"]
 
 
 def test_the_first_put_wins_and_later_ones_change_nothing(tmp_path):
@@ -76,11 +71,22 @@ def test_of_many_writers_one_wins_and_its_content_stands(tmp_path):
     assert Path(path).read_bytes() == b"%d" % won[0] * 1000
 
 
-def test_a_file_system_without_links_is_refused(tmp_path, monkeypatch):
+def test_a_file_system_without_links_is_refused_unless_it_will_do(tmp_path, monkeypatch):
     def no_links(*_args):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
+    path = str(tmp_path / "claim")
     with pytest.raises(ConfigurationError, match="hard links"):
-        put_if_absent(str(tmp_path / "claim"), b"x")
+        put_if_absent(path, b"x")
     assert names(tmp_path) == []
+    assert [put_if_absent(path, content, without_links=True) for content in (b"mine", b"yours")] == [True, False]
+    assert Path(path).read_bytes() == b"mine" and names(tmp_path) == ["claim"]
+
+
+def test_only_unfinished_files_of_the_prefix_are_removed(tmp_path):
+    kept = [".checkpoint-3.json", "checkpoint-3.json", "mine.tmp", ".other-1.json.ab.tmp"]
+    for name in [*kept, ".checkpoint-4.json.0123.tmp", ".checkpoint-5.json.ab.tmp"]:
+        (tmp_path / name).write_bytes(b"x")
+    remove_unfinished(tmp_path, "checkpoint-")
+    assert names(tmp_path) == sorted(kept)

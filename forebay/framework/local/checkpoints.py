@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from forebay.framework.local.checkpoint_options import changeable_options, fixed
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
 from forebay.options import changed_on_restart, class_options
-from forebay.storage.durable import write_atomically
+from forebay.storage.durable import put_if_absent, remove_unfinished
+from forebay.storage.lock import DirectoryLock, lock_directory
 from forebay.version import __version__
+
+_log = logging.getLogger(__name__)
 
 _VERSION = 1
 _KEPT = 3
 _NAME = re.compile(r"checkpoint-(\d+)\.json")
+_ALONE = "close the other run, or give each run a directory of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class CheckpointStore:
     """The checkpoints of one run in one directory. The consumer's thread calls it; writing blocks it for an fsync.
 
     Args:
-        directory: Where they are; made when the first is written.
+        directory: Where they are; made when a run takes it.
         source: Whose they are: its name and the options that may not change are checked, others
             that changed are logged, its splits are rebuilt.
     """
@@ -50,6 +55,40 @@ class CheckpointStore:
     def __init__(self, directory: Path, source: Source) -> None:
         self._directory = directory
         self._source = source
+        self._lock: DirectoryLock | None = None
+        self._newest = 0
+
+    def open(self) -> Checkpoint | None:
+        """Take the directory, remove what killed runs left half-written, and read the newest checkpoint.
+
+        Raises:
+            ConfigurationError: Another run has the directory; or see `latest`.
+            DataError: See `latest`.
+        """
+        try:
+            self._lock = lock_directory(self._directory)
+        except ConfigurationError as error:
+            raise error.located(source=self._source.name, option="checkpoint", advice=_ALONE) from None
+        if self._lock is not None:
+            remove_unfinished(self._directory, "checkpoint-")
+        else:
+            _log.warning(
+                "%s: the file system of %s has no locks: another run there is noticed only when it writes a "
+                "checkpoint, and rows may come twice until then; %s",
+                self._source.name,
+                self._directory,
+                _ALONE,
+            )
+        try:
+            return self.latest()
+        except BaseException:  # the directory is freed also when interrupted, and it is raised again
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Free the directory; repeatable."""
+        if self._lock is not None:
+            self._lock.release()
 
     def latest(self) -> Checkpoint | None:
         """Read the newest checkpoint; None if there is none.
@@ -60,10 +99,14 @@ class CheckpointStore:
             DataError: The file is damaged. An older one is never taken silently: its rows would come twice.
         """
         numbers = self._numbers()
-        return self._read(max(numbers)) if numbers else None
+        self._newest = max(numbers, default=0)
+        return self._read(self._newest) if numbers else None
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, durable when this returns, and remove all but the last few.
+
+        A file with a higher number than this run's last one is another run's. It is looked for before and after
+        writing, because the newest files are never removed: of two runs at most one writes its last checkpoint.
 
         Raises:
             ConfigurationError: Another run writes to this directory, or it cannot be written to.
@@ -71,17 +114,32 @@ class CheckpointStore:
             RetriableError: The disk did not take it.
         """
         path = self._path(checkpoint.number)
-        if path.exists():
-            raise ConfigurationError(
-                f"{path} exists already: another run writes its checkpoints here",
-                source=self._source.name,
-                option="checkpoint",
-                advice="stop the other run, or give each run a directory of its own",
-            )
-        write_atomically(str(path), self._encoded(checkpoint))
+        data = self._encoded(checkpoint)
+        self._check_alone()
+        if not put_if_absent(str(path), data, without_links=True):
+            raise self._shared(path)
+        try:
+            self._check_alone(besides=checkpoint.number)
+        except ConfigurationError:
+            path.unlink(missing_ok=True)
+            raise
+        self._newest = max(self._newest, checkpoint.number)
         for number in sorted(self._numbers())[:-_KEPT]:
             self._path(number).unlink(missing_ok=True)
         return path
+
+    def _check_alone(self, besides: int = 0) -> None:
+        newest = max((number for number in self._numbers() if number != besides), default=0)
+        if newest > self._newest:
+            raise self._shared(self._path(newest))
+
+    def _shared(self, path: Path) -> ConfigurationError:
+        return ConfigurationError(
+            f"{path} is not of this run: another run writes its checkpoints here",
+            source=self._source.name,
+            option="checkpoint",
+            advice=_ALONE,
+        )
 
     def _encoded(self, checkpoint: Checkpoint) -> bytes:
         data = {

@@ -72,7 +72,8 @@ class Engine:
         self._event_time = None if strategy is None else EventTime(strategy, runtime.clock, self._evidence)
         self._intake = Intake(source.name, schema, self.ledger, self._event_time)
         plan = checkpoints or CheckpointPlan(store=None, interval=0.0)
-        restored = None if plan.store is None else plan.store.latest()
+        self._store = plan.store
+        restored = None if self._store is None else self._store.open()
         self._coordinator = Coordinator(source, runtime, parallelism=parallelism, options=options, signal=self.signal)
         self._coordinator.reset_to_checkpoint(None if restored is None else restored.enumerator)
         self._coordinator.start(() if restored is None else restored.splits, plan.positions)
@@ -193,6 +194,8 @@ class Engine:
             self._coordinator.close(max(0.0, deadline - now()))
         except Exception as error:  # noqa: BLE001 - reported with the others
             errors.append(error)
+        if self._store is not None:
+            self._store.close()
         return errors
 
     # ---- steps

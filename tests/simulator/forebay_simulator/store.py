@@ -28,7 +28,7 @@ class MemoryStore(CheckpointStore):
         self._world = world
         self._text: str | None = None
 
-    def latest(self) -> Checkpoint | None:
+    def open(self) -> Checkpoint | None:
         """Return what was written last."""
         if self._text is None:
             return None
