@@ -341,3 +341,22 @@ def test_zones_in_patterns_of_times_without_zone_are_read_as_by_spark(
     expected = of_spark(spark_utc, tmp_path / "files", files, "t timestamp_ntz, _corrupt_record string", options)
     found = [of_ours(memory_file, data, schema, options) for data in files]
     assert dict(zip(files, found, strict=True)) == dict(zip(files, expected, strict=True))
+
+
+def test_decimals_of_any_length_read_as_spark_reads_them(spark_utc, memory_file, tmp_path) -> None:
+    kinds = [(38, 0), (38, 1), (38, 18), (38, 38), (19, 18), (10, 2), (1, 1)]
+    chance = random.Random(8)
+    tokens = ["9" * 39, "9" * 5000, "1e" + "9" * 5000, "1e-" + "9" * 5000, "0e" + "9" * 5000, "99999", "1e37", "1e38"]
+    for _ in range(300):
+        digits = "".join(chance.choices("0123456789", k=chance.choice([1, 5, 37, 38, 39, 40, 77])))
+        point = chance.randint(0, len(digits))
+        tokens.append(
+            chance.choice([digits, f"{digits[:point]}.{digits[point:]}"]) + chance.choice(["", "", "e3", "e-38"])
+        )
+    data = "".join(",".join([token] * len(kinds)) + "\n" for token in tokens).encode()
+    schema = pa.schema([(f"c{at}", pa.decimal128(*kind)) for at, kind in enumerate(kinds)])
+    ddl = ", ".join(f"c{at} decimal{kind}" for at, kind in enumerate(kinds))
+    (expected,) = of_spark(spark_utc, tmp_path / "files", [data], ddl, {})
+    found = of_ours(memory_file, data, schema, {})
+    assert len(found) == len(expected) == len(tokens)
+    assert not [each for each in zip(tokens, found, expected, strict=True) if each[1] != each[2]]

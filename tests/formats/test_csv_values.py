@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
 from decimal import Decimal
 
 import pyarrow as pa
@@ -204,6 +205,41 @@ def test_floats_are_rounded_once() -> None:
 )  # fmt: skip
 def test_decimals_are_rounded_half_up_and_must_fit(text, value) -> None:
     assert parse_decimal(text, 6, 2) == (None if value is None else Decimal(value))
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("digits", [300, 4301, 100_000])
+def test_an_exponent_of_any_length_is_read_or_no_value(sign, digits) -> None:
+    assert parse_decimal(f"1e{sign}{'9' * digits}", 10, 2) is None
+    assert parse_decimal(f"1e{sign}{'0' * digits}1", 10, 2) == (Decimal("0.10") if sign else Decimal("10.00"))
+
+
+def odd_decimals(count: int) -> list[str]:
+    """Numbers around the borders of 128 bits, the same in each run."""
+    chance = random.Random(6)
+    found = ["1", "0.5", "-0", "+3", "9" * 5000, "1e" + "9" * 5000, "0." + "0" * 5000 + "1", "99999", "1e37", "1e38"]
+    while len(found) < count:
+        size = chance.choice([1, 2, 5, 18, 30, 36, 37, 38, 39, 40, 45, 77, 80])
+        digits = "9" * size if chance.random() < 0.3 else "".join(chance.choices("0123456789", k=size))
+        point = chance.randint(0, size)
+        text = chance.choice(["", "", "-", "+"]) + chance.choice([digits, f"{digits[:point]}.{digits[point:]}"])
+        if chance.random() < 0.3:
+            text += f"e{chance.choice(['', '-', '+'])}{chance.choice([0, 1, 2, 5, 30, 37, 38, 39, 76, 400])}"
+        found.append(text)
+    return found
+
+
+DECIMALS = [(38, 0), (38, 1), (38, 18), (38, 37), (38, 38), (37, 0), (19, 18), (18, 0), (10, 2), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(("precision", "scale"), DECIMALS)
+def test_decimals_of_any_length_are_the_same_in_bulk_and_alone(precision, scale) -> None:
+    tokens = odd_decimals(400)
+    expected = [parse_decimal(token, precision, scale) for token in tokens]
+    kind = pa.decimal128(precision, scale)
+    rows = [row for row, value in enumerate(expected) if value is None]
+    assert converted(kind, list(tokens)) == (expected, rows)
+    assert alone(kind, list(tokens)) == (expected, rows)
 
 
 def test_booleans_are_true_and_false_in_any_case() -> None:

@@ -15,6 +15,8 @@ _SPACES = "".join(map(chr, range(33)))
 _DECIMAL_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
 _DECIMAL = re.compile(r"([+-]?)(\d+)?(?:(\.)(\d*))?(?:[eE]([+-]?\d+))?")
+_EXPONENT_DIGITS = 10
+"""Digits of the largest exponent that Java's BigDecimal takes."""
 
 
 def parse_int(text: str, bits: int) -> int | None:
@@ -79,7 +81,10 @@ def parse_decimal(text: str, precision: int, scale: int) -> decimal.Decimal | No
         return None
     digits = _ascii_digits((found[2] or "") + (found[4] or ""))
     exponent = _ascii_digits(found[5].lstrip("+-")) if found[5] else "0"
-    if digits is None or exponent is None or int(exponent) >= 2**31:
+    if digits is None or exponent is None:
+        return None
+    exponent = exponent.lstrip("0") or "0"
+    if len(exponent) > _EXPONENT_DIGITS or int(exponent) >= 2**31:
         return None
     power = (-int(exponent) if (found[5] or "").startswith("-") else int(exponent)) - len(found[4] or "")
     digits = digits.lstrip("0")

@@ -19,6 +19,9 @@ from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.scalars import parse_bool, parse_decimal, parse_double, parse_float, parse_int
 from forebay.formats.csv.times import date_converter, timestamp_converter
 
+_DECIMAL_DIGITS = 38
+"""Digits that a decimal of 128 bits surely holds."""
+
 
 def converter(field: pa.Field, options: CsvOptions) -> Converter:
     """What turns the tokens of one column into values of its type. Called once per column and read.
@@ -120,17 +123,20 @@ def _booleans(tokens: pa.Array) -> Converted:
 
 def _decimals(wanted: pa.Decimal128Type, tokens: pa.Array) -> Converted:
     precision, scale = wanted.precision, wanted.scale
-    try:
-        return tokens.cast(wanted), ()
-    except pa.ArrowInvalid:
-        pass
     whole = precision - scale
+    longest = pc.max(pc.binary_length(tokens)).as_py() or 0
+    # Arrow does not notice that a number overflows 128 bits, neither when it parses nor when it moves the point.
+    if longest + scale <= _DECIMAL_DIGITS and consists_of(tokens, b"+-.0123456789"):
+        try:
+            return tokens.cast(wanted), ()
+        except pa.ArrowInvalid:
+            pass
     plains: list[tuple[str, Callable[[pa.Array], pa.Array]]] = []
     if whole:
         plains.append((rf"^-?[0-9]{{1,{whole}}}(?:\.[0-9]{{0,{scale}}})?$", lambda plain: plain.cast(wanted)))
-    if whole > 1:
-        # One digit is left free for what rounding carries over.
-        wide = pa.decimal128(38, min(38 - whole, scale + 12))
+    # One digit is left free for what rounding carries over.
+    wide = pa.decimal128(_DECIMAL_DIGITS, min(_DECIMAL_DIGITS - whole, scale + 12))
+    if whole > 1 and wide.scale > scale:
 
         def rounded(plain: pa.Array) -> pa.Array:
             return pc.round(plain.cast(wide), ndigits=scale, round_mode="half_towards_infinity").cast(wanted)
