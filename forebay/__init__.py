@@ -20,7 +20,7 @@ from forebay.errors import (
     RetriableError,
     unwrap,
 )
-from forebay.framework.cached import cached
+from forebay.framework.cached import cached, discard
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.events import SourceEvent
@@ -108,6 +108,7 @@ __all__ = [
     "__version__",
     "cached",
     "describe",
+    "discard",
     "offsets",
     "option",
     "peek",

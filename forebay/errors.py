@@ -8,8 +8,11 @@ shape, because an engine such as Spark keeps only the text of an exception that 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
 _redactors: list[Callable[[str], str]] = []
@@ -91,7 +94,32 @@ class ConfigurationError(ForebayError):
 
 
 class RetriableError(ForebayError):
-    """Something outside failed for now (network, throttling): the framework retries with back-off."""
+    """Something outside failed for now (network, throttling): the framework retries with back-off.
+
+    Args:
+        message: What went wrong.
+        retry_after: How long the service asks to be left alone: seconds, a timedelta, or the text of an HTTP
+            `Retry-After` header. All readers of the source in this process wait at least as long.
+        where: The labels of `ForebayError`.
+
+    Raises:
+        ValueError: `retry_after` is none of these.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | timedelta | str | None = None,
+        **where: Any,  # noqa: ANN401 - see ForebayError
+    ) -> None:
+        super().__init__(message, **where)
+        self.retry_after = None if retry_after is None else _seconds(retry_after)
+        """Seconds, or None."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (cls, message, labels) = super().__reduce__()
+        return (rebuild, (cls, message, {**labels, "retry_after": self.retry_after}))
 
 
 class DataError(ForebayError):
@@ -178,6 +206,17 @@ def _ends_message(line: str) -> bool:
 def _moved(line: str) -> str:
     """Return a message's line as it is printed: what would be taken for something else is indented."""
     return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
+
+
+def _seconds(asked: float | timedelta | str) -> float:
+    """Return a pause in seconds. RFC 9110, 10.2.3: `Retry-After` is a number of seconds, or a date."""
+    if isinstance(asked, str):
+        text = asked.strip()
+        asked = float(text) if text.isdecimal() else parsedate_to_datetime(text) - datetime.now(UTC)
+    seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked)
+    if not math.isfinite(seconds):
+        raise ValueError(f"retry_after is {seconds} seconds")
+    return max(0.0, seconds)
 
 
 def _redacted(text: str) -> str:

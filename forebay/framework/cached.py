@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from forebay.clock import Clock, SystemClock
+from forebay.errors import RetriableError
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 
@@ -24,6 +25,15 @@ C = TypeVar("C")
 S = TypeVar("S", bound=Source)
 
 
+class _Key(NamedTuple):
+    """Which client: of which class and method, with which options."""
+
+    source: str
+    owner: type[Source]
+    method: str
+    values: tuple[Hashable, ...]
+
+
 class _Entry:
     """One client, made by whoever asks first; others wait for it alone, and a factory may ask for other clients."""
 
@@ -33,14 +43,51 @@ class _Entry:
 
     def get(self, make: Callable[[], C]) -> C:
         with self._lock:
+            if self._made and _is_closed(self._made[0]):
+                self._made.clear()
             if not self._made:
                 self._made.append(make())
             client: C = self._made[0]
             return client
 
+    def holds(self, client: object) -> bool:
+        return any(made is client for made in self._made)
 
-_clients: dict[Hashable, _Entry] = {}
+
+_clients: dict[_Key, _Entry] = {}
 _clients_lock = threading.Lock()
+
+
+def discard(client: object) -> None:
+    """Close a client of `cached` and forget it: whoever asks next gets a new one.
+
+    Called by a source's author, in any method and on any thread, when a client is dead. A client that is not cached,
+    or was discarded before, is only closed.
+    """
+    with _clients_lock:
+        for key in [key for key, entry in _clients.items() if entry.holds(client)]:
+            del _clients[key]
+    if (error := _closed(client)) is not None:
+        _log.info("closing a discarded client failed", exc_info=error)
+
+
+def drop_clients(source: str, error: BaseException) -> None:
+    """Forget the cached clients of a source after an error: the next try connects anew. Called by the framework.
+
+    They are not closed, because other threads may use them: the garbage collector does that. A service that asks for
+    a pause is well, and its clients stay.
+    """
+    if isinstance(error, RetriableError) and error.retry_after is not None:
+        return
+    with _clients_lock:
+        for key in [key for key in _clients if key.source == source]:
+            del _clients[key]
+
+
+def _is_closed(client: object) -> bool:
+    """Whether a client says that it is closed, as connections of DB-API drivers and HTTP clients do."""
+    said = (getattr(client, name, None) for name in ("closed", "is_closed"))
+    return any(isinstance(one, int) and bool(one) for one in said)
 
 
 class cached(Generic[S, C]):  # noqa: N801 - used as a decorator
@@ -76,7 +123,7 @@ class cached(Generic[S, C]):  # noqa: N801 - used as a decorator
         values = tuple(repr_of_value(getattr(source, field.name)) for field in fields(source))  # type: ignore[arg-type]  # every Source is a dataclass
         # The class itself: one that was defined anew, as in a notebook, has clients of its own.
         with _clients_lock:
-            entry = _clients.setdefault((type(source), self._name, values), _Entry())
+            entry = _clients.setdefault(_Key(source.name, type(source), self._name, values), _Entry())
         return entry.get(lambda: self._factory(source))
 
 

@@ -82,11 +82,15 @@ class HostOptions:
         "what is left out comes from boto3's own settings",
     )
     retries: int = option(3, doc="how often a retriable error is retried before it ends the read")
+    retry_first_pause: DurationField = option("500ms", doc="pause before the first retry; half of each pause is random")
+    retry_factor: float = option(3.0, doc="growth of the pause from one retry to the next")
+    retry_max_pause: DurationField = option("30s", doc="longest pause, unless an error's `retry_after` is longer")
+    retry_timeout: DurationField = option("10m", doc="no retry begins later than this after the first failure")
 
     def __post_init__(self) -> None:
         coerce_fields(self, source="host")
         least = {"num_partitions": 1, "max_rows_per_batch": 1, "max_bytes_per_batch": 1, "queue_batches": 1}
-        least |= {"queue_bytes": 1, "retries": 0}
+        least |= {"queue_bytes": 1, "retries": 0, "retry_factor": 1}
         least |= {f"{name}_per_trigger": 1 for name in ("max_rows", "max_bytes", "max_files", "min_rows")}
         for name, bound in least.items():
             value = getattr(self, name)

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 from forebay.clock import Clock, SystemClock
+from forebay.framework.retry import ServicePauses, of_process
 
 T = TypeVar("T")
 
@@ -90,6 +92,11 @@ class Runtime(ABC):
     def random(self) -> random.Random:
         """Where chance (back-off jitter) comes from."""
 
+    @cached_property
+    def service_pauses(self) -> ServicePauses:
+        """How long services that asked for a pause are left alone."""
+        return ServicePauses(self.clock)
+
     def thread_id(self) -> int:
         """Return which thread is calling. A simulator that steps everything in one thread has only one."""
         return threading.get_ident()
@@ -132,6 +139,11 @@ class ThreadRuntime(Runtime):
     def random(self) -> random.Random:
         """Where chance comes from."""
         return self._random
+
+    @cached_property
+    def service_pauses(self) -> ServicePauses:
+        """How long services that asked for a pause are left alone: one answer for all readers of the process."""
+        return of_process if isinstance(self._clock, SystemClock) else ServicePauses(self._clock)
 
     def lock(self) -> AbstractContextManager[bool]:
         """Return a new lock."""

@@ -17,6 +17,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.book import Book, InlineBook
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Offset, Planned, Whole
 from forebay.framework.microbatch.offsets.stored_book import StoredBook
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
@@ -244,7 +245,10 @@ def _claims(offset: Offset, at: object) -> dict[str, Claim]:
     splits = [each.split for each in offset.splits if each.to is Agreed.AGREED]
     if not splits or not isinstance(at, str):
         return {}
-    store, calls = open_state_store(at), Calls(offset.source, ThreadRuntime(), retries=1, timeout=_TIMEOUT)
+    store, calls = (
+        open_state_store(at),
+        Calls(offset.source, ThreadRuntime(), retry=RetryPolicy(retries=1), timeout=_TIMEOUT),
+    )
     begun = begun_of(offset.query, offset.n)
     if calls.call("reading", lambda: store.get(begun)) is None:
         raise ConfigurationError(f"{begun} is not below {at}", advice="put back what was there, or mount it here")
@@ -261,7 +265,7 @@ def _book(entry: Mapping[str, Any]) -> Book:
     at = state.get("at") if isinstance(state, dict) else None
     if not isinstance(at, str):
         return InlineBook(source)
-    calls = Calls(source.name, ThreadRuntime(), retries=1, timeout=_TIMEOUT)
+    calls = Calls(source.name, ThreadRuntime(), retry=RetryPolicy(retries=1), timeout=_TIMEOUT)
     return StoredBook(source, open_state_store(at), calls)
 
 

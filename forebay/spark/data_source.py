@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from forebay.errors import ConfigurationError
 from forebay.framework.columns import select
 from forebay.framework.microbatch.calls import Calls
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.settled import settle
 from forebay.framework.source import Source
@@ -133,7 +134,7 @@ class ForebayDataSource(DataSource):
     def _own_schema(self) -> pa.Schema:
         source = self._source
         timeout = self._options.planning_timeout.total_seconds()
-        calls = Calls(source.name, ThreadRuntime(), retries=self._options.retries, timeout=timeout)
+        calls = Calls(source.name, ThreadRuntime(), retry=RetryPolicy.of(self._options), timeout=timeout)
         schema = calls.call("schema()", source.schema)
         spark_schema(schema, source.name)  # names and types are checked before any of it is used
         return schema

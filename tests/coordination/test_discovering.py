@@ -285,11 +285,15 @@ def test_the_first_discovery_is_retried_with_back_off_then_fails_the_run(discove
     waits = [stage.wait()]
     stage.advance(waits[0])
     waits.append(stage.wait())
-    assert 0.05 <= waits[0] <= 0.1 < waits[1] <= 0.2
+    assert 0.25 <= waits[0] <= 0.5 < waits[1] <= 1.5
     with pytest.raises(RetriableError) as caught:
         stage.advance(waits[1])
     assert caught.value is errors[2]
-    assert caught.value.source == "scripted" and "3 times" in caught.value.advice
+    assert (
+        caught.value.source == "scripted"
+        and "3 tries" in caught.value.message
+        and "retryMaxPause" in caught.value.advice
+    )
     assert len(author.seen) == 3
 
 
@@ -298,7 +302,7 @@ def test_a_later_discovery_never_fails_the_run_and_warns(discovering, author, ca
     stage = discovering(["a"], *[RetriableError("down")] * 9, ["a", "b"], bounded=False, parallelism=1)
     stage.register(0)
     for _ in range(12):
-        stage.advance(10)
+        stage.advance(30)
     assert stage.readers[0].ids == ["a", "b"]
     warnings = [record for record in caplog.records if "down" in record.getMessage()]
     assert len(warnings) == 9 and all(record.levelname == "WARNING" for record in warnings)

@@ -18,6 +18,7 @@ from forebay.framework.microbatch.agreement.claims import Chain, Claim
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.tasks.task import run_task
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
@@ -189,7 +190,7 @@ def test_one_that_is_being_agreed_on_says_how_far_it_is(tmp_path):
     folder, end = agreed(tmp_path, read="none")
     where = checkpoint(folder, [end])
     assert {each.being_read_to for each in offsets(where).splits} == {"where the tasks agree"}
-    calls = Calls("tail", ThreadRuntime(), retries=0, timeout=10)
+    calls = Calls("tail", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=10)
     chain = Chain(LocalStateStore(str(tmp_path / "state")), calls, end["id"], 0, Split("a"))
     chain.propose(0, Claim(5))
     shown = {each.split: (each.read_to, each.being_read_to) for each in offsets(where).splits}

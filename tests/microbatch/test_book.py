@@ -18,6 +18,7 @@ from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
 from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
 from forebay.framework.microbatch.offsets.stored_book import KEPT, StoredBook
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
@@ -84,7 +85,7 @@ def file(number: int, at: int = 0) -> File:
 
 
 def stored(store, *, retries=0):
-    return StoredBook(Files(), store, Calls("files", ThreadRuntime(), retries=retries, timeout=60))
+    return StoredBook(Files(), store, Calls("files", ThreadRuntime(), retry=RetryPolicy(retries=retries), timeout=60))
 
 
 def wire(data):

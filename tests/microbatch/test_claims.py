@@ -29,6 +29,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.tasks.task import ReadTask, run_task
 from forebay.framework.microbatch.tasks.task_context import Delivered
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.rows import Batch
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
@@ -174,7 +175,7 @@ class World:
         self.store = Memory()
         self.options = HostOptions(state_location="memory", **options)
         self.source = type("Mine", (Growing,), {"world": self, "name": "growing"})()
-        self.calls = Calls("growing", self.runtime, retries=0, timeout=60.0)
+        self.calls = Calls("growing", self.runtime, retry=RetryPolicy(retries=0), timeout=60.0)
         self.probes = 0
         self.mute = set()
         self.away = False
@@ -801,7 +802,9 @@ def test_a_query_whose_ends_are_known_is_not_searched_for_claims(monkeypatch, ca
 @given(st.integers(0, 70), st.integers(0, 70))
 def test_the_newest_claim_is_found_in_a_chain_of_any_length(length, after):
     store = Memory()
-    chain = Chain(store, Calls("x", InlineRuntime(), retries=0, timeout=1.0), "q", 0, Split("a/../b"))
+    chain = Chain(
+        store, Calls("x", InlineRuntime(), retry=RetryPolicy(retries=0), timeout=1.0), "q", 0, Split("a/../b")
+    )
     for k in range(length):
         chain.propose(k, Claim(k))
     found = chain.newest(after - 1)
@@ -812,7 +815,7 @@ def test_the_newest_claim_is_found_in_a_chain_of_any_length(length, after):
 
 def test_names_of_claims_tell_splits_apart_that_look_alike():
     store = Memory()
-    calls = Calls("x", InlineRuntime(), retries=0, timeout=1.0)
+    calls = Calls("x", InlineRuntime(), retry=RetryPolicy(retries=0), timeout=1.0)
     ids = ["a", "A", "a/b", "a.b", "..", "x" * 300, "x" * 301, "ü"]
     for split in [Split(name, position) for name in ids for position in (None, 1, "1", (1,))]:
         assert Chain(store, calls, "q", 0, split).propose(0, Claim(7)) == Claim(7)
@@ -886,7 +889,11 @@ def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed,
     again = [n for one in run_task(pickle.loads(pickle.dumps(task))) for n in one.batch.column(0).to_pylist()]
     assert first == again == list(range(7))
     chain = Chain(
-        open_state_store(str(tmp_path)), Calls("x", ThreadRuntime(), retries=0, timeout=9.0), "q", 0, Split("feed")
+        open_state_store(str(tmp_path)),
+        Calls("x", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=9.0),
+        "q",
+        0,
+        Split("feed"),
     )
     assert chain.seal() == Claim((7, "c20"), last=True, caught_up=True)
 

@@ -11,6 +11,7 @@ from forebay.clock import ManualClock
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOver, HandOverQueue
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Next, ThreadRuntime, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
@@ -28,8 +29,9 @@ class Bench:
         retries: int = 2,
         until_caught_up: bool = False,
         clock: ManualClock | None = None,
+        runtime: ThreadRuntime | None = None,
     ) -> None:
-        runtime = ThreadRuntime(clock, seed=1)
+        runtime = runtime or ThreadRuntime(clock, seed=1)
         self.errors: list[ForebayError] = []
         self.queue = HandOverQueue(runtime, capacity, 1 << 30)
         self.fetcher = Fetcher(
@@ -37,7 +39,7 @@ class Bench:
             reader,
             self.queue,
             runtime,
-            retries=retries,
+            retry=RetryPolicy(retries=retries),
             until_caught_up=until_caught_up,
             on_error=self.errors.append,
         )
@@ -212,13 +214,13 @@ def test_a_retriable_error_is_tried_again_with_back_off_and_then_surfaces() -> N
         if isinstance(result, WaitFor):
             waits.append(result.seconds)
             bench.fetcher._retry_at = 0.0
-    assert [0 < wait < 1 for wait in waits] == [True, True]
+    assert [0 < wait < 2 for wait in waits] == [True, True]
     failures += [RetriableError(str(number)) for number in range(3)]
     bench.fetcher.add_splits([Split("b", 0, 3)])
     for _ in range(10):
         bench.fetcher._retry_at = 0.0 if bench.fetcher._retry_at else None
         bench.fetcher.step()
-    assert [error.message for error in bench.errors] == ["2"]
+    assert [error.message.startswith("2 (3 tries in ") for error in bench.errors] == [True]
 
 
 class OneIsDown(CountingSplitReader):
@@ -252,9 +254,31 @@ def test_a_split_that_always_fails_is_an_error_however_well_another_one_does(
         bench.fetcher._retry_at = None
         if bench.fetcher.step() is Next.DONE:
             break
-    assert [(error.message, error.split) for error in bench.errors] == [("no answer", "down")]
+    assert [(error.message[:20], error.split) for error in bench.errors] == [("no answer (3 tries i", "down")]
     assert reader.tries == 3
     assert [record.getMessage().count(" of 3 failed") for record in caplog.records] == [1, 1]
+
+
+def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source() -> None:
+    """Design §4: readers that share a rate limit leave the service alone together."""
+    clock = ManualClock()
+    runtime = ThreadRuntime(clock)
+    readers = [CountingSplitReader(), CountingSplitReader()]
+    benches = [Bench(reader, runtime=runtime) for reader in readers]
+
+    def refuse() -> None:
+        raise RetriableError("429", retry_after=30)
+
+    readers[0].on_fetch = refuse
+    for bench in benches:
+        bench.fetcher.add_splits([Split("a", 0, 3)])
+        bench.fetcher.step()
+    assert benches[0].fetcher.step() == WaitFor(30)
+    clock.advance(10)
+    assert benches[1].fetcher.step() == WaitFor(20)
+    clock.advance(20)
+    assert benches[1].fetcher.step() is Next.AGAIN
+    assert not benches[1].errors
 
 
 def test_failures_that_lie_far_apart_are_not_in_a_row() -> None:

@@ -23,6 +23,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
 from forebay.framework.microbatch.offsets.stored_book import StoredBook
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
@@ -316,7 +317,9 @@ class Lines(Source):
 
 def test_a_stream_keeps_its_memory_there(server, location):
     def book():
-        return StoredBook(Lines(), opened(server, location), Calls("lines", ThreadRuntime(), retries=0, timeout=60))
+        return StoredBook(
+            Lines(), opened(server, location), Calls("lines", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=60)
+        )
 
     splits = [Split(f"part-{number:05}-{number * 2654435761 % 2**32:08x}") for number in range(3000)]
     done, first, data = DoneSplits(Split), book(), {}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from forebay.errors import ContractError, RetriableError
-from forebay.framework.backoff import backoff
 from forebay.framework.coordination.balance import spread
 from forebay.framework.coordination.discovery_state import dump_state, load_state
 from forebay.framework.coordination.life_cycle import LifeCycle, SplitState
@@ -17,6 +16,7 @@ from forebay.framework.coordination.start_positions import StartPositions
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.host_options import HostOptions
+from forebay.framework.retry import RetryCount, RetryPolicy
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 
@@ -65,8 +65,6 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._bounded = bool(source.bounded)
         interval = options.discovery_interval
         self._interval = _INTERVAL if interval is None else interval.total_seconds()
-        self._retries = options.retries
-        self._chance = chance
         self._positions = positions
         self._resumes = positions.given and not self._bounded
         self._life = LifeCycle()
@@ -75,7 +73,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._discovered = False
         self._state: Json = None
         self._below_horizon: Callable[[Split], bool] | None = None
-        self._failures = 0
+        self._failures = RetryCount(RetryPolicy.of(options), context.clock, chance)
         self._asking: deque[int] = deque()
         self._told: set[int] = set()
         self._ended: list[Split] = []
@@ -188,7 +186,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             return
         if not isinstance(result, Discovered):
             raise self._broken(f"discover() gave a {type(result).__name__}", "return Discovered(splits)", "SRC-1")
-        self._failures = 0
+        self._failures.succeed()
         found = self._checked(result.splits)
         self._drop_vanished(found)
         new = [split for split in found.values() if split.id not in self._life]
@@ -217,12 +215,9 @@ class DiscoveringEnumerator(SplitEnumerator):
     def _on_failure(self, error: BaseException) -> None:
         if not isinstance(error, RetriableError):
             raise error
-        self._failures += 1
-        if self._first and self._failures > self._retries:
-            raise error.located(
-                advice=f"discovery failed {self._failures} times: check that the source answers, or raise `retries`"
-            )
-        pause = backoff(self._failures, self._chance)
+        pause = self._failures.fail(error)
+        if self._first and self._failures.exhausted:
+            raise self._failures.last_error(error)
         _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
         self._discover_in(pause)
 

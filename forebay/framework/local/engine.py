@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ContractError, FatalError
-from forebay.framework.backoff import backoff
 from forebay.framework.connector_errors import without_secrets
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.life_cycle import SplitState
@@ -22,6 +21,7 @@ from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_restart
 from forebay.framework.local.intake import CaughtUp, Collected, Ended, Event, Intake, Released
 from forebay.framework.local.ledger import Ledger, SplitProgress
 from forebay.framework.local.slot import ReaderSlot
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Split
@@ -313,7 +313,7 @@ class Engine:
         checkpointer = self._checkpointer
         if checkpointer is None or not may_restart(error, times, self._options.retries):
             raise self._named(slot.subtask, held, error, times)
-        pause = backoff(times, self._runtime.random)
+        pause = RetryPolicy.of(self._options).pause(times, self._runtime.random, error)
         shown = redact(str(error))
         _log.warning("%s: reader %d failed, another comes in %.1f s: %s", self._source.name, slot.subtask, pause, shown)
         for late in slot.close(self._options.close_timeout.total_seconds(), failed=True):

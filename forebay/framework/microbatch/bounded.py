@@ -15,6 +15,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.found import before, checked_discovery
 from forebay.framework.microbatch.portions.tasking import spread
 from forebay.framework.microbatch.supply.planning import PlanningContext
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
@@ -45,7 +46,7 @@ def plan_bounded(
     """
     runtime = runtime or ThreadRuntime()
     timeout = options.planning_timeout.total_seconds()
-    calls = Calls(source.name, runtime, retries=options.retries, timeout=timeout)
+    calls = Calls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
     context = PlanningContext(source.name, runtime, timeout=timeout)
     enumerator = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
     cores = parallelism or os.cpu_count() or 1

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from forebay.errors import FatalError, RetriableError
-from forebay.framework.backoff import backoff
+from forebay.framework.cached import drop_clients
 from forebay.framework.connector_errors import explained
+from forebay.framework.retry import RetryCount, RetryPolicy
 from forebay.framework.runtime import Runtime
 
 T = TypeVar("T")
@@ -20,14 +21,14 @@ class Calls:
     Args:
         source: The format name, for errors.
         runtime: Threads, clock and chance.
-        retries: How often a `RetriableError` is tried again, with back-off.
+        retry: How a `RetriableError` is tried again.
         timeout: Seconds one call may take, tries included; the thread of a longer one is abandoned.
     """
 
-    def __init__(self, source: str, runtime: Runtime, *, retries: int, timeout: float) -> None:
+    def __init__(self, source: str, runtime: Runtime, *, retry: RetryPolicy, timeout: float) -> None:
         self._source = source
         self._runtime = runtime
-        self._retries = retries
+        self._retry = retry
         self._timeout = timeout
 
     def call(self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None) -> T:
@@ -44,17 +45,24 @@ class Calls:
         """
         option, timeout = within or ("planningTimeout", self._timeout)
         deadline = self._runtime.clock.monotonic() + timeout
-        failures = 0
+        count = RetryCount(self._retry, self._runtime.clock, self._runtime.random)
         while True:
+            self._wait(self._runtime.service_pauses.remaining(self._source), deadline)
             try:
                 with explained(self._source, doing):
                     return self._once(doing, work, deadline, late=(option, timeout))
-            except RetriableError:
-                failures += 1
-                pause = backoff(failures, self._runtime.random)
-                if failures > self._retries or self._runtime.clock.monotonic() + pause >= deadline:
-                    raise
-                self._runtime.signal().wait(pause)
+            except RetriableError as error:
+                drop_clients(self._source, error)
+                self._runtime.service_pauses.note(self._source, error)
+                pause = count.fail(error)
+                if count.exhausted or self._runtime.clock.monotonic() + pause >= deadline:
+                    raise count.last_error(error)  # noqa: B904 - it is the same error
+                self._wait(pause, deadline)
+
+    def _wait(self, seconds: float, deadline: float) -> None:
+        rest = min(seconds, deadline - self._runtime.clock.monotonic())
+        if rest > 0:
+            self._runtime.signal().wait(rest)
 
     def _once(self, doing: str, work: Callable[[], T], deadline: float, *, late: tuple[str, float]) -> T:
         answered = self._runtime.signal()

@@ -20,6 +20,7 @@ from forebay.framework.microbatch.pinned import Pinned
 from forebay.framework.microbatch.streaming import StreamPlanner
 from forebay.framework.microbatch.supply.assigned import AssignedContext, AssignedSupply
 from forebay.framework.microbatch.supply.supply import DiscoverySupply, Supply
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 
@@ -47,7 +48,7 @@ def open_stream(
         ForebayError: The source cannot make its enumerator, or `stateLocation` can keep no state.
     """
     runtime = runtime or ThreadRuntime()
-    calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
+    calls = Calls(source.name, runtime, retry=RetryPolicy.of(options), timeout=options.planning_timeout.total_seconds())
     supply = _supply(source, options, calls, runtime)
     return StreamPlanner(
         source,

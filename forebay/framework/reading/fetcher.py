@@ -8,21 +8,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from forebay.errors import ContractError, ForebayError, RetriableError
-from forebay.framework.backoff import backoff
+from forebay.framework.cached import drop_clients
 from forebay.framework.connector_errors import connector_error
 from forebay.framework.reading.queue import HandOver, HandOverQueue
+from forebay.framework.retry import RetryCount, RetryPolicy
 from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import redact
 
 _log = logging.getLogger(__name__)
-
-_FORGIVEN: Final = 600.0
-"""Seconds after which a failure is not in a row with the one before: a quiet split may have nothing to deliver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Fetcher:
         split_reader: The reader to drive; used and closed on the fetcher thread only, except `wake_up`.
         queue: Where hand-overs go.
         runtime: Lock, signal, clock and chance.
-        retries: How many retriable errors in a row, of one split or of none that is named, are tried again.
+        retry: How retriable errors in a row, of one split or of none that is named, are tried again.
         until_caught_up: Finish a split, with an end or without, once it says that it is caught up.
         on_error: Told the error that ends this fetcher.
     """
@@ -60,7 +57,7 @@ class Fetcher:
         queue: HandOverQueue,
         runtime: Runtime,
         *,
-        retries: int,
+        retry: RetryPolicy,
         until_caught_up: bool,
         on_error: Callable[[ForebayError], None],
     ) -> None:
@@ -69,7 +66,7 @@ class Fetcher:
         self._reader = split_reader
         self._queue = queue
         self._runtime = runtime
-        self._retries = retries
+        self._retry_policy = retry
         self._until_caught_up = until_caught_up
         self._on_error = on_error
         self._lock = runtime.lock()
@@ -81,7 +78,7 @@ class Fetcher:
         self._busy = False
         self._closing = False
         self._draining: HandOver | None = None
-        self._failures: dict[str | None, tuple[int, float]] = {}  # by split: how many in a row, and when the last was
+        self._failures: dict[str | None, RetryCount] = {}  # by split
         self._retry_at: float | None = None
 
     # ---- called on the task thread
@@ -171,6 +168,10 @@ class Fetcher:
                 self._settle()
                 return WaitFor(rest)
             self._retry_at = None
+        held = self._runtime.service_pauses.remaining(self._source)
+        if held > 0:
+            self._settle()
+            return WaitFor(held)
         try:
             fetched = self._reader.fetch()
         except RetriableError as error:
@@ -184,18 +185,22 @@ class Fetcher:
     def _retry(self, error: RetriableError) -> WaitFor:
         # By split: one that delivers must not hide another one that never does.
         failed = error.split if error.split in self._assigned else None
-        now = self._runtime.clock.monotonic()
-        count, last = self._failures.get(failed, (0, now))
-        count = 1 if now - last > _FORGIVEN else count + 1
-        if count > self._retries:
-            raise error
-        self._failures[failed] = count, now
-        pause = backoff(count, self._runtime.random)
-        text = redact(str(error))
+        clock, policy = self._runtime.clock, self._retry_policy
+        count = self._failures.setdefault(failed, RetryCount(policy, clock, self._runtime.random))
+        drop_clients(self._source, error)
+        self._runtime.service_pauses.note(self._source, error)
+        pause = count.fail(error)
+        if count.exhausted:
+            raise count.last_error(error)
         _log.warning(
-            "%s: fetch %d of %d failed, again in %.1f s: %s", self._source, count, self._retries + 1, pause, text
+            "%s: fetch %d of %d failed, again in %.1f s: %s",
+            self._source,
+            count.failures,
+            policy.retries + 1,
+            pause,
+            redact(str(error)),
         )
-        self._retry_at = now + pause
+        self._retry_at = clock.monotonic() + pause
         self._settle()
         return WaitFor(pause)
 
@@ -267,6 +272,7 @@ class Fetcher:
         self._queue.notify_available()
 
     def _tell(self, error: BaseException, doing: str) -> None:
+        drop_clients(self._source, error)
         # Of several splits nobody knows which one failed, unless the error itself says so.
         only = next(iter(self._assigned)) if len(self._assigned) == 1 else None
         self._on_error(connector_error(error, source=self._source, doing=doing, split=only))

@@ -11,6 +11,7 @@ from forebay.errors import FatalError, ForebayError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Runtime, WorkerHandle
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
@@ -140,7 +141,7 @@ class FetcherManager:
             self._make_split_reader(),
             self._queue,
             self._runtime,
-            retries=self._options.retries,
+            retry=RetryPolicy.of(self._options),
             until_caught_up=self._until_caught_up,
             on_error=self._keep_error,
         )

@@ -15,6 +15,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.state import state_store
 from forebay.framework.microbatch.tasks.open_read import Bell, OpenRead
 from forebay.framework.microbatch.tasks.task_context import Delivered
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
@@ -56,7 +57,7 @@ def read_agreed(
             option="stateLocation",
             advice="give stateLocation",
         )
-    calls = Calls(source.name, runtime, retries=options.retries, timeout=options.planning_timeout.total_seconds())
+    calls = Calls(source.name, runtime, retry=RetryPolicy.of(options), timeout=options.planning_timeout.total_seconds())
     if calls.call("reading", lambda: store.get(begun_of(claiming.query, claiming.n))) is None:
         raise _elsewhere(source, store.location)
 

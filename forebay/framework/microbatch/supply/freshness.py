@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from forebay.errors import ForebayError
-from forebay.framework.backoff import backoff
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Runtime
 
 LONGEST = 10.0
@@ -19,6 +19,9 @@ No more than the planner waits for a look before it says "nothing new".
 """
 _QUIET_AFTER = 5.0
 """Seconds without news after which it is quiet."""
+
+_ASK_AGAIN = RetryPolicy(first_pause=0.1, factor=2, max_pause=10.0)
+"""Pauses between failed questions of a stream, which goes on with what it knows."""
 
 
 class Failure(NamedTuple):
@@ -69,7 +72,7 @@ class Trouble:
         self._in_a_row += 1
         self.failed += 1
         self._last = Failure(self._clock.now(), str(error), error.split, over=False)
-        return backoff(self._in_a_row, self._random)
+        return _ASK_AGAIN.pause(self._in_a_row, self._random, error)
 
     def end(self) -> None:
         """Note that one was answered."""
