@@ -310,7 +310,7 @@ def test_every_duration_of_a_run_takes_the_same_things(world, source, one_thread
     reading.close()
 
 
-@pytest.mark.parametrize("value", [0, -1, True, float("nan"), "10", "0s", [1]])
+@pytest.mark.parametrize("value", [0, -1, True, float("nan"), float("inf"), "10", "0s", [1]])
 @pytest.mark.parametrize("option", ["checkpoint_interval", "poll_timeout"])
 def test_what_is_no_duration_is_refused(source, option, value):
     with pytest.raises(ConfigurationError) as caught:

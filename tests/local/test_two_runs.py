@@ -18,8 +18,9 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.framework.local import run
+from forebay.framework.local import checkpoints, run
 from forebay.framework.local.checkpoints import Checkpoint, CheckpointStore
+from forebay.storage import durable
 
 
 class Numbers(forebay.SimpleSource):
@@ -107,69 +108,59 @@ def test_of_two_runs_one_fails_though_its_rivals_first_checkpoints_were_pruned(
     assert kit.rows_of(run(source, checkpoint=tmp_path, runtime=kit.OneThread())) == []
 
 
-class InTurns(CheckpointStore):
-    """Waits for its turn before each look into the directory and each write of a file."""
-
-    def __init__(self, directory, number, turns):
-        super().__init__(directory, Numbers())
-        self._number, self._turns = number, turns
-
-    def _numbers(self):
-        self._turns.wait(self._number)
-        return super()._numbers()
-
-    def _path(self, number):
-        self._turns.wait(self._number)
-        return super()._path(number)
-
-
 class Turns:
-    """Lets one of two threads go on at a time, in an order of chance."""
+    """Lets one of two threads, which are named 0 and 1, go on at a time, in an order of chance."""
 
     def __init__(self, chance):
         self._chance = chance
         self._condition = threading.Condition()
-        self._waiting = {0, 1}
-        self._turn = 0
+        self._running = {"0", "1"}
+        self._turn = "0"
 
-    def wait(self, number):
+    def wait(self):
         with self._condition:
-            self._turn = self._chance.choice(sorted(self._waiting))
+            # Mostly the same one goes on: it must come round to pruning while the other one stands still.
+            if self._turn not in self._running or self._chance.random() < 0.07:
+                self._turn = self._chance.choice(sorted(self._running))
             self._condition.notify_all()
-            assert self._condition.wait_for(lambda: self._turn == number, 30)
+            assert self._condition.wait_for(lambda: self._turn == threading.current_thread().name, 30)
 
-    def leave(self, number):
+    def leave(self):
         with self._condition:
-            self._waiting.discard(number)
-            self._turn = 1 - number
+            self._running.discard(threading.current_thread().name)
+            self._turn = min(self._running, default="")
             self._condition.notify_all()
 
+    def before(self, step):
+        def waiting(*args, **options):
+            self.wait()
+            return step(*args, **options)
 
-def checkpoints_of(store, number, turns, count, finished, refused):
-    try:
-        store.latest()
-        for each in range(1, count + 1):
-            store.write(Checkpoint(each, None, []))
-        finished.append(number)
-    except ConfigurationError as error:
-        refused.append(str(error))
-    finally:
-        turns.leave(number)
+        return waiting
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_two_runs_never_both_write_their_last_checkpoint(tmp_path, monkeypatch, seed):
     """Whatever the order of their steps: the slower one's files may be pruned, the newest one's are not."""
+    chance = random.Random(seed)
+    turns, finished, refused = Turns(chance), [], []
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
-    chance, finished = random.Random(seed), []
-    turns, refused = Turns(chance), []
-    threads = [
-        threading.Thread(
-            target=checkpoints_of,
-            args=(InTurns(tmp_path, each, turns), each, turns, chance.randint(1, 6), finished, refused),
-        )
-        for each in (0, 1)
-    ]
+    monkeypatch.setattr(checkpoints, "put_if_absent", turns.before(durable.put_if_absent))
+    monkeypatch.setattr(CheckpointStore, "_numbers", turns.before(CheckpointStore._numbers))
+    monkeypatch.setattr(CheckpointStore, "_path", turns.before(CheckpointStore._path))
+
+    def write(count):
+        store = CheckpointStore(tmp_path, Numbers())
+        try:
+            for number in range(1, count + 1):
+                store.write(Checkpoint(number, None, []))
+            finished.append(store)
+        except ConfigurationError as error:
+            refused.append(str(error))
+        finally:
+            turns.leave()
+
+    threads = [threading.Thread(target=write, args=(chance.randint(1, 8),), name=name) for name in "01"]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from forebay.errors import ConfigurationError, ContractError
@@ -50,12 +51,12 @@ def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
     """Return a duration as seconds.
 
     Raises:
-        ConfigurationError: It is no duration, or not more than 0.
+        ConfigurationError: It is no duration, not more than 0, or infinite.
     """
     seconds = 0.0
     try:
         seconds = to_seconds(value)
-        problem = "" if seconds > 0 else "it must be more than 0"
+        problem = "" if 0 < seconds < math.inf else "it must be finite and more than 0"
     except ValueError as error:
         problem = str(error)
     if problem:

@@ -105,8 +105,8 @@ class CheckpointStore:
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, durable when this returns, and remove all but the last few.
 
-        A file with a higher number than this run's last one is another run's. It is looked for before and after
-        writing, because the newest files are never removed: of two runs at most one writes its last checkpoint.
+        Any other file with a higher number than this run's last one is another run's. The run looks for one after it
+        has written its own. The newest files are never removed, so of two runs at most one writes its last checkpoint.
 
         Raises:
             ConfigurationError: Another run writes to this directory, or it cannot be written to.
@@ -115,23 +115,16 @@ class CheckpointStore:
         """
         path = self._path(checkpoint.number)
         data = self._encoded(checkpoint)
-        self._check_alone()
         if not put_if_absent(str(path), data, without_links=True):
             raise self._shared(path)
-        try:
-            self._check_alone(besides=checkpoint.number)
-        except ConfigurationError:
+        newest = max((number for number in self._numbers() if number != checkpoint.number), default=0)
+        if newest > self._newest:
             path.unlink(missing_ok=True)
-            raise
+            raise self._shared(self._path(newest))
         self._newest = max(self._newest, checkpoint.number)
         for number in sorted(self._numbers())[:-_KEPT]:
             self._path(number).unlink(missing_ok=True)
         return path
-
-    def _check_alone(self, besides: int = 0) -> None:
-        newest = max((number for number in self._numbers() if number != besides), default=0)
-        if newest > self._newest:
-            raise self._shared(self._path(newest))
 
     def _shared(self, path: Path) -> ConfigurationError:
         return ConfigurationError(
