@@ -20,6 +20,7 @@ from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
 from forebay.framework.microbatch.offsets.stored_book import StoredBook
+from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.looking.tables import text_table
 from forebay.sources.files import FileSource
@@ -58,7 +59,7 @@ class Run:
         self.last: dict[str, Any] = {}
 
     def opened(self) -> StoredBook:
-        calls = Calls("files", ThreadRuntime(), retries=0, timeout=600)
+        calls = Calls("files", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=600)
         return StoredBook(self.source, LocalStateStore(self.directory), calls)
 
     def take(self, files: list[FileSplit]) -> tuple[float, float]:
