@@ -85,8 +85,14 @@ class ForebayError(Exception):
                 lines.append(f"  {_PRINTED.get(label, label)}: {_one_line(_redacted(str(value)))}")
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_redacted(self.message)!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, {label: getattr(self, label) for label in _LABELS}))
+        # Who takes it out again may not know the secrets. The split stays: it is looked up by its id.
+        labels = {label: getattr(self, label) for label in _LABELS}
+        hidden = {label: value and _redacted(value) for label, value in labels.items() if label != "split"}
+        return (_rebuild, (type(self), _redacted(self.message), labels | hidden))
 
 
 class ConfigurationError(ForebayError):

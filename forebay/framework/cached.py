@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RetriableError
+from forebay.framework.connector_errors import without_secrets
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 
@@ -68,7 +69,7 @@ def discard(client: object) -> None:
         for key in [key for key, entry in _clients.items() if entry.holds(client)]:
             del _clients[key]
     if (error := _closed(client)) is not None:
-        _log.info("closing a discarded client failed", exc_info=error)
+        _log.info("closing a discarded client failed", exc_info=without_secrets(error))
 
 
 def drop_clients(source: str, error: BaseException) -> None:
@@ -191,7 +192,7 @@ def _end(clients: Sequence[_Free]) -> None:
     for one in clients:
         # Whoever borrows another client has no part in it.
         if (error := _closed(one.client)) is not None:
-            _log.warning("closing a client that was not used any more failed", exc_info=error)
+            _log.warning("closing a client that was not used any more failed", exc_info=without_secrets(error))
 
 
 def _closed(client: object) -> Exception | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import pyarrow as pa
@@ -15,7 +15,15 @@ from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.reader import SourceReader, SourceReaderContext
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
-from forebay.options import class_options, coerce_fields, explain_names, option, parse_options, resolve_annotations
+from forebay.options import (
+    class_options,
+    coerce_fields,
+    explain_names,
+    mask_values,
+    option,
+    parse_options,
+    resolve_annotations,
+)
 from forebay.registry import format_name
 
 
@@ -43,13 +51,18 @@ class Source(ABC):
         # Only now are the names around the class in sight; a class that is pickled by value takes the types along.
         resolve_annotations(cls)
         own = "__init__" in vars(cls)
-        dataclass(frozen=True, kw_only=True)(cls)
+        dataclass(frozen=True, kw_only=True, repr=False)(cls)
         if not own:
             explain_names(cls)
 
     def __post_init__(self) -> None:
         coerce_fields(self, source=type(self).name)
         self.check()
+
+    def __repr__(self) -> str:
+        instance: Any = self  # a dataclass, as every subclass becomes one
+        shown = [(each.name, repr(getattr(self, each.name))) for each in fields(instance) if each.repr]
+        return f"{type(self).__qualname__}({', '.join(f'{name}={mask_values(text)}' for name, text in shown)})"
 
     @property
     def bounded(self) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from forebay.options._hints import resolve_annotations
 from forebay.options.classes import camel_case, class_options, merge_specs
+from forebay.options.embedded import mask_values
 from forebay.options.parsing import coerce_fields, explain_names, given_options, parse_options
 from forebay.options.quantities import (
     ByteSize,
@@ -61,6 +62,7 @@ __all__ = [
     "format_options",
     "given_options",
     "hide_options",
+    "mask_values",
     "merge_specs",
     "option",
     "option_values",

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, overload
 from forebay.errors import ConfigurationError
 from forebay.options._composites import Map
 from forebay.options._kinds import Kind
+from forebay.options.embedded import mask_values
 from forebay.options.secret import is_sensitive
 
 T = TypeVar("T")
@@ -251,5 +252,5 @@ class OptionSpec:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = mask_values(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

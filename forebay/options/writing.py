@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 from forebay.errors import ConfigurationError
 from forebay.options._kinds import choice_text
 from forebay.options.classes import class_options
+from forebay.options.embedded import mask_values
 from forebay.options.parsing import Given, sort_out, value_of
 from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import OptionSpec
@@ -62,7 +63,9 @@ def format_options(
 
 
 def redact_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return texts, by Spark name, for people: `***` stands for each secret but references. For logs and `repr`.
+    """Return texts, by Spark name, for people: `***` stands for each secret but references, and in URLs and DSNs.
+
+    For logs and tables.
 
     Raises:
         ConfigurationError: No text means a value.
@@ -191,7 +194,8 @@ def _map_texts(
 
 def _text(spec: OptionSpec, value: Any, show: _Show, key: str = "") -> str:
     try:
-        return spec.text(value, key=key, readable=show is not _Show.MASKED)
+        text = spec.text(value, key=key, readable=show is not _Show.MASKED)
+        return mask_values(text) if show is _Show.MASKED else text
     except ConfigurationError:
         if value is None and show is _Show.KEPT:
             return NONE_TEXT
@@ -231,7 +235,7 @@ def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: st
 
 
 def _shown(text: str) -> str:
-    return "none" if text == NONE_TEXT else text
+    return "none" if text == NONE_TEXT else mask_values(text)
 
 
 def _names_hidden(specs: Sequence[OptionSpec], names: Iterable[str]) -> set[str]:

@@ -149,3 +149,17 @@ def test_the_in_process_host_shows_no_secret_in_errors_and_logs(
         told = "".join(traceback.format_exception(caught.value)) + caplog.text
         assert "other-token" not in told
         assert "hunter22" not in told
+
+
+def test_what_is_only_logged_shows_no_secret_either(caplog: pytest.LogCaptureFixture) -> None:
+    password = "super-secret-pw"
+    dsn = Secret(f"postgresql://bob:{password}@db/orders")
+
+    class Client:
+        def close(self) -> None:
+            raise OSError(f"bad password: {password}, token {TOKEN}") from KeyError(dsn.reveal())
+
+    with caplog.at_level("INFO"):
+        forebay.discard(Client())
+    assert "closing a discarded client failed" in caplog.text and "bad password: ***" in caplog.text
+    assert password not in caplog.text and TOKEN not in caplog.text

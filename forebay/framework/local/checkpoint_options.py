@@ -11,7 +11,15 @@ from typing import Any
 
 from forebay.errors import ConfigurationError
 from forebay.framework.source import Source
-from forebay.options import NONE_TEXT, REDACTED, OptionSpec, class_options, format_options, option_values
+from forebay.options import (
+    NONE_TEXT,
+    REDACTED,
+    OptionSpec,
+    class_options,
+    format_options,
+    mask_values,
+    option_values,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +73,7 @@ def warn_of_changes(source: Source, old: Mapping[str, str]) -> None:
 
 def _shown(texts: Mapping[str, str], name: str) -> str:
     text = texts.get(name, "not set")
-    return "none" if text == NONE_TEXT else text
+    return "none" if text == NONE_TEXT else mask_values(text)
 
 
 def _changeable(source: Source, values: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from forebay.framework.connector_errors import without_secrets
 from forebay.framework.microbatch.agreement.agreed import AgreedSplits
 from forebay.framework.microbatch.offsets.book import Book
 from forebay.framework.microbatch.offsets.done import DoneSplits, Ended
@@ -169,8 +170,9 @@ class Proven:
     def _quietly(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception:  # noqa: BLE001 - best effort: the next micro-batch tells it again, and the query must not die
-            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - best effort: the next micro-batch tells it again
+            # The query must not die of it.
+            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=without_secrets(error))
 
 
 def place_of(offset: object) -> tuple[object, object]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError
+from forebay.framework.connector_errors import without_secrets
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.book import Book, checked_done, expanded
 from forebay.framework.microbatch.offsets.compact import compact, length
@@ -219,8 +220,8 @@ class StoredBook(Book):
             old = outdated((name.removeprefix(directory) for name in names), n - KEPT + 1)
             if old:
                 self._call("deleting", lambda: self._store.delete([directory + name for name in old]))
-        except Exception:  # noqa: BLE001 - best effort: the query must not die of it, and it is tried again
-            _log.warning("%s: old segments could not be deleted", self._source.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - best effort: the query must not die of it, and it is tried again
+            _log.warning("%s: old segments could not be deleted", self._source.name, exc_info=without_secrets(error))
         self._cleaned = n
 
     def _call(self, doing: str, work: Callable[[], T]) -> T:
