@@ -74,15 +74,19 @@ def _leaves_fit(have: pa.DataType, want: pa.DataType) -> bool:
         return bool(kinds.is_floating(want) and have.bit_width <= want.bit_width)
     if isinstance(have, pa.TimestampType):
         return isinstance(want, pa.TimestampType) and (have.tz is None) == (want.tz is None)
-    families = (kinds.is_decimal, _is_text, _is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
+    if kinds.is_decimal(have) and kinds.is_decimal32(want):
+        return have.bit_width == want.bit_width  # Arrow would not check what does not fit
+    families = (kinds.is_decimal, is_text, is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(family(have) and family(want) for family in families)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is one of the types of text."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether it is one of the types of bytes."""
     if kinds.is_fixed_size_binary(kind) or kinds.is_binary(kind):
         return True
     return bool(kinds.is_large_binary(kind) or kinds.is_binary_view(kind))
@@ -196,8 +200,9 @@ class Fitting:
             first: The number of its first row, for errors.
 
         Raises:
-            ContractError: A column is missing, is there twice, or has a type that would have to be guessed from.
-            DataError: A value does not fit its column, or is null where the schema allows none.
+            ContractError: A column is missing, is there twice, or has a type that would have to be guessed from; a
+                value would lose something.
+            DataError: A value is null where the schema allows none.
         """
         if self._known is None or not self._known.equals(batch.schema):
             self._columns = self._plan(batch.schema, first)
@@ -210,15 +215,29 @@ class Fitting:
         return batch if self._whole else pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _fitted(self, array: pa.Array, column: _Column, field: pa.Field, first: int) -> pa.Array:
-        try:
-            return _fitted(array, column, field)
-        except ConversionError as error:
-            row = first_bad(array, lambda part: _fitted(part, column, field))
-            raise DataError(
-                f"a value of the column {field.name!r} does not fit its type {field.type}: {error}",
-                **self._where(first + row),
-                advice="correct it in read(), or change the type in schema()",
-            ) from error
+        if column.cast:
+            try:
+                array = convert(array, field.type)
+            except ConversionError as error:
+                # Arrow casts what a slice of lists hides too; taken one by one, the rest is left behind.
+                row = first_bad(array, lambda part: convert(part.take(pa.array(range(len(part)))), field.type))
+                raise ContractError(
+                    f"column {field.name!r} is {field.type}, but got {_shown(array, row):.100} ({array.type}): {error}",
+                    **self._where(first + row),
+                    rule="SR-2",
+                    advice="correct it in read(), or change the type in schema()",
+                ) from error
+        if column.check:
+            try:
+                refuse_nulls(array, field)
+            except ConversionError as error:
+                row = first_bad(array, lambda part: refuse_nulls(part, field))
+                raise DataError(
+                    f"a value of the column {field.name!r} does not fit its type {field.type}: {error}",
+                    **self._where(first + row),
+                    advice="correct it in read(), or make the field nullable in schema()",
+                ) from error
+        return array
 
     def _plan(self, schema: pa.Schema, first: int) -> list[_Column]:
         problems = list(self._problems(schema))
@@ -246,9 +265,8 @@ class Fitting:
                 yield f"the column {field.name!r} is {have}, not {field.type}"
 
 
-def _fitted(array: pa.Array, column: _Column, field: pa.Field) -> pa.Array:
-    if column.cast:
-        array = convert(array, field.type)
-    if column.check:
-        refuse_nulls(array, field)
-    return array
+def _shown(array: pa.Array, row: int) -> str:
+    try:
+        return str(array[row].as_py())
+    except (ValueError, OverflowError):  # Python has no nanoseconds, and no years beyond 9999
+        return " ".join(str(array.slice(row, 1)).split())

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,8 +21,21 @@ from forebay.framework.split import Position, Split
 if TYPE_CHECKING:
     from forebay.framework.simple import SimpleSource
 
+_log = logging.getLogger(__name__)
+
 _ITEMS_PER_STEP = 64
 _PACKED_AHEAD = 2
+
+
+@cache
+def _warn_of_missing(source: str, missing: tuple[str, ...]) -> None:
+    """Say that columns stay null; once in a process, not for each split and each micro-batch."""
+    _log.warning(
+        "%s: no row of a read() had the key %s, so it is null everywhere: name the keys as schema() does; if rows may "
+        "leave columns out, set partial_rows = True on the class",
+        source,
+        ", ".join(map(repr, missing)),
+    )
 
 
 class Pump:
@@ -128,11 +143,10 @@ class Pump:
                     self._schema,
                     split,
                     self._runtime.clock,
-                    max_rows=self._options.max_rows_per_batch,
-                    max_bytes=self._options.max_bytes_per_batch,
-                    max_delay=self._options.max_batch_delay.total_seconds(),
+                    self._options,
                     source=self._source.name,
                     order_key=self._source.order_key,
+                    extra_keys=self._source.extra_keys,
                 )
             self._rows = iter(self._source.read(split))
         packer = self._packer
@@ -190,7 +204,10 @@ class Pump:
                 tail, error = None, error or late
             if tail is not None:
                 self._packed.append(tail)
+            missing = self._packer.never_given() if self._packer is not None and error is None else []
             self._ended, self._error = True, error
+        if missing and not self._source.partial_rows:
+            _warn_of_missing(self._source.name, tuple(missing))
         self._ready.set()
         return Next.DONE
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from forebay.clock import Clock
 from forebay.errors import ContractError, ForebayError
 from forebay.framework.fitting import Fitting
-from forebay.framework.row_arrays import Row, RowTaker, to_record_batch
+from forebay.framework.host_options import HostOptions
+from forebay.framework.row_arrays import Row, RowConverter
 from forebay.framework.split import Position, Split
 
 Rows = Row | pa.RecordBatch | pa.Table
@@ -48,11 +49,11 @@ class RowPacker:
         schema: The schema every row must fit.
         split: The split being read: its position is where counting starts, its end is where packing stops.
         clock: For the delay.
-        max_rows: Rows of a full record batch.
-        max_bytes: Bytes of a full record batch, by estimate.
-        max_delay: Seconds after which `take_due` gives an unfilled record batch.
+        options: The host's: rows and bytes of a full record batch, and the delay after which `take_due` gives one that
+            is not full.
         source: The name of the source, for errors.
         order_key: What positions are ordered by.
+        extra_keys: Leave out keys of dicts that are not in the schema; otherwise they are refused.
     """
 
     def __init__(
@@ -60,20 +61,19 @@ class RowPacker:
         schema: pa.Schema,
         split: Split,
         clock: Clock,
+        options: HostOptions,
         *,
-        max_rows: int,
-        max_bytes: int,
-        max_delay: float,
         source: str,
         order_key: Callable[[Position], Any] = lambda position: position,
+        extra_keys: bool = False,
     ) -> None:
         self._order_key = order_key
         self._schema = schema
         self._split = split
         self._clock = clock
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._max_delay = max_delay
+        self._max_rows = options.max_rows_per_batch
+        self._max_bytes = options.max_bytes_per_batch
+        self._max_delay = options.max_batch_delay.total_seconds()
         self._source = source
         self._rows: list[tuple[object, ...]] = []
         self._pieces: list[pa.RecordBatch] = []
@@ -85,7 +85,7 @@ class RowPacker:
         self._position: Position | None = split.position
         self._sure: Position | None = split.position
         self._counting: bool | None = None
-        self._taker = RowTaker(schema, self._located)
+        self._converter = RowConverter(schema, self._located, extra_keys=extra_keys)
         self._fitting = Fitting(schema, self._located)
 
     @property
@@ -108,7 +108,7 @@ class RowPacker:
         if isinstance(item, Batch):
             self._add_batch(item)
         elif isinstance(item, (Mapping, tuple)):
-            values = self._taker.take(item, self._taken + self._count)
+            values = self._converter.take(item, self._taken + self._count)
             position, before_end = self._counted(1)
             if before_end:
                 self._rows.append(values)
@@ -150,6 +150,10 @@ class RowPacker:
                 advice="in the connector, let latest() return the number of rows that read() gives now, and not more, "
                 "and let read() return only at split.end; once it gives them, start the query again: nothing is lost",
             )
+
+    def never_given(self) -> list[str]:
+        """Return the columns, and fields inside them, that no row named so far; nothing where there was no row."""
+        return self._converter.never_given(self._taken + self._count)
 
     def due_in(self) -> float | None:
         """Return the seconds until `take_due` gives something; None while empty."""
@@ -201,7 +205,7 @@ class RowPacker:
             self._bytes += rows.nbytes
         else:
             first = self._taken + self._count
-            self._rows.extend([self._taker.take(row, first + index) for index, row in enumerate(rows)])
+            self._rows.extend([self._converter.take(row, first + index) for index, row in enumerate(rows)])
         self._added(count, position)
 
     def _check_range(self, position: Position) -> None:
@@ -258,7 +262,7 @@ class RowPacker:
         rows, self._rows = self._rows, []
         first = self._taken + self._count - len(rows)
         try:
-            piece = to_record_batch(rows, self._schema, lambda row: self._located(row + first))
+            piece = self._converter.record_batch(rows, first)
         except ForebayError:
             # The rows are gone: what was packed before them goes out with its own position, not with theirs.
             self._count -= len(rows)

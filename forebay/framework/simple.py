@@ -37,6 +37,24 @@ class SimpleSource(Source):
         """
         return False
 
+    @property
+    def partial_rows(self) -> bool:
+        """Whether dicts may leave a column out in every row of a read.
+
+        Otherwise that is warned of, once in a process: most often the key is misspelt in the schema. Say so as a plain
+        class attribute.
+        """
+        return False
+
+    @property
+    def extra_keys(self) -> bool:
+        """Whether dicts may have keys that the schema does not have, also inside columns; they are left out.
+
+        Otherwise such a key is an error: most often it is misspelt in `read`. Say so as a plain class attribute, where
+        rows are passed on as a service gives them.
+        """
+        return False
+
     @abstractmethod
     def read(self, split: Split) -> Iterable[Rows | Batch]:
         """Yield the records of one split, from `split.position` up to, and not including, `split.end`.

@@ -260,6 +260,9 @@ from pyarrow.lib import (
     Message as Message,
 )
 from pyarrow.lib import (
+    MonthDayNano as MonthDayNano,
+)
+from pyarrow.lib import (
     NativeFile as NativeFile,
 )
 from pyarrow.lib import (

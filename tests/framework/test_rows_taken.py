@@ -8,6 +8,7 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError, ForebayError
+from forebay.framework.host_options import HostOptions
 from forebay.framework.rows import Batch, RowPacker
 from forebay.framework.split import Split
 
@@ -15,7 +16,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def packer() -> RowPacker:
-    return RowPacker(SCHEMA, Split("x"), ManualClock(), max_rows=1000, max_bytes=1 << 20, max_delay=0.1, source="src")
+    return RowPacker(SCHEMA, Split("x"), ManualClock(), HostOptions(max_rows_per_batch=1000), source="src")
 
 
 def counted(number: int, bad: int) -> object:

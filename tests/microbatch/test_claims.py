@@ -832,6 +832,7 @@ class Feed(SimpleSource):
     """A feed with cursors, as docs/writing-a-source.md has it."""
 
     bounded = False
+    extra_keys = True  # the cursor
     entries: ClassVar[list[dict[str, object]]] = []
     blocked: ClassVar[threading.Event] = threading.Event()
 

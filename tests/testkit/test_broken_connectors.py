@@ -973,6 +973,7 @@ class ItsSizeIsAFraction(Finder):
 
 @breaks("SRC-8")
 class LosesRowsWithColumns(Numbers):
+    extra_keys = True
     columns_read: str = ""
 
     def schema(self):
