@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from forebay.errors import DataError
+from forebay.formats.column_names import check_names
 from forebay.formats.json.arrow import is_utf8
 from forebay.formats.json.arrow_types import types_by_arrow
 from forebay.formats.json.documents import document_bytes
@@ -17,7 +18,6 @@ from forebay.formats.json.kinds import EMPTY, NULL, Kind, Struct, arrow_type, me
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.record_kinds import KindReader
 from forebay.formats.json.text import Malformed
-from forebay.formats.parquet.schema import check_names
 from forebay.formats.record_blocks import Block
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
+from forebay.formats.column_names import folded
 from forebay.formats.parquet.rebase import Rebase
 from forebay.formats.parquet.schema import LISTS, Leaf, Node
-from forebay.formats.parquet.types import folded
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns one array into another of the same length; None stands for "leave it as it is"."""

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.parquet.types import NoArrowForm, arrow_schema_of_spark_json, folded
+from forebay.formats.column_names import check_names, folded
+from forebay.formats.parquet.types import NoArrowForm, arrow_schema_of_spark_json
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -120,32 +121,9 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
         ) from None
     if schema is None:
         schema = pa.schema([pa.field(node.name, _spark_type(node, node.name, path)) for node in columns_of(file)])
-    check_names(schema, path, case_sensitive)
+    hint = ", or set caseSensitive if the names differ in case only"
+    check_names(schema, path, case_sensitive=case_sensitive, hint=hint)
     return schema
-
-
-def check_names(fields: Iterable[pa.Field], path: str, case_sensitive: bool, where: str = "") -> None:
-    """Refuse two columns of one name at any depth, as Spark does."""
-    seen: dict[str, str] = {}
-    for field in fields:
-        name = folded(field.name, case_sensitive)
-        if name in seen:
-            raise ConfigurationError(
-                f"{path} has two columns of one name{where}: {seen[name]!r} and {field.name!r}",
-                advice="give a schema without them, or set caseSensitive if the names differ in case only",
-            )
-        seen[name] = field.name
-        _check_inside(field.type, path, case_sensitive, field.name)
-
-
-def _check_inside(data_type: pa.DataType, path: str, case_sensitive: bool, name: str) -> None:
-    if isinstance(data_type, pa.StructType):
-        check_names(data_type, path, case_sensitive, f" in {name!r}")
-    elif isinstance(data_type, pa.MapType):
-        _check_inside(data_type.key_type, path, case_sensitive, name)
-        _check_inside(data_type.item_type, path, case_sensitive, name)
-    elif isinstance(data_type, pa.ListType):
-        _check_inside(data_type.value_type, path, case_sensitive, name)
 
 
 def _spark_type(node: Node, column: str, path: str) -> pa.DataType:

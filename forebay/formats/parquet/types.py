@@ -33,11 +33,6 @@ class NoArrowForm(Exception):
     """A type of Spark's that has no Arrow form; the text of the exception is its name."""
 
 
-def folded(name: str, case_sensitive: bool) -> str:
-    """A column name as Spark compares it: Java's lower case unless `spark.sql.caseSensitive`."""
-    return name if case_sensitive else name.lower()
-
-
 def arrow_schema_of_spark_json(text: str) -> pa.Schema | None:
     """The Arrow form of a schema that Spark wrote as JSON; None if the text is not one.
 

@@ -22,10 +22,11 @@ from forebay.framework.split_reader import SplitReader
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.sources.files import catalog
 from forebay.sources.files.cleaning import check_cleaning
-from forebay.sources.files.columns import METADATA, is_metadata_type, metadata_type, nullable
+from forebay.sources.files.columns import nullable
 from forebay.sources.files.inference import inferred_schema, told_by_files, told_by_paths, untold
 from forebay.sources.files.split import FileSplit, place_of
 from forebay.sources.files.store_arguments import store_arguments
+from forebay.sources.files.user_schema import check_schema
 from forebay.storage.file_index import FileIndex, ListOptions, list_files
 from forebay.storage.file_status import FileStatus
 from forebay.storage.storage_options import StorageOptions
@@ -185,15 +186,12 @@ class FileSource(Source):
         return pa.schema([full.field(name) for name in self._columns])
 
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Return this source reading with a schema of the user's; partition columns are those it names."""
-        for field in schema:
-            if field.name == METADATA and not is_metadata_type(field.type, self.format_name()):
-                raise ConfigurationError(
-                    f"the column {METADATA} is {field.type}, not {metadata_type(self.format_name())} or a part of it",
-                    source=self.name,
-                    option="schema",
-                    advice="leave it out of the schema and set includeMetadata=true",
-                )
+        """Return this source reading with a schema of the user's; partition columns are those it names.
+
+        Raises:
+            ConfigurationError: The schema has two columns of one name, or a type that no file is read as.
+        """
+        check_schema(self, schema)
         # As Spark does for files: nobody checked what is in them when they were written (SPARK-28651).
         return self._with(_schema=nullable(schema))
 
