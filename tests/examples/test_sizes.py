@@ -48,6 +48,7 @@ def lines_of_code(text: str) -> int:
         (EXAMPLES / "countdown.py", 12),
         (EXAMPLES / "rest_orders.py", 40),
         (EXAMPLES / "partitioned_log.py", 40),
+        (EXAMPLES / "postgres_orders.py", 70),
         (HERE / "test_countdown_contract.py", 15),
         (HERE / "test_rest_orders_contract.py", 15),
     ],

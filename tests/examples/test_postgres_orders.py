@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of PostgreSQL on a real server: kept contract, slices, limits, and rows that change."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from postgres_orders import OrderChanges, OrderTable  # type: ignore[import-not-found]  # see conftest.py
+
+import forebay
+from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.testkit import SourceContract
+
+TABLE = """
+    DROP TABLE IF EXISTS orders;
+    CREATE TABLE orders (id bigserial PRIMARY KEY, customer text, total float8, updated_at timestamptz);
+    CREATE INDEX ON orders (updated_at, id);
+"""
+ROWS = """
+    INSERT INTO orders (customer, total, updated_at)
+    SELECT 'c' || n, n, clock_timestamp() FROM generate_series(1, %s) n RETURNING id, customer, total, updated_at
+"""
+
+
+@pytest.fixture
+def database(postgres) -> Iterator[psycopg.Connection]:
+    """Gives a connection to an empty table."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(TABLE)
+        yield connection
+
+
+def tables(postgres, kind, **options):
+    return kind(dsn=forebay.Secret(postgres), page_rows=7, **options)
+
+
+def rows_of(source, slices, column="id"):
+    return [
+        n for part in run_task(ReadTask(source, slices, forebay.HostOptions())) for n in part.batch[column].to_pylist()
+    ]
+
+
+class TestOrderChanges(SourceContract):
+    most_splits = 1
+
+    @pytest.fixture(autouse=True)
+    def table(self, postgres, database):
+        self.postgres, self.database = postgres, database
+
+    def source(self):
+        return tables(self.postgres, OrderChanges, settling="0s")
+
+    def add_split(self):
+        return "all"
+
+    def write(self, split_id, n):
+        written = self.database.execute(ROWS, [n]).fetchall()
+        return [dict(zip(("id", "customer", "total", "updated_at"), row, strict=True)) for row in written]
+
+
+def test_the_table_keeps_the_contract(postgres, database):
+    database.execute(ROWS, [40])
+    report = forebay.testkit.check(tables(postgres, OrderTable))
+    assert {"DIS-2", "DIS-5"} <= report.rules("passed")
+
+
+def test_several_tasks_read_one_table_by_ranges_of_ids(postgres, database):
+    database.execute(ROWS, [100])
+    database.execute("DELETE FROM orders WHERE id BETWEEN 20 AND 60")
+    source = tables(postgres, OrderTable)
+    tasks = plan_bounded(source, forebay.HostOptions(num_partitions=4))
+    read = [rows_of(source, task) for task in tasks]
+    assert list(map(len, read)) == [19, 0, 15, 25]
+    assert list(itertools.chain(*read)) == [*range(1, 20), *range(61, 101)]
+
+
+def test_a_table_is_worth_as_many_tasks_as_it_is_large(postgres, database):
+    assert len(plan_bounded(tables(postgres, OrderTable), forebay.HostOptions(), parallelism=4)) == 1
+    database.execute(ROWS, [100_000])
+    assert len(plan_bounded(tables(postgres, OrderTable), forebay.HostOptions(), parallelism=4)) > 1
+
+
+@pytest.fixture
+def turns(postgres, database):
+    """Gives a function that plans and reads one micro-batch; None where there is none."""
+    source = tables(postgres, OrderChanges, settling="0s")
+    options = forebay.HostOptions(max_rows_per_trigger=10, refresh_interval="0s")
+    planner = open_stream(source, options, parallelism=1)
+    at = planner.initial()
+
+    def turn():
+        nonlocal at
+        start, at = at, json.loads(json.dumps(planner.latest(at)))
+        if start == at:
+            return None
+        return [n for task in planner.tasks(start, at) for n in rows_of(source, task.slices)]
+
+    yield turn
+    planner.close()
+
+
+def test_a_first_backfill_by_change_is_cut_into_micro_batches(turns, database):
+    database.execute(ROWS, [25])
+    database.execute("UPDATE orders SET updated_at = date_trunc('hour', updated_at)")  # many of one time
+    assert [turns() for _ in range(4)] == [list(range(1, 11)), list(range(11, 21)), list(range(21, 26)), None]
+
+
+def test_a_row_that_changed_comes_again_and_nothing_else_does(turns, database):
+    database.execute(ROWS, [3])
+    assert turns() == [1, 2, 3]
+    assert turns() is None
+    database.execute("UPDATE orders SET total = 0, updated_at = clock_timestamp() WHERE id = 2")
+    assert [turns(), turns()] == [[2], None]
