@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from forebay.framework.digests import SplitDigests
 from forebay.framework.split import Json, Position, Split
 
 OPEN_COST = 4 << 20
@@ -63,6 +64,14 @@ class DiscoveryEnumerator(ABC):
 
     refresh_share: float = 0.05
     """How much of its time a stream may spend on asking: an answer is trusted for longer where asking takes long."""
+
+    digests: SplitDigests | None = None
+    """Recognises the splits that a stream has read, where there may be more than offsets have room for; None = a stream
+    keeps whole splits, and is refused once they do not fit.
+
+    What it recognises is not among the known splits of `discover`, which must not return it; and `finished`, which was
+    told of it, is not told again.
+    """
 
     @abstractmethod
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:

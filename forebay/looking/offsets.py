@@ -224,7 +224,7 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
         if offset.n == BEFORE_FIRST:
             return [], [f"{name}: nothing was planned of it yet"]
         over = [each for each in offset.splits if each.ends and done]
-        count = len(book.read_done(entry)) + len(over)
+        count = book.read_done(entry).count + len(over)
     except ForebayError as error:
         return [], [f"{name}: {error}"]
     notes = [f"{name}: {count:,} split{'' if count == 1 else 's'} read to the end"] if count else []

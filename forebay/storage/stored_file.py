@@ -114,8 +114,10 @@ class StoredFile:
         )
 
 
-def changed(then: FileStatus, now: FileStatus, doing: str) -> str:
-    """Return the sentence that says how a file has changed since it was listed or read."""
+def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
+    """Return the sentence that says how a file has changed since it was listed or read; None = nobody knows how."""
+    if then is None:
+        return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
     return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"
 
 

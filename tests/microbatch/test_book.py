@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.microbatch.offsets.book import InlineBook
 from forebay.framework.microbatch.offsets.done import DoneSplits
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical, dump_offset
 from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
 from forebay.framework.microbatch.offsets.stored_book import KEPT, StoredBook
 from forebay.framework.retry import RetryPolicy
@@ -84,8 +85,10 @@ def file(number: int, at: int = 0) -> File:
     )
 
 
-def stored(store, *, retries=0):
-    return StoredBook(Files(), store, Calls("files", ThreadRuntime(), retry=RetryPolicy(retries=retries), timeout=60))
+def stored(store, *, retries=0, digests=None):
+    return StoredBook(
+        Files(), store, Calls("files", ThreadRuntime(), retry=RetryPolicy(retries=retries), timeout=60), digests
+    )
 
 
 def wire(data):
@@ -192,6 +195,47 @@ def test_more_open_splits_than_fit_are_refused_by_name(caplog):
     with pytest.raises(ConfigurationError, match="offset with 20000 splits") as caught:
         book.write(Offset("files", 1, "q", [Planned(file(number, 5), 5) for number in range(20_000)]), done)
     assert caught.value.option == "stateLocation"
+
+
+def digesting():
+    def digest(split: Split) -> list[Digest]:
+        assert isinstance(split, File)
+        return [Digest(split.id, split.size, split.modified_at)]
+
+    return SplitDigests(digest)
+
+
+def test_inline_digests_take_the_place_of_what_does_not_fit(tmp_path):
+    """The last micro-batches stay whole; with stateLocation nothing more is condensed, and nothing is lost."""
+    waiting = [file(number) for number in range(9000)]
+    digests = digesting()
+    query = Query(InlineBook(Files(), digests), dump_offset(Offset("files")))
+    data = {}
+    for first in range(0, 9000, 500):
+        data = query.run(waiting[first : first + 500])
+    assert query.done.count == 9000
+    assert len(canonical(data)) < 14 * 9000 + (40 << 10)
+    assert data["v"] == 2
+    assert set(query.done).isdisjoint(split.id for split in waiting if digests.mark(split.id) is not None)
+
+    def known(done, digests):
+        marks = {split.id: digests.mark(split.id) for split in waiting} | remembered(done)
+        return {split_id: mark for split_id, mark in marks.items() if mark is not None}
+
+    everything = {split.id: split.size for split in waiting}
+    again = digesting()
+    restarted = Query(InlineBook(Files(), again), data)
+    assert known(restarted.done, again) == known(query.done, digests) == everything
+    assert restarted.plan([]) == query.plan([])
+    for _ in range(3):
+        moved = digesting()
+        on = Query(stored(LocalStateStore(str(tmp_path)), digests=moved), data)
+        assert known(on.done, moved) == everything
+        assert on.done.count == len(everything)
+        new = file(9000 + on.n)
+        data = on.run([new])
+        everything[new.id] = new.size
+        assert len(canonical(data)) < 1500
 
 
 # ---- below stateLocation

@@ -220,7 +220,7 @@ def test_s1_the_offset_of_another_source_is_refused_by_name():
     assert refused(example(source="other")) == "the checkpoint belongs to the source 'other'"
 
 
-@pytest.mark.parametrize("version", [2, 99, "2", 1.5, None])
+@pytest.mark.parametrize("version", [3, 99, "2", 1.5, None])
 def test_s1_the_offset_of_a_newer_release_is_refused_by_name(version):
     """S1: a form that is not known is refused; what else is in it, nobody can know."""
     message = refused(example(v=version, forebay="9.9", splits={"new": "form"}, done={"z": "another code"}))

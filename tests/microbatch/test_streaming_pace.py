@@ -554,3 +554,50 @@ def test_close_waits_for_the_author_only_for_the_time_out_of_closing(query, two)
     finally:
         over.set()
     assert "closeTimeout" in caught.value.advice
+
+
+# ---- S7: long offsets
+
+
+@pytest.fixture
+def patient(query, two):
+    """A caught-up query whose offset is long."""
+    run = query(two)
+    run.turn()
+    run.planner._book.patience = lambda: 5.0
+    run.wait()
+    two.calls.clear()
+    return run
+
+
+def test_s7_a_call_with_a_long_offset_waits_and_goes_on_looking(patient, two):
+    """S7: each call sends the offset to and fro; so there are few, and the outside is asked as often as before."""
+    began = two.clock.monotonic()
+    assert patient.turn() is None
+    assert two.clock.monotonic() - began == pytest.approx(5.0, abs=0.2)
+    assert 4 <= two.count("latest") <= 7
+
+
+def test_s7_what_comes_while_a_call_waits_is_planned_at_once(patient, two):
+    """S7: waiting delays nothing."""
+    latest = two.called
+
+    def called(what, *arguments):
+        latest(what, *arguments)
+        if two.count("latest") == 3:
+            two.ends["a"] = 20
+
+    two.called = called
+    began = two.clock.monotonic()
+    assert rows(patient.turn()) == {"a": 10}
+    assert two.clock.monotonic() - began < 3.5
+
+
+@pytest.mark.parametrize("how", ["available now", "once"])
+def test_s7_a_run_that_ends_does_not_wait(patient, two, how):
+    """S7: AvailableNow and Once want an answer, not the next file."""
+    if how == "available now":
+        patient.planner.prepare_available_now()
+    began = two.clock.monotonic()
+    patient.turn(limited=how == "available now")
+    assert two.clock.monotonic() - began < 0.2

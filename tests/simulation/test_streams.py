@@ -13,7 +13,10 @@ import sys
 import pytest
 from forebay_simulator import simulate_stream
 from forebay_simulator.__main__ import main
+from forebay_simulator.outside import OutsideEnumerator
 
+from forebay.framework.digests import Digest, SplitDigests
+from forebay.framework.microbatch.offsets import book
 from forebay.framework.microbatch.offsets.book import InlineBook
 from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Planned
@@ -198,6 +201,32 @@ def test_1000_seeds_of_streams_are_clean(record_property, capsys):
     assert counts["replayed"] > 300
     assert counts["micro-batches"] > 3000
     record_property("report", "streams: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+@pytest.fixture
+def digested(monkeypatch):
+    """Sources recognise what they have read by digests alone, as files do where there are very many."""
+    discover = OutsideEnumerator.discover
+
+    def opened(self, outside):
+        create(self, outside)
+        self.digests = SplitDigests(lambda split: [Digest(split.id, 1, 0)])
+
+    def new(self, known, first):
+        found = discover(self, known, first)
+        return dataclasses.replace(found, splits=[one for one in found.splits if self.digests.mark(one.id) is None])
+
+    create = OutsideEnumerator.__init__
+    monkeypatch.setattr(OutsideEnumerator, "__init__", opened)
+    monkeypatch.setattr(OutsideEnumerator, "discover", new)
+    monkeypatch.setattr(book, "_MOST_WHOLE", -1)
+
+
+def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys):
+    """S15: through kills and replays; and where digests are not written, that is found."""
+    assert main(["--streams", "--seeds", "200"]) == 0, capsys.readouterr().out
+    monkeypatch.setattr(InlineBook, "_condensed", lambda self, done: {})
+    assert main(["--streams", "--seeds", "200"]) == 1
 
 
 @pytest.mark.soak

@@ -58,6 +58,10 @@ class AdoptingBook(Book):
         """Return how many splits a micro-batch may take."""
         return self._book.room(there)
 
+    def patience(self) -> float:
+        """Return for how many seconds a call may wait before it finds nothing new."""
+        return self._book.patience()
+
     def proven(self, offset: Offset) -> None:
         """A micro-batch is done."""
         if offset.n != BEFORE_FIRST:

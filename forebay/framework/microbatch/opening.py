@@ -54,7 +54,7 @@ def open_stream(
         source,
         options,
         supply=supply,
-        book=AdoptingBook(_book(source, options, calls), source, supply, calls),
+        book=AdoptingBook(_book(source, options, calls, supply), source, supply, calls),
         calls=calls,
         runtime=runtime,
         pinned=Pinned.of(source, options, inferred),
@@ -62,9 +62,10 @@ def open_stream(
     )
 
 
-def _book(source: Source, options: HostOptions, calls: Calls) -> Book:
+def _book(source: Source, options: HostOptions, calls: Calls, supply: Supply) -> Book:
     store = state_store(options)
-    return InlineBook(source) if store is None else StoredBook(source, store, calls)
+    digests = None if supply.enumerator is None else supply.enumerator.digests
+    return InlineBook(source, digests) if store is None else StoredBook(source, store, calls, digests)
 
 
 def _supply(source: Source, options: HostOptions, calls: Calls, runtime: Runtime) -> Supply:

@@ -164,7 +164,11 @@ class Proven:
         """Tell which splits ended; where that fails they are told with the next ones."""
         self._untold = [*self._untold, *splits] if self._untold else splits
         if self._untold:
-            self._supply.finished(self._untold)
+            try:
+                self._supply.finished(self._untold)
+            except Exception:
+                self._untold = list(self._untold)  # what is remembered whole may be digests by then
+                raise
             self._untold = ()
 
     def _quietly(self, work: Callable[[], object]) -> None:

@@ -131,6 +131,8 @@ class StreamPlanner:
             if offset is not None or not waits or not self._await_look(asked):
                 break
             offset = self._next(fresh=fresh, limited=limited)
+        if offset is None and waits:
+            offset = self._linger(self._book.patience())
         return start if offset is None else offset
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
@@ -184,6 +186,21 @@ class StreamPlanner:
         if pause := min(soon, max(_PACE, self._nothing_until - self._clock.monotonic())):
             self._runtime.signal().wait(pause)
         return True
+
+    def _linger(self, left: float) -> Mapping[str, Json] | None:
+        """Look on for so many seconds, as often as is due; return the offset of the next micro-batch, if there is one.
+
+        Waiting costs no latency: what comes meanwhile is found as soon as it would be found by the next call.
+        """
+        while left > 0:
+            pause = min(left, max(_PACE, self._nothing_until - self._clock.monotonic()))
+            self._runtime.signal().wait(pause)
+            left -= pause
+            if self._clock.monotonic() >= self._nothing_until:
+                offset = self._next(fresh=False, limited=True)
+                if offset is not None:
+                    return offset
+        return None
 
     def _next(self, *, fresh: bool, limited: bool) -> Mapping[str, Json] | None:
         """Return the offset of the next micro-batch; None where there is nothing new."""
@@ -307,4 +324,4 @@ class StreamPlanner:
         proven = self._proven
         planning = bool(taken) or proven.at.n == BEFORE_FIRST
         n = proven.at.n + 1 if planning else proven.at.n
-        self._report.update(n, there, taken, splits=len(proven.open), done=len(proven.done))
+        self._report.update(n, there, taken, splits=len(proven.open), done=proven.done.count)

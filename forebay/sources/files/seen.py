@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.split import Json, Split
+from forebay.sources.files.file_digests import digests_of, is_version, may_be_cleaned, name_key
 from forebay.sources.files.split import FileSplit, is_version_id, path_of, version_id, version_mark
 from forebay.storage.file_status import FileStatus, last_name
 from forebay.storage.stored_file import changed
@@ -20,13 +22,16 @@ _BITS = 64
 _MASK = (1 << _BITS) - 1
 _SWEEPS = 32
 """How often the framework is asked to forget, while the horizon goes on by one age: it looks at all it remembers."""
+_SPANS = 8
+"""Parts of one age whose digests are forgotten together."""
 
 
 class SeenFiles:
     """Tells new files from those that were read, and from those that are too old.
 
     What was read is in `known`, which the framework keeps; here is only a short mark of each, so that a listing can be
-    compared with it at the cost of a look into a dictionary. Called on one thread.
+    compared with it at the cost of a look into a dictionary. What a stream without `stateLocation` has no room for is
+    in `digests`: hashes of paths and versions. Called on one thread.
 
     Args:
         source: The format name, for errors.
@@ -47,19 +52,35 @@ class SeenFiles:
         self._oldest: int | None = None
         self._warned = False
         self._begun: set[str] = set()
+        self._now = 0
+        self._recognised: dict[str, int] = {}  # listed files that the digests know, and the listing before this one
+        self._recognised_before: dict[str, int] = {}
+        self._generation = 0
+        self.digests = SplitDigests(self._digest, None if max_age is None else max(1, max_age // _SPANS))
+        """Files that were read and are not in `known`."""
         self.horizon: int | None = None
         """Nanoseconds since 1970: what was changed before is passed over, for ever; None = nothing is."""
 
     def snapshot(self) -> Json:
         """Return what must not go back over a restart, and cannot be told from the files that are remembered."""
-        return None if self._newest is None else {"newest": self._newest, "horizon": self.horizon}
+        state: dict[str, Json] = {} if self._newest is None else {"newest": self._newest, "horizon": self.horizon}
+        if self._names_only:
+            state["named"] = True
+        return state or None
 
     def restore(self, state: Json) -> None:
-        """Take back what `snapshot` gave."""
+        """Take back what `snapshot` gave, once the digests are there.
+
+        Raises:
+            ConfigurationError: Files count by their names from now on, and the digests are of paths.
+        """
         if isinstance(state, Mapping):
             newest, horizon = state.get("newest"), state.get("horizon")
             self._newest = _later(self._newest, newest if isinstance(newest, int) else None)
             self.horizon = _later(self.horizon, horizon if isinstance(horizon, int) else None)
+        named = isinstance(state, Mapping) and state.get("named") is True
+        if self._names_only and self.digests and not named:
+            raise self._names_unknown()
 
     def learn(self, known: Mapping[str, Split], now: float) -> None:
         """Take note of the files that were begun or read since the last call, and move the horizon on.
@@ -71,10 +92,13 @@ class SeenFiles:
         Raises:
             ConfigurationError: The clock is so far behind what it was that every new file would be passed over.
         """
+        self._recognised_before, self._recognised = self._recognised, {}
+        if self._generation != self.digests.generation:
+            self._generation, self._recognised_before = self.digests.generation, {}
         for split_id in [each for each in self._marks if each not in known]:
             del self._marks[split_id]
             self._oldest = None
-        moment = int(now * 1e9)
+        moment = self._now = int(now * 1e9)
         for split_id in known:
             if split_id not in self._marks:
                 split = known[split_id]
@@ -88,10 +112,7 @@ class SeenFiles:
             self._oldest = min((mark >> _BITS for mark in self._marks.values()), default=None)
         self._versions = sum(1 for split_id in self._marks if is_version_id(split_id))
         self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
-        if self._max_age is not None and self._newest is not None:
-            self.horizon = _later(self.horizon, self._newest - self._max_age)
-            if self.horizon is not None and self.horizon > moment:
-                raise self._clock_went_back(self.horizon, moment)
+        self._move_on(moment)
 
     def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the files that were read in part."""
@@ -108,14 +129,21 @@ class SeenFiles:
         """
         if not file.size or (self.horizon is not None and file.modified_at < self.horizon):
             return None
-        if self._names_only and last_name(file.path) in self._names and file.path not in self._marks:
-            return None
         mark = self._marks.get(file.path)
+        if mark is None and self._is_namesake(file):
+            return None
+        if mark is None and self.digests:
+            return self._by_digest(file)
         if mark is None:
-            return None if self._versions and version_id(file) in self._marks else file.path
+            return None if self._is_read_version(file) else file.path
         if mark == _mark(file):
             return None
         return self._changed(file, known[file.path])
+
+    def left_behind(self, file: FileStatus) -> bool:
+        """Whether a listed file is known by its digest, as it is now, and may be cleaned."""
+        mark = self.digests.mark(file.path)
+        return mark is not None and may_be_cleaned(mark) and is_version(mark, file)
 
     def sweep(self) -> bool:
         """Whether enough of what is remembered lies before the horizon that it is worth forgetting."""
@@ -131,6 +159,53 @@ class SeenFiles:
         for split in splits:
             first.setdefault(last_name(split.path), split)
         return list(first.values())
+
+    def _move_on(self, now: int) -> None:
+        """Move the horizon on, and forget the digests that are wholly before it."""
+        if self._max_age is not None and self._newest is not None:
+            self.horizon = _later(self.horizon, self._newest - self._max_age)
+            if self.horizon is not None:
+                if self.horizon > now:
+                    raise self._clock_went_back(self.horizon, now)
+                self.digests.expire(self.horizon)
+
+    def _digest(self, split: Split) -> list[Digest]:
+        """Return what recognises a file that was read."""
+        if not isinstance(split, FileSplit):
+            return []
+        if split.id not in self._marks:
+            self._count(split, self._now)  # it was begun and read since the last listing
+        return digests_of(split, named=self._names_only)
+
+    def _is_namesake(self, file: FileStatus) -> bool:
+        """Whether another file that counts as the same one was read."""
+        if not self._names_only:
+            return False
+        name = last_name(file.path)
+        if name in self._names:
+            return True
+        return self.digests.mark(name_key(name)) is not None and self.digests.mark(file.path) is None
+
+    def _is_read_version(self, file: FileStatus) -> bool:
+        """Whether this version of a file was read after an earlier one."""
+        if not self._versions and not self.digests:
+            return False
+        split_id = version_id(file)
+        return split_id in self._marks or self.digests.mark(split_id) is not None
+
+    def _by_digest(self, file: FileStatus) -> str | None:
+        """Do what `id_of_new` does for a file that is not in `known`."""
+        now = _mark(file)
+        if self._recognised_before.get(file.path) != now:
+            mark = self.digests.mark(file.path)
+            if mark is None and not self._is_read_version(file):
+                return file.path
+            if mark is not None and not is_version(mark, file):
+                split_id = self._choice(file, None)
+                if split_id is not None:
+                    return split_id
+        self._recognised[file.path] = now
+        return None
 
     def _count(self, split: FileSplit, now: int) -> None:
         if split.modified_at <= now + _DAY:
@@ -149,12 +224,27 @@ class SeenFiles:
         if not isinstance(split, FileSplit) or split.status.same_file(file):
             self._marks[split.id] = _mark(file)  # the store has begun, or ceased, to give marks of its own
             return None
-        if self._on_changed == "ignore" or (self._versions and version_id(file) in self._marks):
+        return self._choice(file, split.status)
+
+    def _choice(self, file: FileStatus, then: FileStatus | None) -> str | None:
+        """Return the id of the split that reads a file which has changed; None if it is not to be read.
+
+        Raises:
+            DataError: That is an error.
+        """
+        if self._on_changed == "ignore" or self._is_read_version(file):
             return None
         if self._on_changed == "reread":
             return version_id(file)
-        raise self.altered(
-            split.status, file, "reread to read such files once more, whole, or with ignore to leave them"
+        raise self.altered(then, file, "reread to read such files once more, whole, or with ignore to leave them")
+
+    def _names_unknown(self) -> ConfigurationError:
+        return ConfigurationError(
+            "the stream has read files while fileNameOnly was off, and remembers hashes of their paths alone",
+            source=self._source,
+            option="fileNameOnly",
+            advice="leave it off, as before, or start with a new checkpoint location, and with modifiedAfter so that "
+            "what was read before does not come again",
         )
 
     def _clock_went_back(self, horizon: int, now: int) -> ConfigurationError:
@@ -171,11 +261,11 @@ class SeenFiles:
             "checkpoint location, and with modifiedAfter so that what was read before does not come again",
         )
 
-    def altered(self, then: FileStatus, now: FileStatus, choice: str) -> DataError:
+    def altered(self, then: FileStatus | None, now: FileStatus, choice: str) -> DataError:
         """Return the error for a file that has changed since it was read, or read in part.
 
         Args:
-            then: The file as it was read.
+            then: The file as it was read; None if only its digest is left.
             now: The file as it is listed.
             choice: What the user can set `onChangedFile` to.
         """

@@ -55,12 +55,14 @@ class FileStreamEnumerator(FileEnumerator):
             names_only=source.file_name_only,
             on_changed=source.on_changed_file,
         )
+        self.digests = self._seen.digests
         self._cleaner = Cleaner(source)
         self._row_groups: dict[str, RowGroups] = {}
         self._waiting: dict[str, FileSplit] = {}
         self._given_up: frozenset[str] = frozenset()
         self._cleans = source.clean_source != "off"
         self._looked = False
+        self._cleaned = False
 
     def restore_state(self, state: Json) -> None:
         """Go on from the horizon of the last run."""
@@ -79,6 +81,7 @@ class FileStreamEnumerator(FileEnumerator):
         self._warn_left_out(index)
         self._warn_emptied(index)
         self._seen.learn(known, self._clock.now())
+        self._clean_left_behind(index)
         splits = self._new(index, known)
         self._check_format(splits)
         horizon = self._seen.horizon if self._seen.sweep() else None
@@ -150,6 +153,13 @@ class FileStreamEnumerator(FileEnumerator):
             self._waiting[split_id] = split
         splits = sorted(self._waiting.values(), key=_age, reverse=self._source.latest_first)
         return self._seen.once_each(splits)
+
+    def _clean_left_behind(self, index: FileIndex) -> None:
+        """Clean, when a run begins, what an earlier one read and failed to clean, and only digests are left of."""
+        if self._cleans and not self._cleaned and self.digests:
+            left = [file for file in index.files if self._seen.left_behind(file)]
+            self._cleaner.clean([split_of(file, file.path, (), clean=True) for file in left])
+        self._cleaned = True
 
     def _going_on(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the files that were read in part, but for those that changed and are read anew.

@@ -6,14 +6,16 @@ from __future__ import annotations
 import logging
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError
+from forebay.framework.digests import SplitDigests
 from forebay.framework.microbatch.offsets.compact import compact, expand, length
 from forebay.framework.microbatch.offsets.done import DoneSplits
 from forebay.framework.microbatch.offsets.offset import (
+    DIGESTS,
     Offset,
     Planned,
     canonical,
@@ -32,7 +34,16 @@ MOST_INLINE: Final = 64 << 10
 """Characters of what an offset remembers of splits that ended, at most: Spark writes it with every micro-batch."""
 
 MOST_OFFSET: Final = 96 << 10
-"""Characters of a whole offset, at most: an idle query polls it up to 90 times a second."""
+"""Characters of an offset without digests, at most: an idle query polls it up to 90 times a second."""
+
+MOST_DIGESTS: Final = 6 << 20
+"""Characters of the digests in an offset, at most: Spark's driver keeps about 120 of the last offsets in memory."""
+
+_MOST_WHOLE: Final = 16 << 10
+"""Characters of the splits that ended which are kept whole, where digests can take their place."""
+
+_IDLE: Final = 2_000_000
+"""Characters of digests that an idle stream sends to and fro in a second, at most."""
 
 _MOST_PLAN: Final = 24 << 10
 """Characters that the splits of one micro-batch take in its offset, at most, where their number is free."""
@@ -78,6 +89,10 @@ class Book(ABC):
         """
         return None
 
+    def patience(self) -> float:
+        """Return how many seconds a call may wait before it reports nothing new, so that fewer calls are made."""
+        return 0.0
+
     def proven(self, offset: Offset) -> None:
         """A micro-batch is done, and older ones are needed no more than for going back a little. Best effort."""
 
@@ -89,10 +104,12 @@ class InlineBook(Book):
 
     Args:
         source: What is read.
+        digests: Recognises splits that ended, where the enumerator can do with that.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, digests: SplitDigests | None = None) -> None:
         self._source = source
+        self._digests = digests
         self._warned = False
         self._guess = _GUESS
 
@@ -102,11 +119,15 @@ class InlineBook(Book):
         data["splits"] = compact(data["splits"])
         if offset.splits:
             self._guess = max(1, _MOST_PLAN * len(offset.splits) // max(1, length(data["splits"])))
+        whole = compact(done.entries())
+        if self._digests is not None and length(whole) > _MOST_WHOLE:
+            done.condense()
+            whole = compact(done.entries())
         if done:
-            data["done"] = compact(done.entries())
-            self._check(f"the {len(done)} splits that were read", length(data["done"]), MOST_INLINE)
+            data["done"] = whole
+            self._check(f"the {len(done)} splits that were read", length(whole), MOST_INLINE)
         self._check(f"the offset with {len(offset.splits)} splits to read", length(data), MOST_OFFSET)
-        return dict(sorted(data.items()))
+        return dict(sorted((data | self._condensed(done)).items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
         """Return the offset."""
@@ -121,8 +142,7 @@ class InlineBook(Book):
 
     def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as in the base class
         """Return what the offset remembers."""
-        stored = expanded(data, self._source.name).get("done", [])
-        return DoneSplits(self._source.split_class, checked_done(stored, self._source.name))
+        return loaded_done(expanded(data, self._source.name), self._source, self._digests)
 
     def room(self, there: Sequence[Planned] = ()) -> int:
         """Return as many splits as fit beside one another in an offset, measured; one always does."""
@@ -136,6 +156,17 @@ class InlineBook(Book):
                 break
             taken += len(chunk)
         return max(1, taken)
+
+    def patience(self) -> float:
+        """Return what keeps the cost of long offsets, which Spark sends and receives in each call, at some percents."""
+        return 0.0 if self._digests is None else self._digests.characters / _IDLE
+
+    def _condensed(self, done: DoneSplits) -> dict[str, Json]:
+        """Return what an offset says of splits that were condensed; nothing if none was."""
+        if not done.digests:
+            return {}
+        self._check(f"the {done.count} splits that were read", done.digests.characters, MOST_DIGESTS)
+        return {"v": DIGESTS, "digests": done.digests.dump()}
 
     def _check(self, what: str, size: int, most: int) -> None:
         """Refuse what does not fit, and warn once at half of it."""
@@ -168,6 +199,20 @@ def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JS
         return {name: expand(value) if name in ("splits", "done") else value for name, value in head.items()}
     except ValueError as error:
         raise damaged(source, str(error)) from error
+
+
+def loaded_done(found: Mapping[str, Any], source: Source, digests: SplitDigests | None) -> DoneSplits:
+    """Return what an expanded offset remembers of splits that ended.
+
+    Raises:
+        ConfigurationError: It is damaged.
+    """
+    done = DoneSplits(source.split_class, checked_done(found.get("done", []), source.name), digests)
+    try:
+        done.digests.load(found.get("digests", []))
+    except (TypeError, ValueError) as error:
+        raise damaged(source.name, str(error)) from error
+    return done
 
 
 def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 - any JSON value

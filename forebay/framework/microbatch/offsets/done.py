@@ -4,29 +4,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Final, overload
 
+from forebay.framework.digests import SplitDigests
 from forebay.framework.split import Json, Split
+
+_SEGMENT: Final = "\0"
+"""Begins the id of an entry that is a segment of digests, and no split."""
 
 
 class DoneSplits(Mapping[str, Split]):
     """Splits that ended, by id, as they were at their end; built anew only when one is looked at.
+
+    As a mapping it holds whole splits. Those that were condensed are in `digests`, and nowhere else.
 
     Called on the planning thread; a discovery may read it meanwhile on its own thread, and then it is not changed.
 
     Args:
         split_class: Rebuilds the splits.
         entries: `[id, fields]` of each, as `entries()` gave them.
+        digests: Recognises those that are no longer kept whole; all that is in it is replaced.
     """
 
-    def __init__(self, split_class: type[Split], entries: Iterable[Sequence[Any]] = ()) -> None:
+    def __init__(
+        self,
+        split_class: type[Split],
+        entries: Iterable[Sequence[Any]] = (),
+        digests: SplitDigests | None = None,
+    ) -> None:
         self._split_class = split_class
         self._fields: dict[str, Mapping[str, Any]] = {}
+        self.digests = SplitDigests() if digests is None else digests
+        """The splits that were condensed."""
+        self.digests.load([])
         self.load(entries)
         self.added: list[str] = []
         """Ids that came since `settle` was called last."""
-        self.forgotten: list[str] = []
-        """Ids that went since then."""
+        self._forgotten: list[str] = []
 
     def __getitem__(self, split_id: str) -> Split:
         return self._split_class.from_json({"v": 1, **self._fields[split_id], "id": split_id})
@@ -40,10 +54,43 @@ class DoneSplits(Mapping[str, Split]):
     def __len__(self) -> int:
         return len(self._fields)
 
+    @property
+    def count(self) -> int:
+        """How many splits are remembered, also those that were condensed."""
+        return len(self._fields) + len(self.digests)
+
+    @property
+    def forgotten(self) -> list[str]:
+        """Ids that went since `settle` was called last, those of segments of digests too."""
+        return [*self._forgotten, *(_SEGMENT + name for name in self.digests.dropped)]
+
+    def ids(self) -> list[str]:
+        """Return the ids of all entries: of splits, and of segments of digests."""
+        return [*self._fields, *(_SEGMENT + name for name in self.digests.entries())]
+
+    def holds(self, entry_id: str) -> bool:
+        """Whether there is an entry of this id."""
+        return entry_id in self._fields or self.digests.holds(entry_id.removeprefix(_SEGMENT))
+
     def load(self, entries: Iterable[Sequence[Any]]) -> None:
         """Take entries back from where they were written to."""
         for entry in entries:
             self._fields[str(entry[0])] = entry[1] if len(entry) > 1 else {}
+
+    def load_digests(self) -> None:
+        """Move the segments of digests to where they belong, once all entries are loaded.
+
+        Raises:
+            ValueError: One is damaged.
+        """
+        found = [self._fields.pop(one) for one in list(self._fields) if one.startswith(_SEGMENT)]
+        if found:
+            self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
+
+    def condense(self) -> None:
+        """Keep digests in place of the splits that ended, but for those just now: the author hears of these later."""
+        just_now = set(self.added)
+        self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
 
     def drop(self, ids: Iterable[str]) -> None:
         """Take entries out again, as `forget` once did."""
@@ -64,19 +111,22 @@ class DoneSplits(Mapping[str, Split]):
         just_now = set(self.added)
         gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
         self.drop(gone)
-        self.forgotten.extend(gone)
+        self._forgotten.extend(gone)
 
     def entries(self, ids: Iterable[str] | None = None) -> list[Json]:
         """Return the entries of these ids, or of all, in order of the ids."""
-        wanted = self._fields if ids is None else (split_id for split_id in ids if split_id in self._fields)
-        return [
-            [split_id, dict(self._fields[split_id])] if self._fields[split_id] else [split_id]
-            for split_id in sorted(wanted)
-        ]
+        fields = self._fields
+        if ids is not None:
+            ids = list(ids)
+            if any(one.startswith(_SEGMENT) for one in ids):
+                fields = fields | {_SEGMENT + name: entry for name, entry in self.digests.entries().items()}
+        wanted = fields if ids is None else (split_id for split_id in ids if split_id in fields)
+        return [[split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(wanted)]
 
     def settle(self) -> None:
         """Begin to count changes anew: what there is now has been written."""
-        self.added, self.forgotten = [], []
+        self.added, self._forgotten = [], []
+        self.digests.dropped.clear()
 
 
 class Ended(Sequence[Split]):

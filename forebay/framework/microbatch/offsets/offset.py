@@ -5,7 +5,8 @@
 {"v": 1, "id": …, "source": …, "n": 7, "splits": [[id, to, from?, fields?], …], "done": …, "enum": …, "options": …}
 ```
 `from` is left out where it equals `to`, `fields` where the id says it all. `to` is `true` where a split is read to its
-own end, wherever that is, `false` where the attempts of a task agree on it (S14), and `null` at the very start.
+own end, wherever that is, `false` where the attempts of a task agree on it (S14), and `null` at the very start. With
+`digests`, which stand for more splits that ended than `done` has room for, `v` is 2.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from forebay.framework.split import Json, Position, Split, normalise
 from forebay.version import __version__
 
 VERSION: Final = 1
-"""The form of offsets; an older release refuses a newer one."""
+"""The form of most offsets; an older release refuses a newer one."""
+
+DIGESTS: Final = 2
+"""The form of offsets that remember splits by digests: a release that overlooks these would read them again."""
 
 BEFORE_FIRST: Final = -1
 """The number of the offset before the first micro-batch."""
@@ -226,10 +230,10 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
     version, owner = data["v"], data.get("source")
     if isinstance(version, bool) or (isinstance(version, int) and version < VERSION):
         raise damaged(source, f"its form is {version!r}")
-    if not isinstance(version, int) or version > VERSION:
+    if not isinstance(version, int) or version > DIGESTS:
         raise ConfigurationError(
             f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have form "
-            f"{version!r}, and forebay {__version__} knows up to {VERSION}",
+            f"{version!r}, and forebay {__version__} knows up to {DIGESTS}",
             source=source,
             option="checkpointLocation",
             advice="run the newer forebay, or start with a new checkpoint location",

@@ -10,11 +10,12 @@ from typing import Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError
 from forebay.framework.connector_errors import without_secrets
+from forebay.framework.digests import SplitDigests
 from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.offsets.book import Book, checked_done, expanded
+from forebay.framework.microbatch.offsets.book import Book, checked_done, expanded, loaded_done
 from forebay.framework.microbatch.offsets.compact import compact, length
 from forebay.framework.microbatch.offsets.done import DoneSplits
-from forebay.framework.microbatch.offsets.offset import Agreed, Offset, damaged, dump_offset, load_offset
+from forebay.framework.microbatch.offsets.offset import DIGESTS, Agreed, Offset, damaged, dump_offset, load_offset
 from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, outdated
 from forebay.framework.source import Source
 from forebay.framework.split import Json
@@ -69,10 +70,12 @@ class StoredBook(Book):
         source: What is read.
         store: Where segments are.
         calls: Bounds and retries the calls of the store.
+        digests: Recognises splits that ended while there was no `stateLocation`; no more are added.
     """
 
-    def __init__(self, source: Source, store: StateStore, calls: Calls) -> None:
+    def __init__(self, source: Source, store: StateStore, calls: Calls, digests: SplitDigests | None = None) -> None:
         self._source = source
+        self._digests = digests
         self._store = store
         self._calls = calls
         self._levels: dict[int, tuple[_Level, ...]] = {}  # by micro-batch, of the last two
@@ -91,7 +94,7 @@ class StoredBook(Book):
         inline = _short(done)
         link: Link | None = None
         if inline is not None:
-            data |= {"done": inline} if done else {}
+            data |= {"done": inline} if inline else {}
             if parts:
                 link = self._put(offset, *encode(offset.n, None, parts, (), ()))
         else:
@@ -100,6 +103,8 @@ class StoredBook(Book):
         if link is not None:
             state: dict[str, Json] = {"at": self._store.location, "segment": link.name, "digest": link.digest}
             data["state"] = {**state, "parts": sorted(parts)} if parts else state
+        if done.digests:
+            data["v"] = DIGESTS
         self._levels = {offset.n - 1: before, offset.n: levels}
         if self._cleaned is None and self._used:
             self._clean(offset.query, offset.n - 1)  # in a run of one micro-batch nobody calls `proven`
@@ -117,16 +122,18 @@ class StoredBook(Book):
     def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as in the base class
         """Return what is remembered, and go on from there with the next `write`."""
         found = expanded(data, self._source.name)
-        done = DoneSplits(self._source.split_class)
+        done = loaded_done(found, self._source, self._digests)
         levels: list[_Level] = []
         if "state" in found:
             self._used = True
-        if "done" in found:
-            done.load(checked_done(found["done"], self._source.name))
-        elif "state" in found:
-            for link, segment in reversed(self._chain(found)):
-                levels.append(self._load(done, link, segment, base=not levels))
-        self._levels = {found.get("n", -1): tuple(levels) if done else ()}
+            if "done" not in found and "digests" not in found:
+                for link, segment in reversed(self._chain(found)):
+                    levels.append(self._load(done, link, segment, base=not levels))
+                try:
+                    done.load_digests()
+                except ValueError as error:
+                    raise damaged(self._source.name, str(error)) from error
+        self._levels = {found.get("n", -1): tuple(levels) if done.ids() else ()}
         self._cleaned = None
         return done
 
@@ -146,10 +153,10 @@ class StoredBook(Book):
         while kept and kept[-1].weight < 2 * max(1, len(changed)):
             changed |= kept.pop().changed
         if not kept:
-            link, data = encode(offset.n, None, parts, (), _entries(done, sorted(done)))
-            return (_Level(self._put(offset, link, data), frozenset(), max(1, len(done))),)
-        drop = sorted(split_id for split_id in changed if split_id not in done)
-        there = sorted(split_id for split_id in changed if split_id in done)
+            link, data = encode(offset.n, None, parts, (), _entries(done, sorted(done.ids())))
+            return (_Level(self._put(offset, link, data), frozenset(), max(1, done.count)),)
+        there = sorted(filter(done.holds, changed))
+        drop = sorted(changed.difference(there))
         link, data = encode(offset.n, kept[-1].link, parts, drop, _entries(done, there))
         return (*kept, _Level(self._put(offset, link, data), frozenset(changed), max(1, len(changed))))
 
@@ -272,7 +279,7 @@ def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
 
 def _short(done: DoneSplits) -> Json:
     """Return the memory as it goes into an offset, None if it is too long for that."""
-    if len(done) > _MOST_DONE // 8:  # no entry is written in fewer characters
+    if done.digests or len(done) > _MOST_DONE // 8:  # no entry is written in fewer characters
         return None
     entries = compact(done.entries())
     return entries if length(entries) <= _MOST_DONE else None
