@@ -36,8 +36,8 @@ from forebay.version import __version__
 
 if TYPE_CHECKING:
     from forebay import testkit as testkit
-    from forebay.framework.local import Run as Run
-    from forebay.framework.local import run as run
+    from forebay.framework.inprocess import Run as Run
+    from forebay.framework.inprocess import run as run
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
     from forebay.looking.describe import describe as describe
     from forebay.looking.offsets import offsets as offsets
@@ -57,7 +57,7 @@ _LATER = {
     "KafkaSource": "forebay.sources.kafka",
     "Peek": "forebay.looking.peek",
     "RateSource": "forebay.sources.rate",
-    "Run": "forebay.framework.local",
+    "Run": "forebay.framework.inprocess",
     "SourceReaderBase": "forebay.framework.reading.source_reader",
     "WatermarkStrategy": "forebay.watermarks.strategy",
     "describe": "forebay.looking.describe",
@@ -67,7 +67,7 @@ _LATER = {
     "read": "forebay.spark.register",
     "read_stream": "forebay.spark.register",
     "register": "forebay.spark.register",
-    "run": "forebay.framework.local",
+    "run": "forebay.framework.inprocess",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.running import schema_of
+from forebay.framework.inprocess.running import schema_of
 from forebay.framework.source import Source
 from forebay.looking.tables import html_table, printable, text_table
 from forebay.options import class_options, describe_options, option_values, redact_options

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.framework import local
+from forebay.framework import inprocess
 from forebay.framework.source import Source
 from forebay.looking.tables import html_table, text_table
 
@@ -76,4 +76,4 @@ def peek(source: Source, n: int = 20) -> Peek:
     Raises:
         ForebayError: What reading met.
     """
-    return Peek(local.peek(source, n), n)
+    return Peek(inprocess.peek(source, n), n)

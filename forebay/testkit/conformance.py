@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
-from forebay.framework.local.arguments import require_source
+from forebay.framework.inprocess.arguments import require_source
 from forebay.framework.source import Source
 from forebay.testkit.checks import ALL, READ, Check
 from forebay.testkit.outcomes import Broken, ConformanceError, Report, Result

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.running import run
+from forebay.framework.inprocess.running import run
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.opening import open_stream
 from forebay.framework.microbatch.tasks.task import ReadTask, run_task

@@ -38,7 +38,7 @@ MACHINERY = {
     "pump": "simple",
     "pumping": "simple",
 }
-HOSTS = {"local", "microbatch"}
+HOSTS = {"inprocess", "microbatch"}
 
 # Threads, locks and timers come from one Runtime object, or nothing could be simulated.
 THREADED = {
@@ -213,14 +213,14 @@ BREACHES = [
     ("framework/source.py", "from .split import Split", room_fault),
     ("framework/split.py", "from forebay.framework.reading.queue import Queue", inner_fault),
     ("framework/reading/queue.py", "from forebay.framework.coordination.tracker import Tracker", inner_fault),
-    ("framework/coordination/x.py", "from forebay.framework.local.run import run", inner_fault),
-    ("framework/local/run.py", "from forebay.framework.microbatch.planner import plan", inner_fault),
+    ("framework/coordination/x.py", "from forebay.framework.inprocess.run import run", inner_fault),
+    ("framework/inprocess/run.py", "from forebay.framework.microbatch.planner import plan", inner_fault),
     ("sources/files/source.py", "from forebay.sources.kafka.source import KafkaSource", inner_fault),
     ("sources/files/source.py", "from forebay.testkit.kit import check", room_fault),
     ("looking/peek.py", "from forebay.cli import main", room_fault),
     ("cli/app.py", "from forebay.spark.register import register", room_fault),
-    ("framework/local/run.py", "import threading", thread_fault),
-    ("framework/local/run.py", "from concurrent.futures import ThreadPoolExecutor", thread_fault),
+    ("framework/inprocess/run.py", "import threading", thread_fault),
+    ("framework/inprocess/run.py", "from concurrent.futures import ThreadPoolExecutor", thread_fault),
     ("framework/source.py", "if TYPE_CHECKING:\n    from pyspark.sql import SparkSession", foreign_fault),
     ("__init__.py", "from pyspark.sql import SparkSession", foreign_fault),
     ("sources/files/source.py", "import fsspec", foreign_fault),
@@ -240,7 +240,7 @@ ALLOWED = [
         "cli/app.py",
         "import typer\nfrom forebay.looking.peek import peek\nfrom forebay.registry import default_registry",
     ),
-    ("framework/local/run.py", "from forebay.framework.reading.queue import Queue"),
+    ("framework/inprocess/run.py", "from forebay.framework.reading.queue import Queue"),
     ("framework/runtime.py", "import threading\nfrom forebay.framework.split import Split"),
     ("framework/pumping.py", "from forebay.framework.simple import SimpleSource"),
     ("sources/files/source.py", "import pyarrow.csv\nfrom forebay.formats.csv.format import read\nimport os.path"),

@@ -13,7 +13,7 @@ from forebay_simulator import SimulatedRuntime
 from forebay.errors import FatalError, RetriableError
 from forebay.framework.coordination.messages import AddSplits
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.slot import ReaderSlot
+from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.pumping import PumpingSplitReader
 from forebay.framework.reader import InputStatus
 from forebay.framework.reading.source_reader import SourceReaderBase
@@ -136,7 +136,7 @@ def test_splits_sent_to_a_reader_that_has_failed_are_not_booked_as_held(runtime)
     gateways, received = [], []
     coordinator = SimpleNamespace(register_reader=lambda subtask, host, gateway: gateways.append(gateway))
     coordinator.handle_split_request = lambda *_: None
-    slot = ReaderSlot(
+    task = ReaderTask(
         0,
         Counting(sizes={}),
         coordinator,
@@ -146,8 +146,8 @@ def test_splits_sent_to_a_reader_that_has_failed_are_not_booked_as_held(runtime)
         signal=runtime.signal(),
         received=lambda subtask, splits: received.extend(splits),
     )
-    slot.start()
+    task.start()
     gateways[0](AddSplits((Split("a"),)))
-    slot.close(1.0, failed=True)
+    task.close(1.0, failed=True)
     gateways[0](AddSplits((Split("b"),)))  # the coordinator has not yet heard
     assert [split.id for split in received] == ["a"]

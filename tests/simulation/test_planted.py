@@ -15,8 +15,8 @@ from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.discovering import DiscoveringEnumerator
 from forebay.framework.coordination.inbox import Inbox
 from forebay.framework.coordination.life_cycle import LifeCycle
-from forebay.framework.local.intake import Intake
-from forebay.framework.local.ledger import Ledger
+from forebay.framework.inprocess.delivery_log import DeliveryLog
+from forebay.framework.inprocess.output_queue import OutputQueue
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase
@@ -99,26 +99,26 @@ def nobody_tells_a_refused_fetcher_of_room(patch):
 
 @planted(300)
 def a_split_is_lost_when_its_reader_fails(patch):
-    take_back = Ledger.take_back
-    patch.setattr(Ledger, "take_back", lambda self, subtask: take_back(self, subtask)[1:])
+    take_back = DeliveryLog.take_back
+    patch.setattr(DeliveryLog, "take_back", lambda self, subtask: take_back(self, subtask)[1:])
     take = AssignmentTracker.take
     patch.setattr(AssignmentTracker, "take", lambda self, *args: take(self, *args)[1:])
 
 
 @planted(300)
 def a_split_comes_back_where_it_was_assigned(patch):
-    take_back = Ledger.take_back
+    take_back = DeliveryLog.take_back
 
     def forgetful(self, subtask):
         starts = {split_id: entry.split for split_id, entry in self._entries.items()}
         return [starts[split.id] for split in take_back(self, subtask)]
 
-    patch.setattr(Ledger, "take_back", forgetful)
+    patch.setattr(DeliveryLog, "take_back", forgetful)
 
 
 @planted(1000)
 def what_a_failed_reader_left_behind_still_counts(patch):
-    patch.setattr(Intake, "drop", lambda self, subtask: None)
+    patch.setattr(OutputQueue, "drop", lambda self, subtask: None)
 
 
 @planted(500)
@@ -173,18 +173,18 @@ def a_discovery_brings_assigned_splits_again(patch):
 
 @planted(300)
 def a_checkpoint_counts_what_waits_in_the_host(patch):
-    patch.setattr(Intake, "waiting", lambda self: ())
+    patch.setattr(OutputQueue, "waiting", lambda self: ())
 
 
 @planted(300)
 def a_checkpoint_counts_the_batch_in_the_consumers_hands(patch):
-    deliver = Ledger.deliver
+    deliver = DeliveryLog.deliver
 
     def covering(self, split_id, batch, position):
         deliver(self, split_id, batch, position)
         self._uncovered = None
 
-    patch.setattr(Ledger, "deliver", covering)
+    patch.setattr(DeliveryLog, "deliver", covering)
 
 
 @planted(100)

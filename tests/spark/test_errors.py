@@ -21,7 +21,7 @@ from forebay.errors import (
     unwrap,
 )
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
+from forebay.framework.inprocess import run
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.tasks.task import ReadTask, run_task
 from forebay.framework.rows import Batch

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
+from forebay.framework.inprocess import run
 from forebay.framework.simple import SimpleSource
 from forebay.options import Secret
 from forebay.spark import pickling

@@ -9,7 +9,7 @@ from typing import cast
 import pyarrow as pa
 
 from forebay.errors import ForebayError
-from forebay.framework.local.engine import Engine
+from forebay.framework.inprocess.engine import Engine
 from forebay.framework.runtime import Next, Signal, WaitFor
 from forebay_simulator.reader import SimulatedReader
 from forebay_simulator.runtime import Livelock
@@ -85,7 +85,7 @@ class Consumer:
     def _use(self, batch: pa.RecordBatch) -> Next | WaitFor:
         world = self._world
         self._asked = False
-        world.deliver(cast("list[int]", batch.column(0).to_pylist()), self._engine.ledger.delivered)
+        world.deliver(cast("list[int]", batch.column(0).to_pylist()), self._engine.deliveries.delivered)
         if self._nothing_will_come():
             return self._finish()
         if world.happens(Fault.SLOW_CONSUMER):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.checkpointing import CheckpointPlan
-from forebay.framework.local.engine import Engine
+from forebay.framework.inprocess.checkpointing import CheckpointPlan
+from forebay.framework.inprocess.engine import Engine
 from forebay.options import ByteSize, Duration
 from forebay_simulator.consumer import Consumer
 from forebay_simulator.runtime import Livelock, SimulatedRuntime

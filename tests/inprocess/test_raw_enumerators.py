@@ -8,7 +8,7 @@ import pytest
 import forebay
 from forebay.errors import ContractError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
+from forebay.framework.inprocess import run
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.split import Split
 

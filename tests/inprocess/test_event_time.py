@@ -9,8 +9,8 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
-from forebay.framework.local.event_time import EventTime
+from forebay.framework.inprocess import run
+from forebay.framework.inprocess.event_time import EventTime
 from forebay.framework.simple import SimpleSource
 from forebay.options import Duration
 from forebay.watermarks.event_time import MAX_WATERMARK, EventTimes
@@ -205,7 +205,7 @@ def test_a_finished_split_does_not_hold_others_back(kit, one_thread):
 def test_a_reader_without_splits_holds_nobody_back(one_thread, world):
     """AL-1, WX-4: it had a split, and may get another."""
     paused: list[str] = []
-    slots: list[Any] = [
+    tasks: list[Any] = [
         SimpleNamespace(subtask=subtask, pause_or_resume=lambda pause, _resume: paused.extend(pause))
         for subtask in (0, 1)
     ]
@@ -215,10 +215,10 @@ def test_a_reader_without_splits_holds_nobody_back(one_thread, world):
         event_time.add(subtask, split_id)
         event_time.collect(subtask, split_id, world.batch(split_id, n, n + 1), n + 1)
         if split_id == "slow":
-            assert event_time.tick(slots)
+            assert event_time.tick(tasks)
             assert event_time.watermark is None or event_time.watermark == 3 * SECOND - 1
             event_time.release(subtask, split_id)
-    assert event_time.tick(slots) and paused == []
+    assert event_time.tick(tasks) and paused == []
     assert event_time.watermark == 50 * SECOND - 1
 
 

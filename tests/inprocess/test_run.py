@@ -12,7 +12,7 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import peek, run
+from forebay.framework.inprocess import peek, run
 from forebay.framework.runtime import ThreadRuntime
 from forebay.options import Duration
 

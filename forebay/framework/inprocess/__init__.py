@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from forebay.framework.local.ledger import SplitProgress
-from forebay.framework.local.peeking import peek
-from forebay.framework.local.running import Run, run
+from forebay.framework.inprocess.delivery_log import SplitProgress
+from forebay.framework.inprocess.peeking import peek
+from forebay.framework.inprocess.running import Run, run
 
 __all__ = ["Run", "SplitProgress", "peek", "run"]

@@ -15,12 +15,12 @@ from forebay.framework.connector_errors import without_secrets
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.life_cycle import SplitState
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.checkpointing import Checkpointer, CheckpointPlan
-from forebay.framework.local.event_time import EventTime
-from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_restart, surfaced
-from forebay.framework.local.intake import CaughtUp, Collected, Ended, Event, Intake, Released
-from forebay.framework.local.ledger import Ledger, SplitProgress
-from forebay.framework.local.slot import ReaderSlot
+from forebay.framework.inprocess.checkpointing import Checkpointer, CheckpointPlan
+from forebay.framework.inprocess.delivery_log import DeliveryLog, SplitProgress
+from forebay.framework.inprocess.event_time import EventTime
+from forebay.framework.inprocess.failures import MAX_RESTARTS, Failures, may_restart, surfaced
+from forebay.framework.inprocess.output_queue import CaughtUp, Collected, Ended, Event, OutputQueue, Released
+from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
@@ -62,7 +62,7 @@ class Engine:
         strategy: WatermarkStrategy | None = None,
     ) -> None:
         self.signal: Signal = runtime.signal()
-        self.ledger = Ledger()
+        self.deliveries = DeliveryLog()
         self.failed: Exception | None = None
         self._source = source
         self._runtime = runtime
@@ -70,19 +70,19 @@ class Engine:
         self._failures = Failures()
         hide_options(source)
         self._event_time = None if strategy is None else EventTime(strategy, runtime.clock, self._evidence)
-        self._intake = Intake(source.name, schema, self.ledger, self._event_time)
+        self._outputs = OutputQueue(source.name, schema, self.deliveries, self._event_time)
         plan = checkpoints or CheckpointPlan(store=None, interval=0.0)
         self._store = plan.store
         restored = None if self._store is None else self._store.open()
         self._coordinator = Coordinator(source, runtime, parallelism=parallelism, options=options, signal=self.signal)
         self._coordinator.reset_to_checkpoint(None if restored is None else restored.enumerator)
         self._coordinator.start(() if restored is None else restored.splits, plan.positions)
-        self._slots = [self._slot(subtask, parallelism) for subtask in range(parallelism)]
+        self._tasks = [self._task(subtask, parallelism) for subtask in range(parallelism)]
         self._checkpointer: Checkpointer | None = None
         if checkpoints is not None:
             last = 0 if restored is None else restored.number
             self._checkpointer = Checkpointer(
-                self._coordinator, self._slots, self.ledger, self._intake, runtime, checkpoints, last=last
+                self._coordinator, self._tasks, self.deliveries, self._outputs, runtime, checkpoints, last=last
             )
         self._turn = 0
         self._asked = False
@@ -100,7 +100,7 @@ class Engine:
     def ask(self) -> None:
         """The consumer asks for the next batch: the last one is covered now."""
         self._asked = True
-        self.ledger.cover()
+        self.deliveries.cover()
         if self._event_time is not None:
             self._event_time.consumer_busy(busy=False)
 
@@ -149,7 +149,7 @@ class Engine:
 
     def progress(self) -> list[SplitProgress]:
         """Return how far each known split is, by id."""
-        told = self.ledger.progress(self._event_time.paused() if self._event_time is not None else ())
+        told = self.deliveries.progress(self._event_time.paused() if self._event_time is not None else ())
         discovering = self._coordinator.discovering
         for split_id, (split, state) in (discovering.splits() if discovering is not None else {}).items():
             if split_id not in told and state is SplitState.NEW:
@@ -162,12 +162,12 @@ class Engine:
         So a run that waits for it ends, also where new records keep arriving in one split or another. Of a raw
         enumerator only the splits that it has assigned are known, and there must be one.
         """
-        if len(self._intake) or self._ready is not None:
+        if len(self._outputs) or self._ready is not None:
             return False
-        behind = self.ledger.never_caught_up()
+        behind = self.deliveries.never_caught_up()
         discovering = self._coordinator.discovering
         if discovering is None:
-            return self.ledger.any_given and not behind
+            return self.deliveries.any_given and not behind
         return discovering.caught_up(behind)
 
     def close(self, *, orderly: bool = True) -> list[BaseException]:
@@ -188,8 +188,8 @@ class Engine:
         self._done = True
         now = self._runtime.clock.monotonic
         deadline = now() + (self._options.close_timeout.total_seconds() if orderly else 0.0)
-        for slot in self._slots:
-            errors += slot.close(deadline - now(), failed=self.failed is not None)
+        for task in self._tasks:
+            errors += task.close(deadline - now(), failed=self.failed is not None)
         try:
             self._coordinator.close(max(0.0, deadline - now()))
         except Exception as error:  # noqa: BLE001 - reported with the others
@@ -201,7 +201,7 @@ class Engine:
     # ---- steps
 
     def _step(self) -> Next | WaitFor:
-        event = self._intake.take()
+        event = self._outputs.take()
         if event is not None:
             self._use(event)
             return Next.AGAIN
@@ -212,7 +212,7 @@ class Engine:
         worked = self._start_a_reader() or self._periodic_work() or self._poll_a_reader()
         if worked or wait is Next.AGAIN:
             return Next.AGAIN
-        if all(slot.ended for slot in self._slots):
+        if all(task.ended for task in self._tasks):
             self._finish()
             return Next.DONE
         return self._wait(wait)
@@ -220,11 +220,11 @@ class Engine:
     def _use(self, event: Event) -> None:
         match event:
             case Collected(subtask, split_id, batch, position):
-                self.ledger.deliver(split_id, batch, position)
+                self.deliveries.deliver(split_id, batch, position)
                 self._failures.progressed(subtask, split_id)
                 self._ready = batch
             case CaughtUp(_, split_id):
-                self.ledger.caught_up(split_id)
+                self.deliveries.caught_up(split_id)
             case Released(subtask, split_id):
                 self._finish_split(subtask, split_id)
             case Ended(subtask):
@@ -232,35 +232,35 @@ class Engine:
 
     def _start_a_reader(self) -> bool:
         now = self._runtime.clock.monotonic()
-        for slot in self._slots:
-            if slot.restart_at is not None and slot.restart_at <= now:
-                self._intake.open(slot.subtask)
-                self._guarded(slot, slot.start)
+        for task in self._tasks:
+            if task.restart_at is not None and task.restart_at <= now:
+                self._outputs.open(task.subtask)
+                self._guarded(task, task.start)
                 return True
         return False
 
     def _poll_a_reader(self) -> bool:
         """Poll the readers in turn until one brings something."""
-        for offset in range(len(self._slots)):
-            slot = self._slots[(self._turn + offset) % len(self._slots)]
-            if slot.may_poll():
-                self._guarded(slot, lambda slot=slot: slot.poll(self._intake.output(slot.subtask)))  # type: ignore[misc]
-                if slot.ended:
-                    self._intake.put(Ended(slot.subtask))
-                if len(self._intake) or slot.may_poll() or slot.restart_at is not None:
-                    self._turn = (slot.subtask + 1) % len(self._slots)
+        for offset in range(len(self._tasks)):
+            task = self._tasks[(self._turn + offset) % len(self._tasks)]
+            if task.may_poll():
+                self._guarded(task, lambda task=task: task.poll(self._outputs.output(task.subtask)))  # type: ignore[misc]
+                if task.ended:
+                    self._outputs.put(Ended(task.subtask))
+                if len(self._outputs) or task.may_poll() or task.restart_at is not None:
+                    self._turn = (task.subtask + 1) % len(self._tasks)
                     return True
         return False
 
     def _periodic_work(self) -> bool:
         if self._event_time is not None and self._event_time.due_in() == 0:
             self._event_time.forget(self._alive)
-            return self._event_time.tick(self._slots)
+            return self._event_time.tick(self._tasks)
         return self._checkpointer is not None and self._checkpointer.periodic(self._source.name)
 
     def _wait(self, coordinator: Next | WaitFor) -> Next | WaitFor:
         now = self._runtime.clock.monotonic()
-        waits = [max(0.0, slot.restart_at - now) for slot in self._slots if slot.restart_at is not None]
+        waits = [max(0.0, task.restart_at - now) for task in self._tasks if task.restart_at is not None]
         if isinstance(coordinator, WaitFor):
             waits.append(coordinator.seconds)
         if self._checkpointer is not None:
@@ -272,12 +272,12 @@ class Engine:
     def _finish_split(self, subtask: int, split_id: str) -> None:
         if self._event_time is not None:
             self._event_time.release(subtask, split_id)
-        if self.ledger.owner(split_id) == subtask:
+        if self.deliveries.owner(split_id) == subtask:
             self._failures.progressed(subtask, split_id)
-            self._coordinator.handle_splits_finished(subtask, [self.ledger.finish(split_id)])
+            self._coordinator.handle_splits_finished(subtask, [self.deliveries.finish(split_id)])
 
     def _check_all_released(self, subtask: int) -> None:
-        held = self.ledger.held_by(subtask)
+        held = self.deliveries.held_by(subtask)
         if held:
             raise ContractError(
                 f"reader {subtask} gave END_OF_INPUT with {len(held)} splits not released",
@@ -298,37 +298,37 @@ class Engine:
 
     # ---- failures
 
-    def _guarded(self, slot: ReaderSlot, call: Callable[[], object]) -> None:
+    def _guarded(self, task: ReaderTask, call: Callable[[], object]) -> None:
         """Call into a reader; a failure that may pass costs the reader, any other the run."""
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - judged there
-            self._reader_failed(slot, error)
+            self._reader_failed(task, error)
 
-    def _reader_failed(self, slot: ReaderSlot, error: BaseException) -> None:
+    def _reader_failed(self, task: ReaderTask, error: BaseException) -> None:
         """Replace a reader: its splits go back to the enumerator at their delivered positions, and reading goes on."""
-        self._intake.drop(slot.subtask)
-        held = self.ledger.held_by(slot.subtask)
-        times = self._failures.count(slot.subtask, held, error)
+        self._outputs.drop(task.subtask)
+        held = self.deliveries.held_by(task.subtask)
+        times = self._failures.count(task.subtask, held, error)
         checkpointer = self._checkpointer
         if checkpointer is None or not may_restart(error, times, self._options.retries):
-            raise self._named(slot.subtask, held, error, times)
+            raise self._named(task.subtask, held, error, times)
         pause = RetryPolicy.of(self._options).pause(times, self._runtime.random, error)
         shown = redact(str(error))
-        _log.warning("%s: reader %d failed, another comes in %.1f s: %s", self._source.name, slot.subtask, pause, shown)
-        for late in slot.close(self._options.close_timeout.total_seconds(), failed=True):
-            _log.warning("%s: closing the failed reader %d: %s", self._source.name, slot.subtask, redact(str(late)))
+        _log.warning("%s: reader %d failed, another comes in %.1f s: %s", self._source.name, task.subtask, pause, shown)
+        for late in task.close(self._options.close_timeout.total_seconds(), failed=True):
+            _log.warning("%s: closing the failed reader %d: %s", self._source.name, task.subtask, redact(str(late)))
         if self._event_time is not None:
-            self._event_time.fail(slot.subtask, held)
-        self._coordinator.reader_failed(slot.subtask)
-        back = self.ledger.take_back(slot.subtask)
-        self._coordinator.subtask_reset(slot.subtask, checkpointer.completed, back)
-        slot.restart_at = self._runtime.clock.monotonic() + pause
+            self._event_time.fail(task.subtask, held)
+        self._coordinator.reader_failed(task.subtask)
+        back = self.deliveries.take_back(task.subtask)
+        self._coordinator.subtask_reset(task.subtask, checkpointer.completed, back)
+        task.restart_at = self._runtime.clock.monotonic() + pause
 
     def _named(self, subtask: int, held: list[str], error: BaseException, times: int) -> BaseException:
         named = getattr(error, "split", None)
         split = named if named is not None else held[0] if len(held) == 1 else None
-        position = self.ledger.position(split) if split is not None else None
+        position = self.deliveries.position(split) if split is not None else None
         told = surfaced(error, source=self._source.name, subtask=subtask, split=split, position=position)
         if times > MAX_RESTARTS:
             told.add_note(f"reader {subtask} had been replaced {MAX_RESTARTS} times in a row")
@@ -338,10 +338,10 @@ class Engine:
 
     def _alive(self) -> Collection[str]:
         discovering = self._coordinator.discovering
-        return discovering.splits() if discovering is not None else self.ledger.unfinished()
+        return discovering.splits() if discovering is not None else self.deliveries.unfinished()
 
-    def _slot(self, subtask: int, parallelism: int) -> ReaderSlot:
-        return ReaderSlot(
+    def _task(self, subtask: int, parallelism: int) -> ReaderTask:
+        return ReaderTask(
             subtask,
             self._source,
             self._coordinator,
@@ -353,12 +353,12 @@ class Engine:
         )
 
     def _received(self, subtask: int, splits: tuple[Split, ...]) -> None:
-        self.ledger.give(subtask, splits)
+        self.deliveries.give(subtask, splits)
 
     def _evidence(self, split_id: str) -> Evidence:
         # "Caught up" comes from a fetch and through the queue, behind all that was fetched before. What was fetched
         # since waits there no longer than the readers are busy, for the clock stops while the consumer is.
-        quiet = self.ledger.is_caught_up(split_id)
+        quiet = self.deliveries.is_caught_up(split_id)
         return Evidence(caught_up=quiet, empty_fetch=quiet, queued=0)
 
 

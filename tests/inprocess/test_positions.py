@@ -14,7 +14,7 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
+from forebay.framework.inprocess import run
 from forebay.framework.split import Split
 
 

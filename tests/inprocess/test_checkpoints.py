@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import forebay
 from forebay.errors import ConfigurationError, ContractError, DataError, RetriableError
-from forebay.framework.local import run
-from forebay.framework.local.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess import run
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.split import Split
 
 
@@ -67,9 +67,9 @@ def test_restored_splits_go_through_the_enumerator(world, kit, tmp_path):
             next(reading)
     again = run(kit.source_over(world), parallelism=3, checkpoint=tmp_path, runtime=kit.OneThread())
     next(again)
-    ledger: Any = again._engine.ledger
-    assert sorted(ledger.owner(split_id) for split_id in "abc") == [0, 1, 2]
-    assert sum(ledger.position(split_id) for split_id in "abc") == 6 + 3
+    deliveries: Any = again._engine.deliveries
+    assert sorted(deliveries.owner(split_id) for split_id in "abc") == [0, 1, 2]
+    assert sum(deliveries.position(split_id) for split_id in "abc") == 6 + 3
     abandon(again)
 
 
@@ -136,7 +136,7 @@ def test_progress_without_rows_is_in_a_checkpoint(kit, engine_of, one_thread, tm
     while not engine.caught_up():
         engine.step()
         one_thread.turn()
-    assert engine.ledger.position("a") == 3
+    assert engine.deliveries.position("a") == 3
     assert positions_in(engine.checkpoint()) == {"a": 6}
 
 
@@ -225,7 +225,7 @@ def test_a_failed_checkpoint_loses_no_assignment(world, engine_of, one_thread):
     world.make_enumerator = lambda context: Patient(context, failures)
     engine = engine_of(world, one_thread)
     engine.ask()
-    while engine.ledger.owner("a") is None:
+    while engine.deliveries.owner("a") is None:
         engine.step()
     with pytest.raises(forebay.FatalError):
         engine.checkpoint()

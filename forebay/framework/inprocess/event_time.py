@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from forebay.clock import Clock
-from forebay.framework.local.slot import ReaderSlot
+from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.split import Position
 from forebay.watermarks.alignment import Alignment, SplitAlignment
 from forebay.watermarks.event_time import MIN_WATERMARK, EventTimes
@@ -118,7 +118,7 @@ class EventTime:
         """Return the seconds until the next tick."""
         return max(0.0, self._next_tick - self._clock.monotonic())
 
-    def tick(self, slots: Iterable[ReaderSlot]) -> bool:
+    def tick(self, tasks: Iterable[ReaderTask]) -> bool:
         """Do the periodic emission, combine, and pause or resume splits, if it is time; return whether it was."""
         if self.due_in() > 0:
             return False
@@ -127,25 +127,25 @@ class EventTime:
             reader.outputs.on_periodic_emit()
         self._combined.on_periodic_emit()
         if self._alignment is not None:
-            self._align(self._alignment, slots)
+            self._align(self._alignment, tasks)
         return True
 
     def end_of_input(self) -> None:
         """Everything has been read (WM-1)."""
         self._combined.finish()
 
-    def _align(self, alignment: Alignment, slots: Iterable[ReaderSlot]) -> None:
+    def _align(self, alignment: Alignment, tasks: Iterable[ReaderTask]) -> None:
         for reader in self._readers.values():
             if reader.outputs.idle:
                 alignment.finish(reader)
             else:
                 alignment.report(reader, reader.outputs.report())
         limit = alignment.max_allowed()
-        for slot in slots:
-            if slot.subtask in self._readers:
-                self._align_splits(slot, self._readers[slot.subtask], limit)
+        for task in tasks:
+            if task.subtask in self._readers:
+                self._align_splits(task, self._readers[task.subtask], limit)
 
-    def _align_splits(self, slot: ReaderSlot, reader: _Reader, limit: int) -> None:
+    def _align_splits(self, task: ReaderTask, reader: _Reader, limit: int) -> None:
         before = reader.alignment.paused
         for split_id, status in reader.outputs.split_status().items():
             reader.alignment.advance(split_id, status.watermark)
@@ -154,7 +154,7 @@ class EventTime:
         after = reader.alignment.paused
         pause, resume = sorted(after - before), sorted(before - after)
         if pause or resume:
-            slot.pause_or_resume(pause, resume)
+            task.pause_or_resume(pause, resume)
             reader.outputs.pause(pause)
             reader.outputs.resume(resume)
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.reader_context import HOST, LocalReaderContext
+from forebay.framework.inprocess.reader_context import HOST, LocalReaderContext
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader
 from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.runtime import Runtime, Signal
@@ -18,7 +18,7 @@ from forebay.framework.source import Source
 from forebay.framework.split import Split
 
 
-class ReaderSlot:
+class ReaderTask:
     """A place for one reader. The consumer's thread calls everything.
 
     Args:
@@ -27,7 +27,7 @@ class ReaderSlot:
         coordinator: Readers register there.
         runtime: Threads, locks, time and chance.
         options: The host's.
-        parallelism: How many slots there are.
+        parallelism: How many readers there are.
         signal: Set when the reader may have something, or a message came.
         received: Told of the splits of each message, when it comes.
     """

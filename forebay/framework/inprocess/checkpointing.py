@@ -10,10 +10,10 @@ from pathlib import Path
 
 from forebay.errors import FatalError, RetriableError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.local.checkpoints import Checkpoint, CheckpointStore
-from forebay.framework.local.intake import Intake
-from forebay.framework.local.ledger import Ledger
-from forebay.framework.local.slot import ReaderSlot
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.delivery_log import DeliveryLog
+from forebay.framework.inprocess.output_queue import OutputQueue
+from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.runtime import Next, Runtime
 from forebay.framework.split import Json, Position, Split
 from forebay.options import redact
@@ -44,9 +44,9 @@ class Checkpointer:
 
     Args:
         coordinator: Snapshots the enumerator.
-        slots: The readers.
-        ledger: Knows the covered positions.
-        intake: Knows what waits.
+        tasks: The readers.
+        deliveries: Knows the covered positions.
+        outputs: Knows what waits.
         runtime: The time.
         plan: Where they go, and how often.
         last: The number of the checkpoint that the run goes on from, 0 for none.
@@ -55,18 +55,18 @@ class Checkpointer:
     def __init__(
         self,
         coordinator: Coordinator,
-        slots: Sequence[ReaderSlot],
-        ledger: Ledger,
-        intake: Intake,
+        tasks: Sequence[ReaderTask],
+        deliveries: DeliveryLog,
+        outputs: OutputQueue,
         runtime: Runtime,
         plan: CheckpointPlan,
         *,
         last: int,
     ) -> None:
         self._coordinator = coordinator
-        self._slots = slots
-        self._ledger = ledger
-        self._intake = intake
+        self._tasks = tasks
+        self._deliveries = deliveries
+        self._outputs = outputs
         self._clock = runtime.clock
         self._store = plan.store
         self._interval = plan.interval
@@ -116,19 +116,19 @@ class Checkpointer:
         if error is not None:
             raise _snapshot_failed("the enumerator", error) from error
         snapshots: dict[str, Split] = {}
-        for slot in self._slots:
+        for task in self._tasks:
             try:
-                snapshots |= slot.snapshot(number)
+                snapshots |= task.snapshot(number)
             except Exception as failure:
-                raise _snapshot_failed(f"reader {slot.subtask}", failure) from failure
-        return state, self._ledger.checkpoint(snapshots, self._intake.waiting())
+                raise _snapshot_failed(f"reader {task.subtask}", failure) from failure
+        return state, self._deliveries.checkpoint(snapshots, self._outputs.waiting())
 
     def _tell(self, number: int) -> None:
         told: list[bool] = []
-        self._coordinator.notify_checkpoint_complete(number, self._ledger.covered(), lambda: told.append(True))
+        self._coordinator.notify_checkpoint_complete(number, self._deliveries.covered(), lambda: told.append(True))
         self._step_coordinator_until(told)
-        for slot in self._slots:
-            slot.notify_checkpoint_complete(number)
+        for task in self._tasks:
+            task.notify_checkpoint_complete(number)
 
     def _step_coordinator_until(self, happened: Sequence[object]) -> None:
         """Let the coordinator work off what was queued before, in this thread."""

@@ -15,8 +15,8 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.checkpointing import CheckpointPlan
-from forebay.framework.local.engine import Engine
+from forebay.framework.inprocess.checkpointing import CheckpointPlan
+from forebay.framework.inprocess.engine import Engine
 from forebay.framework.runtime import Next, Runtime, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -20,8 +20,8 @@ from forebay.errors import (
     RetriableError,
 )
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import run
-from forebay.framework.local.failures import MAX_RESTARTS, Failures, may_pass, may_restart, surfaced
+from forebay.framework.inprocess import run
+from forebay.framework.inprocess.failures import MAX_RESTARTS, Failures, may_pass, may_restart, surfaced
 from forebay.framework.reader import InputStatus, SourceReader
 
 QUICK = HostOptions(retries=0)

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.arguments import require_source
-from forebay.framework.local.engine import Engine
-from forebay.framework.local.running import schema_of, with_columns
+from forebay.framework.inprocess.arguments import require_source
+from forebay.framework.inprocess.engine import Engine
+from forebay.framework.inprocess.running import schema_of, with_columns
 from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.settled import settle, settled_schema
 from forebay.framework.source import Source

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.framework.local.checkpoint_options import changeable_options, fixed_options, warn_of_changes
+from forebay.framework.inprocess.checkpoint_options import changeable_options, fixed_options, warn_of_changes
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
 from forebay.options import changed_on_restart, class_options

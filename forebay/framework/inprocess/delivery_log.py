@@ -45,7 +45,7 @@ class _Entry:
     caught_up: bool = False
 
 
-class Ledger:
+class DeliveryLog:
     """The books of one run; the consumer's thread writes them.
 
     A batch that was yielded is *delivered*: after a failure of its reader it is not read again. Once the consumer

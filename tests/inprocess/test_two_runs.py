@@ -18,8 +18,8 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.framework.local import checkpoints, run
-from forebay.framework.local.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess import checkpoints, run
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.storage import durable
 
 

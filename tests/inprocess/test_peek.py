@@ -10,7 +10,7 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local import peek
+from forebay.framework.inprocess import peek
 from forebay.framework.split import Split
 
 

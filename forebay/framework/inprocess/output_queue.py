@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.errors import ContractError
-from forebay.framework.local.event_time import EventTime
-from forebay.framework.local.ledger import Ledger
+from forebay.framework.inprocess.delivery_log import DeliveryLog
+from forebay.framework.inprocess.event_time import EventTime
 from forebay.framework.reader import ReaderOutput
 from forebay.framework.split import Position, Split
 
@@ -52,7 +52,7 @@ class Ended:
 Event = Collected | CaughtUp | Released | Ended
 
 
-class Intake:
+class OutputQueue:
     """The outputs of all readers, and the queue of what they brought. The consumer's thread calls everything.
 
     An event takes effect when its turn comes; if its reader fails before, it never happened, and is read again.
@@ -60,14 +60,14 @@ class Intake:
     Args:
         source: The name of the source, for errors.
         schema: What every record batch must have.
-        ledger: Says which reader holds a split.
+        deliveries: Says which reader holds a split.
         event_time: Record batches pass through its outputs; None without event time.
     """
 
-    def __init__(self, source: str, schema: pa.Schema, ledger: Ledger, event_time: EventTime | None) -> None:
+    def __init__(self, source: str, schema: pa.Schema, deliveries: DeliveryLog, event_time: EventTime | None) -> None:
         self._source = source
         self._schema = schema
-        self._ledger = ledger
+        self._deliveries = deliveries
         self._event_time = event_time
         self._events: deque[Event] = deque()
         self._collected = 0
@@ -135,7 +135,7 @@ class Intake:
             return f"a reader emitted a {type(batch).__name__}", "RDR-2", "emit pyarrow.RecordBatch objects"
         if self._collected:
             return "a reader emitted two record batches in one poll_next()", "RDR-2", "emit one, then MORE_AVAILABLE"
-        if self._ledger.owner(split_id) != subtask:
+        if self._deliveries.owner(split_id) != subtask:
             return f"reader {subtask} emitted for a split it does not hold", "RB-5", "emit for splits that were added"
         if position is None:
             return "records came without the position after them", "RDR-4", "give the position to resume at"
@@ -151,21 +151,21 @@ class Intake:
 class _Output:
     """Where one reader puts what it reads, in one poll."""
 
-    def __init__(self, intake: Intake, subtask: int) -> None:
-        self._intake = intake
+    def __init__(self, outputs: OutputQueue, subtask: int) -> None:
+        self._outputs = outputs
         self._subtask = subtask
 
     def collect(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
-        self._intake.collect(self._subtask, split_id, batch, position)
+        self._outputs.collect(self._subtask, split_id, batch, position)
 
     def split_added(self, split: Split) -> None:
-        self._intake.added(self._subtask, split)
+        self._outputs.added(self._subtask, split)
 
     def split_caught_up(self, split_id: str) -> None:
-        self._intake.put(CaughtUp(self._subtask, split_id))
+        self._outputs.put(CaughtUp(self._subtask, split_id))
 
     def split_released(self, split_id: str) -> None:
-        self._intake.put(Released(self._subtask, split_id))
+        self._outputs.put(Released(self._subtask, split_id))
 
 
 def _columns(schema: pa.Schema) -> str:

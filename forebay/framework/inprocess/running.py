@@ -17,16 +17,16 @@ from forebay.errors import ConfigurationError, FatalError
 from forebay.framework.columns import select
 from forebay.framework.connector_errors import explained, without_secrets
 from forebay.framework.host_options import HostOptions
-from forebay.framework.local.arguments import (
+from forebay.framework.inprocess.arguments import (
     check_parallelism,
     checked_positions,
     positive_seconds,
     require_source,
 )
-from forebay.framework.local.checkpointing import CheckpointPlan
-from forebay.framework.local.checkpoints import CheckpointStore
-from forebay.framework.local.engine import Engine
-from forebay.framework.local.ledger import SplitProgress
+from forebay.framework.inprocess.checkpointing import CheckpointPlan
+from forebay.framework.inprocess.checkpoints import CheckpointStore
+from forebay.framework.inprocess.delivery_log import SplitProgress
+from forebay.framework.inprocess.engine import Engine
 from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.settled import settle, settled_schema
 from forebay.framework.source import Source
@@ -154,7 +154,7 @@ class Run(Iterator[pa.RecordBatch]):
         `forebay.run(…, positions=…)`. Batches themselves cannot be compared, because their borders differ between runs.
         `positions` says the same of every split.
         """
-        return self._engine.ledger.delivered
+        return self._engine.deliveries.delivered
 
     @property
     def watermark(self) -> int | None:
@@ -193,7 +193,7 @@ class Run(Iterator[pa.RecordBatch]):
 
         Call it when the batch has been processed, before a `break` or `checkpoint`.
         """
-        self._engine.ledger.cover()
+        self._engine.deliveries.cover()
 
     def checkpoint(self) -> Path:
         """Take a checkpoint now, and return its file. It covers what was acknowledged (see `Run`).
