@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any, Final
 
 from forebay.framework.discovery import DiscoveryEnumerator
@@ -96,12 +97,20 @@ def _hook_tasks() -> None:
 
     def run(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Delivered, None, None]:
         _meet("read-begins")
-        point = "read-first"
+        rows = 0
         with contextlib.closing(run_task(task, runtime=runtime)) as running:
             for delivered in running:
-                _meet(point)
-                yield delivered
-                point = "read-middle"
+                _meet("read-middle" if rows else "read-first")
+                if not rows and delivered.batch.num_rows > 1:  # it may be the only one
+                    middle = delivered.batch.num_rows // 2
+                    yield replace(delivered, batch=delivered.batch.slice(0, middle))
+                    _meet("read-middle")
+                    yield replace(delivered, batch=delivered.batch.slice(middle))
+                else:
+                    yield delivered
+                rows += delivered.batch.num_rows
+        if rows == 1:
+            _meet("read-middle")
         _meet("read-ends")
 
     vars(batch)["run_task"] = run

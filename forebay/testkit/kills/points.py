@@ -28,7 +28,7 @@ POINTS: Final = {
     "commit-ends": "the source has done what it does after a micro-batch",
     "read-begins": "a task begins, and nothing is read",
     "read-first": "a task has its first record batch, and has handed none on",
-    "read-middle": "a task has handed on some record batches, and has another one",
+    "read-middle": "a task has handed on some rows, and has more; one of a single row has handed that on",
     "read-ends": "a task has handed on its last record batch, and has not ended",
     "claim-begins": "a task is about to write to the state location",
     "claim-made": "a task has written to the state location, and handed nothing on for it",
