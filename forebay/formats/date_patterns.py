@@ -24,6 +24,7 @@ _LONG_MONTHS = (
     "november",
     "december",
 )
+_INT32, _INT64 = 2**31, 2**63
 _NUMBER = {"M": "month", "d": "day", "H": "hour", "h": "hour12", "m": "minute", "s": "second"}
 _COLON_OFFSET = 3 * "X"
 """Java's pattern letters for an offset with a colon; one such letter is hours, two are hours and minutes."""
@@ -86,7 +87,7 @@ class DatePattern:
             return None
         name = parts.get("zone")
         where = _zone(name) if name else session_zone
-        return None if where is None else wall - where.offset(wall // MICROS) * MICROS
+        return None if where is None else _int64(wall - where.offset(wall // MICROS) * MICROS)
 
     def iso_forms(self) -> list[IsoForm]:
         """How to rewrite tokens of this pattern for Arrow, one form per choice of optional parts; [] if there is none.
@@ -99,7 +100,8 @@ class DatePattern:
     def timestamp_ntz(self, text: str) -> int | None:
         """Microseconds since 1970-01-01T00:00:00 on the wall clock; None if the text does not fit or has a zone."""
         found = self.expression.fullmatch(text)
-        return None if found is None or found.groupdict().get("zone") else _wall(found.groupdict())
+        wall = None if found is None or found.groupdict().get("zone") else _wall(found.groupdict())
+        return None if wall is None else _int64(wall)
 
 
 def _zone(name: str) -> Zone | None:
@@ -112,7 +114,11 @@ def _zone(name: str) -> Zone | None:
 def _days(parts: dict[str, str | None]) -> int | None:
     name = (parts.get("month_name") or "").lower()
     month = _MONTHS.index(name[:3]) + 1 if name else int(parts.get("month") or 1)
-    return days_of(int(parts.get("year") or 1970), month, int(parts.get("day") or 1))
+    year = parts.get("year") or "1970"
+    if year.startswith("-") and not int(year):
+        return None
+    days = days_of(int(year), month, int(parts.get("day") or 1))
+    return days if days is not None and -_INT32 <= days < _INT32 else None
 
 
 def _wall(parts: dict[str, str | None]) -> int | None:
@@ -128,6 +134,10 @@ def _wall(parts: dict[str, str | None]) -> int | None:
         return None
     micros = int((parts.get("fraction") or "").ljust(6, "0")[:6])
     return (days * 86_400 + hour * 3600 + minute * 60 + second) * MICROS + micros
+
+
+def _int64(micros: int) -> int | None:
+    return micros if -_INT64 <= micros < _INT64 else None
 
 
 def _expression(text: str) -> str:
@@ -170,7 +180,7 @@ def _letter(text: str, part: str, used: set[str], following: str) -> str:
     """The expression of one run of a letter."""
     letter, count = part[0], len(part)
     if part == "yyyy":
-        name, expression = "year", r"\d{4}"
+        name, expression = "year", r"\d{4}|\+\d{5,10}|-\d{4,10}"
     elif part in ("MMM", "LLL"):
         name, expression = "month_name", "|".join(_MONTHS)
     elif part in ("MMMM", "LLLL"):

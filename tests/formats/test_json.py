@@ -611,8 +611,9 @@ def test_other_encodings_are_read_and_not_cut() -> None:
     ],
 )
 def test_values_of_options_that_cannot_be_honoured_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError) as raised:
         JsonOptions(**options)
+    assert "CSV" not in str(raised.value)
 
 
 SPARK_OPTIONS = (
@@ -621,7 +622,7 @@ SPARK_OPTIONS = (
     "allowUnquotedControlChars compression mode dropFieldIfAllNull ignoreNullFields locale dateFormat "
     "timestampFormat timestampNTZFormat timeFormat enableDateTimeParsingFallback multiLine lineSep pretty "
     "sortKeys inferTimestamp columnNameOfCorruptRecord timeZone writeNonAsciiCharacterAsCodePoint "
-    "singleVariantColumn useUnsafeRow encoding charset "
+    "singleVariantColumn useUnsafeRow encoding charset maxNestingDepth maxNumLen maxStringLen "
 )
 
 

@@ -66,6 +66,23 @@ def drained(source: FileSource, splits: list[FileSplit]) -> int:
 # ---- options
 
 
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("option", ["maxStringLen", "maxNumLen", "maxNestingDepth"])
+def test_an_option_that_is_hardly_alike_is_not_suggested(file_format: str, option: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        FileSource(path=f"x.{file_format}", format_options={option: "1"})
+    assert "did you mean" not in raised.value.message
+    assert ("not honoured for json" in raised.value.message) == (file_format == "json")
+
+
+@pytest.mark.parametrize("option", ["dateFormat", "timestampFormat", "timestampNTZFormat"])
+@pytest.mark.parametrize(("file_format", "other"), [("CSV", "JSON"), ("JSON", "CSV")])
+def test_the_error_for_a_pattern_names_the_format_that_is_read(file_format: str, other: str, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} of the {file_format} format") as raised:
+        FileSource(path=f"x.{file_format.lower()}", format_options={option: "QQQ"})
+    assert other not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal
 
-from forebay.errors import ConfigurationError
 from forebay.formats.csv.rules import NUL, CsvRules
-from forebay.formats.date_patterns import DatePattern
 from forebay.formats.encodings import check_encoding
+from forebay.formats.option_names import option_name, wrong_option
 from forebay.formats.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, RecordBlocks
-from forebay.values.zones import Zone, session_zone
+from forebay.formats.time_options import TimeOptions
+
+_FORMAT = "CSV"
+_wrong = partial(wrong_option, _FORMAT)
 
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
@@ -83,7 +86,7 @@ class CsvOptions:
         for name in ("quote", "escape", "comment"):
             if len(getattr(self, name)) > 1 or not getattr(self, name).isascii():
                 raise _wrong(name, "it must be one ASCII character, or empty for none")
-        _ = self.separator, self.zone, self.line_separator
+        _ = self.separator, self.times, self.line_separator
         check_encoding(self.encoding)
         if self.mode not in ("PERMISSIVE", "DROPMALFORMED", "FAILFAST"):
             raise _wrong("mode", "it must be PERMISSIVE, DROPMALFORMED or FAILFAST")
@@ -94,8 +97,6 @@ class CsvOptions:
         for name in ("max_columns", "max_record_bytes", "block_bytes"):
             if getattr(self, name) < 1:
                 raise _wrong(name, "it must be at least 1")
-        for name in ("date_format", "timestamp_format", "timestamp_ntz_format"):
-            self.pattern(name)
 
     @property
     def separator(self) -> str:
@@ -114,9 +115,17 @@ class CsvOptions:
         return sep
 
     @property
-    def zone(self) -> Zone:
-        """The zone of timestamps that name none."""
-        return session_zone(self.time_zone)
+    def times(self) -> TimeOptions:
+        """The options about dates and times."""
+        return TimeOptions(
+            file_format=_FORMAT,
+            date_format=self.date_format,
+            timestamp_format=self.timestamp_format,
+            timestamp_ntz_format=self.timestamp_ntz_format,
+            enable_date_time_parsing_fallback=self.enable_date_time_parsing_fallback,
+            time_zone=self.time_zone,
+            prefer_date=self.prefer_date,
+        )
 
     @property
     def line_separator(self) -> str | None:
@@ -124,16 +133,6 @@ class CsvOptions:
         if self.line_sep is not None and not 1 <= len(self.line_sep) <= 2:
             raise _wrong("line_sep", "it must be one or two characters")
         return self.line_sep
-
-    def pattern(self, name: str) -> DatePattern | None:
-        """The compiled pattern of one of the three format options, None where the option is not set."""
-        text = getattr(self, name)
-        if text is None:
-            return None
-        try:
-            return DatePattern.of(text)
-        except ValueError as error:
-            raise _wrong(name, str(error)) from None
 
     def blocks(self) -> RecordBlocks:
         """How files are cut into blocks of lines."""
@@ -166,20 +165,5 @@ class CsvOptions:
         )
 
 
-def option_name(field: str) -> str:
-    """The name of an option as users write it: `null_value` → `nullValue`."""
-    head, *rest = field.split("_")
-    spelled = {"Ntz": "NTZ"}
-    return head + "".join(spelled.get(word.capitalize(), word.capitalize()) for word in rest)
-
-
 OPTION_NAMES = {option_name(item.name): item.name for item in fields(CsvOptions)}
 """Names of options as users write them → fields of `CsvOptions`."""
-
-
-def _wrong(field: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the option {option_name(field)} of the CSV format cannot be used like this: {why}",
-        option=option_name(field),
-        advice="change the option, or read the files with Spark's own CSV source",
-    )

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.formats.csv.columns import Converted, Converter, Plain, by_value, token_view
-from forebay.formats.csv.options import CsvOptions
 from forebay.formats.date_patterns import DatePattern, IsoForm
+from forebay.formats.time_options import TimeOptions
 from forebay.values.datetimes import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.values.zones import Zone
 
@@ -27,7 +27,7 @@ _TRIED_FIRST = 16
 _ARROW_RULES_END = pa.scalar(2_114_380_800 * MICROS, _NAIVE)  # 2037; for later years Arrow knows no rules
 
 
-def date_converter(options: CsvOptions) -> Converter:
+def date_converter(options: TimeOptions) -> Converter:
     """What reads a column of dates."""
     pattern = options.pattern("date_format")
     if pattern is None and options.prefer_date and options.enable_date_time_parsing_fallback is False:
@@ -51,7 +51,7 @@ def date_converter(options: CsvOptions) -> Converter:
     return convert
 
 
-def timestamp_converter(wanted: pa.TimestampType, options: CsvOptions) -> Converter:
+def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Converter:
     """What reads a column of timestamps (with a zone in the type: instants; without: wall-clock times)."""
     instants = wanted.tz is not None
     name = "timestamp_format" if instants else "timestamp_ntz_format"

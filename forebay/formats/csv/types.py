@@ -52,7 +52,7 @@ class ColumnTypes:
         self._kind = NULL
         self._date_pattern = options.date_format or "yyyy-MM-dd"
         self._parse_date = DatePattern.of(self._date_pattern).date
-        pattern, zone = options.pattern("timestamp_format"), options.zone
+        pattern, zone = options.times.pattern("timestamp_format"), options.times.zone
         self._parse_timestamp: Callable[[str], int | None] = (
             (lambda text: parse_timestamp(text, zone))
             if pattern is None

@@ -61,10 +61,10 @@ def _inner(wanted: pa.DataType, options: CsvOptions) -> tuple[Converter, pa.Data
     if isinstance(wanted, pa.Decimal128Type) and wanted.scale >= 0:
         return partial(_decimals, wanted), wanted
     if types.is_date32(wanted):
-        return date_converter(options), wanted
+        return date_converter(options.times), wanted
     if isinstance(wanted, pa.TimestampType):
         native = pa.timestamp("us", tz=wanted.tz)
-        return timestamp_converter(native, options), native
+        return timestamp_converter(native, options.times), native
     return None
 
 

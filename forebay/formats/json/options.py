@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
-from forebay.formats.csv.options import CsvOptions, option_name
 from forebay.formats.encodings import check_encoding
+from forebay.formats.option_names import option_name, wrong_option
 from forebay.formats.record_blocks import MAX_RECORD_BYTES
+from forebay.formats.time_options import TimeOptions
+
+_FORMAT = "JSON"
+_wrong = partial(wrong_option, _FORMAT)
+_LIMITS = "the limits are those that Spark has where nothing is set"
 
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
@@ -21,6 +26,9 @@ ALIASES = {"charset": "encoding"}
 REFUSED = {
     "compression": "it is for writing; a file's suffix says how it is compressed",
     "ignoreNullFields": "it is for writing",
+    "maxNestingDepth": _LIMITS,
+    "maxNumLen": _LIMITS,
+    "maxStringLen": _LIMITS,
     "locale": "numbers and dates are read as in the locale en-US",
     "pretty": "it is for writing",
     "singleVariantColumn": "the variant type cannot be read",
@@ -107,9 +115,10 @@ class JsonOptions:
         return min(max(_MIN_BLOCK_BYTES, _BLOCK_BYTES_OF_COLUMN * _leaves(list(schema))), _MAX_BLOCK_BYTES)
 
     @property
-    def times(self) -> CsvOptions:
-        """The options about dates and times, which JSON and CSV have in common."""
-        return CsvOptions(
+    def times(self) -> TimeOptions:
+        """The options about dates and times."""
+        return TimeOptions(
+            file_format=_FORMAT,
             date_format=self.date_format,
             timestamp_format=self.timestamp_format,
             timestamp_ntz_format=self.timestamp_ntz_format,
@@ -126,11 +135,3 @@ OPTION_NAMES = {option_name(item.name): item.name for item in fields(JsonOptions
 def _leaves(fields: list[pa.Field]) -> int:
     inside = ([item.type.field(index) for index in range(item.type.num_fields)] for item in fields)
     return sum(max(1, _leaves(found)) for found in inside)
-
-
-def _wrong(field: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the option {option_name(field)} of the JSON format cannot be used like this: {why}",
-        option=option_name(field),
-        advice="change the option, or read the files with Spark's own JSON source",
-    )

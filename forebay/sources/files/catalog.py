@@ -65,6 +65,9 @@ ELSEWHERE = {
 
 _LISTING = "what a listing found is kept for as long as it is fresh, all of it; discoveryInterval says how long that is"
 
+_ALIKE = 0.7
+"""How alike an unknown option and the one suggested must be: `maxStringLen` does not mean `maxRowsPerTrigger`."""
+
 REFUSED = {
     "archivePathFilter": "files inside of archives are not read",
     "discardCachedInputRatio": _LISTING,
@@ -185,7 +188,7 @@ def _unknown(
     candidates = [*specs, *others]
     meant = {spelling: spec.name for spec in candidates if spec.prefix is None for spelling in spec.spellings}
     meant |= {alias.lower(): alias for spec in candidates for alias in spec.aliases}
-    near = difflib.get_close_matches(option.lower(), meant, 1)
+    near = difflib.get_close_matches(option.lower(), meant, 1, _ALIKE)
     elsewhere = [one for one in NAMES if one != name and option.lower() in _spellings(one)]
     hint = f"; did you mean {meant[near[0]]!r}?" if near else ""
     if elsewhere:
