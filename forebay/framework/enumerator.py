@@ -49,6 +49,9 @@ class SplitEnumerator(ABC):
     def handle_split_request(self, subtask: int, host: str | None) -> None:
         """A reader has room for a split (ENU-2): assign one, signal no more, or remember the requester.
 
+        A reader asks when it starts, and again when it has finished a split. One without an end is never finished, so
+        push those: assign them in `add_reader` and after each discovery, without being asked (ENU-11).
+
         Args:
             subtask: The reader that asks. It may have failed since; assigning to it then is an error to avoid by
                 looking at `context.registered_readers()`.

@@ -214,14 +214,29 @@ class RowPacker:
         if end is None:
             return
         if self._order_key(position) > self._order_key(end):
-            raise self._broken(
+            raise self._misordered(position, end) or self._broken(
                 f"rows up to {position!r} came, but the read ends at {end!r}: the next read would repeat them",
                 "stop exactly at split.end",
             )
         if self._position is not None and self._order_key(position) < self._order_key(self._position):
-            raise self._broken(
+            raise self._misordered(self._position, position) or self._broken(
                 f"the position went backwards, from {self._position!r} to {position!r}", "move positions forward only"
             )
+
+    def _misordered(self, before: Position, after: Position) -> ContractError | None:
+        """Return the error of two positions that order as text, and as numbers the other way round; None if not so."""
+        one, two = self._order_key(before), self._order_key(after)
+        if not (isinstance(one, str) and isinstance(two, str) and one.isdecimal() and two.isdecimal()):
+            return None
+        if int(one) > int(two):
+            return None
+        return ContractError(
+            f"the positions {before!r} and {after!r} are numbers in text: as text, {after!r} orders before {before!r}",
+            source=self._source,
+            split=self._split.id,
+            rule="SPL-3",
+            advice="override order_key(position) to return int(position)",
+        )
 
     def _add_arrow(self, item: pa.RecordBatch | pa.Table) -> None:
         position, rows = self._counted(item.num_rows)

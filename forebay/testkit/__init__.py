@@ -5,6 +5,6 @@ from __future__ import annotations
 
 from forebay.testkit.conformance import check
 from forebay.testkit.contract import SourceContract
-from forebay.testkit.outcomes import ConformanceError, Report, Result
+from forebay.testkit.outcomes import ConformanceError, NotProvenWarning, Report, Result
 
-__all__ = ["ConformanceError", "Report", "Result", "SourceContract", "check"]
+__all__ = ["ConformanceError", "NotProvenWarning", "Report", "Result", "SourceContract", "check"]

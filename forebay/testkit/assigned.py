@@ -18,9 +18,10 @@ _QUIET = 0.3
 
 
 def assigned_splits(source: Source, options: HostOptions, patience: float) -> list[Split]:
-    """Return every split that the source's enumerator assigns to one reader, in order.
+    """Return every split that the source's enumerator assigns to one reader that asks again and again, in order.
 
     Ends when the enumerator says that no more follow; for an unbounded source, when it has been quiet for a while.
+    Readers do not ask so often: ENU-11 compares with what they are given.
 
     Raises:
         Broken: The enumerator of a bounded source neither assigns nor ends.

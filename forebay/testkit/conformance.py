@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Collection
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
 from forebay.framework.inprocess.arguments import require_source
 from forebay.framework.source import Source
 from forebay.testkit.checks import ALL, READ, Check
-from forebay.testkit.outcomes import Broken, ConformanceError, Report, Result
-from forebay.testkit.subject import OVER, Subject
+from forebay.testkit.leaks import unclosed
+from forebay.testkit.outcomes import Broken, ConformanceError, NotProvenWarning, OutOfTime, Report, Result
+from forebay.testkit.subject import Subject
 from forebay.testkit.watch import guarded
 
 
@@ -19,21 +21,23 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     """Run every generic check against a source as it stands, and say what each came to.
 
     Called by authors, in a test or at a prompt: ``print(testkit.check(Orders(url=…)))``. The source is discovered and
-    read many times over, up to what is there now; of a large input only the first rows of some splits. Nothing is done
-    to the input: `finished` and `committed` of its enumerator are not called.
+    read many times over, up to what is there now; of an input of more than 64 splits or 10,000 rows only a sample.
+    Nothing is done to the input: `finished` and `committed` of its enumerator are not called.
 
     Args:
         source: What to check; unbounded ones are read until they are caught up.
-        seconds: The time for everything. A sixth of it, at least one second, is how long one silence may last before it
-            counts as a hang: give more to a slow source.
+        seconds: The time for everything; what has not run by then is skipped. A sixth of it, at least one second, is
+            how long one silence may last before it counts as a hang: give more to a slow source.
         seed: Chooses positions and moments. Another seed, other ones; the same seed, the same.
         rules: Run only the checks of these rules, such as those that failed before, and the plain read.
 
     Returns:
-        The report; printed, a table of rules with what was skipped and why.
+        The report, whose `verdict` is "passed" or "not proven"; printed, the verdict with what to do next, and a table
+        of rules with what did not run and why. "Not proven" is a `NotProvenWarning` too: no check failed, and one that
+        this source needs could not run.
 
     Raises:
-        ConformanceError: A rule is broken; the text says which, what was seen and what to do.
+        ConformanceError: A rule is broken; the first line says which, what was seen and what to do.
         ConfigurationError: It is no source, it has no splits to check with, or it cannot be reached as it is
             configured; so too the other errors of what is outside, `RetriableError`, `DataError` and `DataLossError`.
     """
@@ -41,21 +45,27 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     started = time.monotonic()
     subject = Subject(source, seconds=seconds, seed=seed, live=True)
     chosen = [each for each in ALL if rules is None or each.rule in rules or each is READ]
-    try:
-        hanging = _reach(subject)
-        results = [hanging] if hanging is not None else [_judged(each, subject) for each in chosen]
-    finally:
-        subject.close()
-    report = Report(source.name, results, seed, time.monotonic() - started)
+    with unclosed():  # a check of its own counts them
+        try:
+            hanging = _reach(subject)
+            results = [hanging] if hanging is not None else [_judged(each, subject) for each in chosen]
+        finally:
+            subject.close()
+    report = Report(source.name, results, seed, time.monotonic() - started, subject.read)
     if report.failed:
         raise ConformanceError(report)
+    if report.skipped:
+        warnings.warn(report.headline, NotProvenWarning, stacklevel=2)
     return report
 
 
 def _judged(each: Check, subject: Subject) -> Result:
-    if each is READ or subject.time_left():
+    if each is READ:
+        return each.judge(subject, least=2 * subject.patience)
+    if subject.time_left():
         return each.judge(subject)
-    return Result(each.rule, each.text, "skipped", OVER)
+    over = OutOfTime()
+    return Result(each.rule, each.text, "skipped", str(over), over.advice)
 
 
 def _reach(subject: Subject) -> Result | None:
@@ -73,7 +83,7 @@ def _reach(subject: Subject) -> Result | None:
             )
 
     try:
-        guarded(look, 2 * subject.patience)
+        guarded(look, 2 * subject.patience, max(subject.deadline, time.monotonic() + 4 * subject.patience))
     except (ConfigurationError, RetriableError, DataError, DataLossError):
         raise
     except Broken as broken:

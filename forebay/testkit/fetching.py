@@ -13,7 +13,7 @@ from typing import Self
 from forebay.errors import RetriableError
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.testkit.outcomes import Broken, Skip
+from forebay.testkit.outcomes import Broken, NotApplicable
 from forebay.testkit.session import SPIN_COUNT, SPIN_SECONDS
 from forebay.testkit.subject import Subject, travelled
 from forebay.testkit.watch import calling
@@ -45,7 +45,7 @@ class Fetching:
         wake_after: Callable[[], float | None] = lambda: None,
     ) -> None:
         if subject.has_own_reader:
-            raise Skip("the source brings a SourceReader of its own")
+            raise NotApplicable("the source brings a SourceReader of its own")
         self._subject = subject
         self._wake_after = wake_after
         self._failures = 0

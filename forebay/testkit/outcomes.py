@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checks come to: passed, failed with a rule, or skipped with a reason; the report of all; the error."""
+"""What checks come to, and what all of them together prove: the report, the error, the warning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Outcome = Literal["passed", "failed", "skipped"]
+Outcome = Literal["passed", "failed", "skipped", "n/a"]
+"""`skipped`: it would have to run for this source, and did not; `n/a`: it has nothing to say about this source."""
+
+Verdict = Literal["passed", "failed", "not proven"]
+
+_LONGEST = 320
+"""Characters of what was seen that the first line of an error holds."""
 
 
 class Broken(Exception):
@@ -55,7 +61,27 @@ class RepeatedSplit(AssertionError):
 
 
 class Skip(Exception):
-    """Raised inside a check: it cannot say anything about this source; the text says why."""
+    """Raised inside a check: it cannot run as things are, so a bug may stay hidden.
+
+    Args:
+        why: Why it cannot.
+        advice: What the author should do so that it can.
+    """
+
+    def __init__(self, why: str, advice: str = "") -> None:
+        super().__init__(why)
+        self.advice = advice
+
+
+class OutOfTime(Skip):
+    """Raised inside a check: the time of all checks is over."""
+
+    def __init__(self) -> None:
+        super().__init__("the time was over", "give `seconds` more")
+
+
+class NotApplicable(Exception):
+    """Raised inside a check: the source has not got what it is about, so there is nothing to check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +91,9 @@ class Result:
     Args:
         rule: The rule's id, as in docs/contract.md.
         check: What was checked, in words.
-        outcome: Passed, failed or skipped.
-        why: What was seen, or why it was skipped.
-        advice: What to do about a failure.
+        outcome: Passed, failed, skipped (a bug may stay hidden), or not applicable.
+        why: What was seen, or why it did not run.
+        advice: What to do about it.
     """
 
     rule: str
@@ -82,49 +108,85 @@ class Result:
         lines += [f"  next step: {_indented(self.advice)}"] if self.advice else []
         return "\n".join(lines)
 
+    @property
+    def line(self) -> str:
+        """What was seen and the next step, in one line."""
+        seen = " ".join(self.why.split())
+        seen = seen if len(seen) <= _LONGEST else f"{seen[:_LONGEST]}…"
+        return f"{seen}; next step: {self.advice}" if self.advice else seen
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What all checks of one source came to; printed, it is a table.
+    """What all checks of one source came to; printed, it is the verdict in one line, and a table.
 
     Args:
         source: The source's name.
         results: One for each check, in the order they ran.
         seed: What chose the moments and positions; the same seed chooses the same again.
         seconds: How long it took.
+        read: How much of the input was read, in words.
     """
 
     source: str
     results: Sequence[Result]
     seed: int
     seconds: float
+    read: str = ""
 
     @property
     def failed(self) -> list[Result]:
         """The checks that failed."""
-        return [result for result in self.results if result.outcome == "failed"]
+        return self._of("failed")
+
+    @property
+    def skipped(self) -> list[Result]:
+        """The checks that did not run, so that a bug may stay hidden."""
+        return self._of("skipped")
+
+    @property
+    def verdict(self) -> Verdict:
+        """`passed` only where every check that says anything about this source ran, and none failed."""
+        if self.failed:
+            return "failed"
+        return "not proven" if self.skipped else "passed"
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line: the first rule that is broken or not proven, what happened, and the next step."""
+        if self.failed:
+            first = self.failed[0]
+            more = sorted({result.rule for result in self.failed} - {first.rule})
+            also = f" (also broken: {', '.join(more)})" if more else ""
+            return f"{self.source} breaks {first.rule}: {first.line}{also} (seed {self.seed})"
+        counts = f"{len(self._of('passed'))} checks passed, {len(self._of('n/a'))} do not apply"
+        if self.skipped:
+            first = self.skipped[0]
+            rules = ", ".join(sorted({result.rule for result in self.skipped}))
+            counts = f"{len(self.skipped)} checks skipped ({rules}), {counts}"
+            return f"{self.source}: not proven: {first.line} ({counts} in {self.seconds:.1f} s, seed {self.seed})"
+        read = f", {self.read}" if self.read else ""
+        return f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
 
     def rules(self, outcome: Outcome) -> set[str]:
         """Return the ids of the rules with a check of this outcome."""
-        return {result.rule for result in self.results if result.outcome == outcome}
+        return {result.rule for result in self._of(outcome)}
 
     def __str__(self) -> str:
-        counts = ", ".join(
-            f"{sum(result.outcome == outcome for result in self.results)} {outcome}"
-            for outcome in ("passed", "failed", "skipped")
-        )
-        head = f"{self.source}: {counts} in {self.seconds:.1f} s (seed {self.seed})"
         rows = [
             f"  {result.rule:<7} {result.outcome:<8} {result.check}"
-            + (f" ({result.why.splitlines()[0]})" if result.outcome == "skipped" else "")
+            + (f" ({result.why.splitlines()[0]})" if result.outcome in {"skipped", "n/a"} else "")
             for result in self.results
         ]
         failures = [f"\n{result}" for result in self.failed]
-        return "\n".join([head, *rows, *failures])
+        return "\n".join([self.headline, *rows, *failures])
+
+    def _of(self, outcome: Outcome) -> list[Result]:
+        return [result for result in self.results if result.outcome == outcome]
 
 
 class ConformanceError(AssertionError):
-    """A source breaks rules of the contract; the text says which, what was seen, and what to do.
+    """A source breaks rules of the contract; the first line says which, what was seen, and what to do.
 
     An `AssertionError`, because it is raised in tests.
 
@@ -137,9 +199,11 @@ class ConformanceError(AssertionError):
         self.report = report
 
     def __str__(self) -> str:
-        failed = self.report.failed
-        head = f"{self.report.source} breaks {len(failed)} rule{'s' * (len(failed) != 1)} (seed {self.report.seed})"
-        return "\n\n".join([head, *(str(result) for result in failed)])
+        return "\n\n".join([self.report.headline, *(str(result) for result in self.report.failed)])
+
+
+class NotProvenWarning(UserWarning):
+    """`check` found nothing, and could not run every check: its text is the first line of the report."""
 
 
 def _indented(text: str) -> str:

@@ -45,7 +45,7 @@ class _Context(KitContext):
     """A reader context whose requests and events reach the coordinator."""
 
     def __init__(self, rig: Rig, subtask: int, subject: Subject) -> None:
-        super().__init__(subject.options(), subject.clients)
+        super().__init__(rig.options, subject.clients)
         self._rig = rig
         self._subtask = subtask
 
@@ -99,7 +99,8 @@ class Rig:
         self.steps = 0
         self._slots: dict[int, _Slot] = {}
         self._checkpoint = 0
-        self.coordinator = Coordinator(subject.source, ThreadRuntime(), parallelism=readers, options=subject.options())
+        source, self.options = subject.coordinated()
+        self.coordinator = Coordinator(source, ThreadRuntime(), parallelism=readers, options=self.options)
         if cut is not None:
             self.coordinator.reset_to_checkpoint(json.loads(json.dumps(cut.enumerator)))
         self.coordinator.start([travelled(split, subject) for split in cut.held] if cut else [])

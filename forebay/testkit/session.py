@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.reading.source_reader import create_reader
+from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Position, Split
+from forebay.testkit.between import between
 from forebay.testkit.outcomes import Broken
 from forebay.testkit.subject import KitContext, Subject, travelled
 from forebay.testkit.traces import Trace
@@ -30,7 +32,11 @@ _LOOK = 0.05
 _MOST_SPLITS = 4
 _MOST_ROWS = 120
 _LEAST_MARKS = 4
-"""What is read of a large input."""
+"""Splits that are read row by row, and how far."""
+
+_LARGE_SPLITS = 64
+_LARGE_ROWS = 10_000
+"""A larger input is not read as a whole."""
 
 
 class _Output:
@@ -111,7 +117,7 @@ class Session:
             if context is None:
                 self.start()
         except BaseException:  # cleaned up after, also when interrupted, and raised again
-            self._close_quietly()
+            self.abandon()
             raise
 
     def __enter__(self) -> Self:
@@ -121,7 +127,7 @@ class Session:
         if error is None:
             self.close()
         else:
-            self._close_quietly()
+            self.abandon()
 
     def start(self) -> None:
         """Let the reader begin, as the last step of making it."""
@@ -220,7 +226,7 @@ class Session:
                 self.reader.close()
             self._context.settle()
 
-    def _close_quietly(self) -> None:
+    def abandon(self) -> None:
         """Close after another error, which is the one to tell."""
         with suppress(Exception):
             self.close()
@@ -262,6 +268,15 @@ class Session:
 
     def _silent(self, since: float) -> Broken:
         left = sorted(self.given - self.output.released)
+        if left and isinstance(self._subject.source, SimpleSource):
+            bounded, rows = self._subject.source.bounded, len(self.rows(left[0]))
+            return Broken(
+                f"split {left[0]!r}: read() gave {rows} rows and has not returned; nothing came for "
+                f"{time.monotonic() - since:.1f} s",
+                f"return from read() when it is {'at its end' if bounded else 'caught up'}"
+                + ("" if bounded else ", it is called again after pollInterval")
+                + "; give outside calls a time-out",
+            )
         return Broken(
             f"nothing came for {time.monotonic() - since:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",
             "finish every split, also an empty one; say caught_up for one that has nothing more for now; complete "
@@ -270,13 +285,34 @@ class Session:
 
 
 def read_undisturbed(subject: Subject) -> None:
-    """Read the input once, or a sample of a large one, each split by a reader of its own, and keep the traces."""
-    splits = list({split.id: split for split in subject.discover()}.values())
-    whole = len(splits) <= _MOST_SPLITS
-    if not whole:
-        splits = sorted(subject.random("splits").sample(splits, _MOST_SPLITS), key=lambda split: split.id)
-    traces = [_read_trace(subject, split) for split in subject.ended(splits)]
-    subject.keep(traces, whole=whole and all(trace.whole for trace in traces))
+    """Read the input once, and keep what came: some splits row by row, and all rows of what is not large."""
+    splits = subject.ended(list({split.id: split for split in subject.discover()}.values()))
+    sample = splits
+    if len(splits) > _MOST_SPLITS:
+        sample = sorted(subject.random("splits").sample(splits, _MOST_SPLITS), key=lambda split: split.id)
+    traces = [_read_trace(subject, split) for split in sample]
+    subject.keep(traces, _read_everything(subject, splits, traces))
+
+
+def _read_everything(
+    subject: Subject, splits: Sequence[Split], traces: Sequence[Trace]
+) -> dict[str, Sequence[str]] | None:
+    """Return the rows of all splits, read in large record batches; None if the input is large, or slow."""
+    known = {trace.split.id: trace.rows for trace in traces if trace.whole}
+    rows: dict[str, Sequence[str]] = {}
+    slow = time.monotonic() + subject.patience
+    for split in splits:
+        if len(splits) > _LARGE_SPLITS or time.monotonic() > slow:
+            return None
+        if split.id in known:
+            rows[split.id] = known[split.id]
+        else:
+            with Session(subject, [split], rows=1_000) as session:
+                session.run(lambda: session.caught_up() or len(session.rows(split.id)) > _LARGE_ROWS)  # noqa: B023 - called at once
+                rows[split.id] = session.rows(split.id)
+        if sum(len(one) for one in rows.values()) > _LARGE_ROWS:
+            return None
+    return rows
 
 
 def _read_trace(subject: Subject, split: Split) -> Trace:
@@ -294,4 +330,7 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
     last = marks[-1][1]
     if not whole or (split.end is None and not subject.source.bounded and last is not None):
         split = split.slice(split.position, last)
-    return Trace(split, tuple(session.rows(split.id)), tuple(marks), whole)
+    values = [row for batch in output.record_batches for row in batch.to_pylist()]
+    return Trace(
+        split, tuple(session.rows(split.id)), tuple(marks), whole, between(marks, values, subject.source.order_key)
+    )

@@ -23,8 +23,9 @@ from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.options import Duration
 from forebay.testkit.assigned import assigned_splits
-from forebay.testkit.outcomes import Broken, Skip, UnfitRows
+from forebay.testkit.outcomes import Broken, NotApplicable, OutOfTime, Skip, UnfitRows
 from forebay.testkit.scripted import RecordingContext
+from forebay.testkit.shield import Shield
 from forebay.testkit.traces import Trace, difference
 from forebay.testkit.watch import calling
 
@@ -33,8 +34,8 @@ T = TypeVar("T")
 
 _TRIES = 4
 
-OVER = "the time was over: give `seconds` more"
-"""Why a check was skipped, or not gone on with."""
+_BATCHES = 60
+"""Record batches that the whole input is read in, where a check reads all of it many times over."""
 
 
 class KitContext(RecordingContext):
@@ -75,17 +76,31 @@ class Subject:
         self.live = live
         self.patience = max(1.0, seconds / 6)
         self.exact = not live or bool(source.bounded)
-        self._deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
+        self.blocked = ""
+        """Why no check can run the enumerator with readers, once another one has said what is wrong with it."""
+        self.clients: dict[Hashable, list[Any]] = {}
         self._schema: pa.Schema | None = None
         self._traces: Sequence[Trace] | None = None
-        self._whole = False
-        self.clients: dict[Hashable, list[Any]] = {}
+        self._everything: Mapping[str, Sequence[str]] | None = None
+        self._own_reader: bool | None = None
 
     # ---- around the checks
 
-    def on(self, source: Source) -> Subject:
-        """Return another source of the same input as a subject of its own, without traces."""
-        return Subject(source, seconds=6 * self.patience, seed=self.seed, live=self.live)
+    def on(self, source: Source, *, patience: float | None = None) -> Subject:
+        """Return another source of the same input as a subject of its own, without traces, for the time that is left.
+
+        Args:
+            source: The source.
+            patience: How long one silence may last; by default as here.
+        """
+        other = Subject(source, seconds=0.0, seed=self.seed, live=self.live)
+        other.deadline, other.patience = self.deadline, patience or self.patience
+        return other
+
+    def hurry(self) -> None:
+        """Wait less from now on: a call has hung, and the verdict is clear."""
+        self.patience = min(self.patience, 1.0)
 
     def random(self, name: str) -> random.Random:
         """Return the chance of one check: the same for the same seed, whatever ran before."""
@@ -93,16 +108,16 @@ class Subject:
 
     def time_left(self) -> bool:
         """Whether another sample may be taken."""
-        return time.monotonic() < self._deadline
+        return time.monotonic() < self.deadline
 
     def need_time(self) -> None:
         """Skip the rest of a check when the time is over.
 
         Raises:
-            Skip: It is.
+            OutOfTime: It is.
         """
         if not self.time_left():
-            raise Skip(OVER)
+            raise OutOfTime
 
     def options(self, *, rows: int = 1, poll_interval: float = 0.02) -> HostOptions:
         """Return host options that cut record batches small, so that there are many positions."""
@@ -167,15 +182,35 @@ class Subject:
                     raise UnfitRows(f"column {field.name!r} is {field.type}, and {error}") from error
         return self.rows(pa.RecordBatch.from_pylist(list(expected), schema=schema), "expected")
 
-    def compare(self, split_id: str, got: Sequence[str], wanted: Sequence[str], how: str, advice: str) -> None:
-        """Compare rows, in order; more at the end of a growing input are no fault.
+    def compare(
+        self,
+        split_id: str,
+        got: Sequence[str],
+        wanted: Sequence[str],
+        how: str,
+        advice: str,
+        *,
+        open_ended: bool = False,
+        rule: str | None = None,
+    ) -> None:
+        """Compare rows, in order.
+
+        Args:
+            split_id: Whose rows.
+            got: What came.
+            wanted: What was to come.
+            how: How it was read.
+            advice: What to do if they differ.
+            open_ended: The read had no end: where the input may grow, more rows at the end are no fault.
+            rule: The rule that is broken if they differ; that of the check unless given.
 
         Raises:
             Broken: They differ.
         """
-        shown = got if self.exact or len(got) < len(wanted) else got[: len(wanted)]
+        open_ended = open_ended or any(one.split.id == split_id and one.split.end is None for one in self._traces or ())
+        shown = got if self.exact or not open_ended or len(got) < len(wanted) else got[: len(wanted)]
         if list(shown) != list(wanted):
-            raise Broken(f"split {split_id!r}, {how}: {difference(shown, wanted)}", advice)
+            raise Broken(f"split {split_id!r}, {how}: {difference(shown, wanted)}", advice, rule=rule)
 
     # ---- splits
 
@@ -196,11 +231,11 @@ class Subject:
         """Make the source's discovery enumerator, and close it.
 
         Raises:
-            Skip: The source has an enumerator of FLIP-27's own kind.
+            NotApplicable: The source has an enumerator of FLIP-27's own kind.
         """
         with self.enumerator() as enumerator:
             if not isinstance(enumerator, DiscoveryEnumerator):
-                raise Skip("the source brings a SplitEnumerator of its own")
+                raise NotApplicable("the source brings a SplitEnumerator of its own")
             yield enumerator
 
     def discover(self) -> list[Split]:
@@ -250,8 +285,19 @@ class Subject:
 
     @property
     def has_own_reader(self) -> bool:
-        """Whether the source brings a `SourceReader` of its own."""
-        return type(self.source).create_reader is not Source.create_reader
+        """Whether the source brings a `SourceReader` of its own: `create_reader` gives one, and not None."""
+        if self._own_reader is None:
+            self._own_reader = False
+            if type(self.source).create_reader is not Source.create_reader:
+                context = self.context(self.options())
+                with calling("RDR-2", "create_reader()"):
+                    reader = self.source.create_reader(context)
+                if reader is not None:
+                    self._own_reader = True
+                    with calling("RDR-9", "the reader's close()"):
+                        reader.close()
+                context.settle()
+        return self._own_reader
 
     def ended(self, splits: Sequence[Split]) -> list[Split]:
         """Return the splits as a host reads them once: up to their own end, or their present one."""
@@ -288,17 +334,45 @@ class Subject:
         """
         found = [trace for trace in self.traces if trace.last >= 2]
         if not found:
-            raise Skip("no split gave two record batches: give the source some rows")
+            raise Skip(
+                "no split gave two record batches, so no read was stopped and resumed in its middle",
+                "give the source more rows, or smaller pages",
+            )
         return found
 
     @property
     def whole(self) -> bool:
-        """Whether the traces are the whole input."""
-        return self._whole
+        """Whether the whole input was read; else `everything` is a sample."""
+        return self._everything is not None
 
-    def keep(self, traces: Sequence[Trace], *, whole: bool) -> None:
-        """Take the traces that every other check compares with; `whole` if they are all of the input."""
-        self._traces, self._whole = traces, whole
+    @property
+    def everything(self) -> Mapping[str, Sequence[str]]:
+        """The rows of every split, or of the sampled ones of a large input."""
+        return self._everything or {trace.split.id: trace.rows for trace in self.traces}
+
+    def keep(self, traces: Sequence[Trace], everything: Mapping[str, Sequence[str]] | None) -> None:
+        """Take what every other check compares with: the traces, and all rows; None for a large input."""
+        self._traces, self._everything = traces, everything
+
+    @property
+    def read(self) -> str:
+        """How much was read, in words."""
+        if self._traces is None:
+            return ""
+        rows = sum(len(one) for one in self.everything.values())
+        sample = "" if self.whole else "a sample of "
+        return f"{sample}{rows} rows of {len(self.everything)} splits"
+
+    # ---- with coordinator and readers
+
+    def coordinated(self) -> tuple[Source, HostOptions]:
+        """Return the source as a coordinator may see it, and options for reading all of it in few record batches."""
+        if self._traces is None:
+            return self.source, self.options()
+        rows = sum(len(one) for one in self.everything.values())
+        sample = None if self.whole else [trace.split for trace in self.traces]
+        source = Shield(self.source, sample, live=self.live).source if self.live or sample else self.source
+        return source, self.options(rows=max(1, rows // _BATCHES))
 
 
 def travelled(split: Split, subject: Subject) -> Split:

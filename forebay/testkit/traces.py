@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from forebay.framework.split import Position, Split
+from forebay.testkit.between import Between
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,20 @@ class Trace:
         rows: The rows as text, in order.
         marks: At each border of record batches, the start included: rows so far, and the position.
         whole: Whether the read came to the split's end; a long split is only sampled.
+        between: The positions of rows inside record batches, where the rows say them.
     """
 
     split: Split
     rows: tuple[str, ...]
     marks: tuple[tuple[int, Position | None], ...]
     whole: bool
+    between: Between = field(default_factory=Between)
+
+    @property
+    def pages(self) -> list[tuple[int, int]]:
+        """The numbers of rows before and after each record batch of more than one row."""
+        borders = [rows for rows, _ in self.marks]
+        return [(first, last) for first, last in pairwise(borders) if last - first > 1]
 
     @property
     def last(self) -> int:

@@ -675,14 +675,14 @@ class HangsInClosing(Reader):
         RELEASE.wait()
 
 
-@breaks("RDR-9")
+@breaks("SR-6")
 class LeavesThreads(Reader):
     def __init__(self, source):
         super().__init__(source)
         threading.Thread(target=RELEASE.wait, daemon=True).start()
 
 
-@breaks("RDR-9")
+@breaks("SR-6")
 class LeavesFilesOpen(Reader):
     kept: ClassVar[list[Any]] = []
 
@@ -999,7 +999,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_connector_passes(name):
-    assert not check(GOOD[name]()).failed
+    assert check(GOOD[name]()).verdict == "passed"
 
 
 @pytest.mark.parametrize(("rule", "name", "make"), BROKEN, ids=[f"{rule}-{name}" for rule, name, _ in BROKEN])
@@ -1009,6 +1009,15 @@ def test_a_broken_connector_is_caught_by_its_rule(rule, name, make):
     assert rule in caught.value.report.rules("failed"), str(caught.value)
     assert all(result.why and result.advice for result in caught.value.report.failed)
     assert f"{rule}:" in str(caught.value)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("rule", "name", "make"), BROKEN, ids=[f"{rule}-{name}" for rule, name, _ in BROKEN])
+def test_check_alone_names_the_rule_and_the_next_step_in_its_first_line(rule, name, make):
+    with pytest.raises(ConformanceError) as caught:
+        check(make())
+    first = str(caught.value).splitlines()[0]
+    assert f" breaks {rule}: " in first and "; next step: " in first
 
 
 ALSO = {"BeginsAgainAfterARestore": ["ENU-5"], "ItsEndGoesBack": ["DIS-1"]}

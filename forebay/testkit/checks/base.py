@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from forebay.errors import ForebayError
-from forebay.testkit.outcomes import Broken, Result, Skip, UnfitRows
+from forebay.errors import ContractError, ForebayError
+from forebay.testkit.outcomes import Broken, NotApplicable, Result, Skip, UnfitRows
 from forebay.testkit.subject import Subject
 from forebay.testkit.watch import guarded
 
@@ -31,23 +32,32 @@ class Check:
         """The name of the test method that runs it."""
         return f"test_{self.rule.lower().replace('-', '_')}_{self.run.__name__}"
 
-    def judge(self, subject: Subject) -> Result:
+    def judge(self, subject: Subject, *, least: float = 0.0) -> Result:
         """Run it and say what it came to. A connector that hangs is left behind.
+
+        Args:
+            subject: The source.
+            least: Seconds that it may take although the time of all checks is over.
 
         Raises:
             UnfitRows: The author's test is wrong, so nothing can be said of the source.
         """
+        deadline = max(subject.deadline, time.monotonic() + least)
         try:
-            guarded(lambda: self.run(subject), 2 * subject.patience)
+            guarded(lambda: self.run(subject), 2 * subject.patience, deadline)
         except UnfitRows:
             raise
+        except NotApplicable as why:
+            return Result(self.rule, self.text, "n/a", str(why))
         except Skip as skipped:
-            return Result(self.rule, self.text, "skipped", str(skipped))
+            return Result(self.rule, self.text, "skipped", str(skipped), skipped.advice)
         except Broken as broken:
+            if broken.hangs:
+                subject.hurry()
             return Result(broken.rule or self.rule, self.text, "failed", broken.saw, broken.advice)
         except ForebayError as error:
             rule = _TOLD_AS.get(error.rule or "", error.rule) or self.rule
-            return Result(rule, self.text, "failed", f"{type(error).__name__}: {_told(error)}", error.advice or _ADVICE)
+            return Result(rule, self.text, "failed", _told(error), error.advice or _ADVICE)
         except Exception as error:  # noqa: BLE001 - whatever a connector raises is a finding
             return Result(self.rule, self.text, "failed", f"{type(error).__name__}: {error}", _ADVICE)
         return Result(self.rule, self.text, "passed")
@@ -75,4 +85,5 @@ _ADVICE = "raise forebay's errors for what may happen outside, RetriableError fo
 
 def _told(error: ForebayError) -> str:
     where = [f"{name} {value}" for name in ("split", "position") if (value := getattr(error, name)) is not None]
-    return f"{error.message} ({', '.join(where)})" if where else error.message
+    kind = "" if isinstance(error, ContractError) else f"{type(error).__name__}: "
+    return f"{kind}{error.message} ({', '.join(where)})" if where else f"{kind}{error.message}"

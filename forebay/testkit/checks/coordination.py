@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.outcomes import Broken, Skip
+from forebay.testkit.outcomes import Broken, NotApplicable, Skip
 from forebay.testkit.rig import Cut, Rig
 from forebay.testkit.subject import Subject
 
@@ -22,13 +22,41 @@ _ANSWER = 0.1
 
 
 @check_into(COORDINATION)
+def all_splits_are_assigned(subject: Subject) -> None:
+    """ENU-11: every split of an unbounded source is assigned, although readers ask once.
+
+    Let two readers ask as readers do, and compare with what one gets that asks again and again.
+    """
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: a reader asks again whenever it has finished a split")
+    with subject.enumerator() as enumerator:
+        if isinstance(enumerator, DiscoveryEnumerator):
+            raise NotApplicable("the framework assigns what the source discovers")
+    found = {split.id for split in subject.discover()}
+    with Rig(subject, _READERS) as rig:
+        since = time.monotonic()
+        while left := sorted(found - rig.assigned):
+            before = len(rig.assigned)
+            rig.step()
+            since = time.monotonic() if len(rig.assigned) > before else since
+            if time.monotonic() - since > subject.patience / 2:
+                subject.blocked = "the enumerator leaves splits unassigned: see ENU-11"
+                raise Broken(
+                    f"{len(left)} of {len(found)} splits stayed unassigned with {_READERS} readers: {left[:10]}; "
+                    "a reader of an unbounded source asks once, and again only when a split is finished",
+                    "push splits without an end: call assign_splits() in add_reader() and after each discovery, "
+                    "not only in handle_split_request()",
+                )
+
+
+@check_into(COORDINATION)
 def idle_readers_end(subject: Subject) -> None:
     """ENU-10: more readers than splits: all rows come, and every reader comes to its end.
 
     Run with two readers more than there are splits.
     """
     _need_all(subject)
-    with Rig(subject, len(subject.traces) + 2) as rig:
+    with Rig(subject, len(subject.everything) + 2) as rig:
         _finish(rig, subject)
         _compare(rig, subject, "read by more readers than there are splits")
 
@@ -46,23 +74,6 @@ def readers_register_late(subject: Subject) -> None:
         rig.register(0)
         _finish(rig, subject)
         _compare(rig, subject, "with readers registered out of order")
-
-
-@check_into(COORDINATION)
-def dead_requesters_skipped(subject: Subject) -> None:
-    """ENU-2: a reader that asked for a split and failed is skipped.
-
-    Let a reader register, ask and fail at once; its replacement comes when the answer must have been due.
-    """
-    _need_all(subject)
-    with Rig(subject, _READERS) as rig:
-        rig.fail(0)
-        due = time.monotonic() + _ANSWER
-        while time.monotonic() < due:
-            rig.step()
-        rig.replace()
-        _finish(rig, subject)
-        _compare(rig, subject, "with a reader that failed after asking for a split")
 
 
 @check_into(COORDINATION)
@@ -88,16 +99,29 @@ def killed_readers(subject: Subject) -> None:
 
 
 @check_into(COORDINATION)
+def dead_requesters_skipped(subject: Subject) -> None:
+    """ENU-2: a reader that asked for a split and failed is skipped.
+
+    Let a reader register, ask and fail at once; its replacement comes when the answer must have been due.
+    """
+    _need_all(subject)
+    with Rig(subject, _READERS) as rig:
+        rig.fail(0)
+        due = time.monotonic() + _ANSWER
+        while time.monotonic() < due:
+            rig.step()
+        rig.replace()
+        _finish(rig, subject)
+        _compare(rig, subject, "with a reader that failed after asking for a split")
+
+
+@check_into(COORDINATION)
 def crashes(subject: Subject) -> None:
     """ENU-5: a checkpoint at any step has every split once: after a crash each row comes once.
 
     Take a checkpoint at sampled steps, go on, crash, restore with another number of readers.
     """
     _need_all(subject)
-    with subject.enumerator() as enumerator:
-        cleans_up = getattr(type(enumerator), "finished", None) not in (None, DiscoveryEnumerator.finished)
-    if subject.live and cleans_up:
-        raise Skip("finished() may act on the input: use SourceContract")
     chance = subject.random("crash")
     steps = _steps(subject)
     moments = list(range(steps + 1)) if steps < _MOST_KILLS else sorted(chance.sample(range(steps + 1), _MOST_KILLS))
@@ -138,21 +162,29 @@ def _checkpoint_at(subject: Subject, moment: int, *, further: int) -> Cut:
 
 def _need_all(subject: Subject) -> None:
     subject.need_time()
+    if subject.blocked:
+        raise Skip(subject.blocked)
     if not subject.traces:
-        raise Skip("the source has no split")
-    if not subject.whole:
-        raise Skip("the input is large, and this check reads all of it: give the kit a smaller one")
+        raise NotApplicable("the source has no split")
+    if subject.whole:
+        return
+    with subject.enumerator() as enumerator:
+        if not isinstance(enumerator, DiscoveryEnumerator):
+            raise Skip(
+                "the input is large, and a SplitEnumerator of the source's own assigns all of it", "check a smaller one"
+            )
 
 
 def _steps(subject: Subject) -> int:
     """Return about how many steps a run has: a message to each reader, each record batch, each end."""
-    return _READERS + sum(trace.last + 1 for trace in subject.traces)
+    most = max(1, subject.coordinated()[1].max_rows_per_batch)
+    return _READERS + sum(len(rows) // most + 2 for rows in subject.everything.values())
 
 
 def _done(rig: Rig, subject: Subject) -> bool:
     if subject.source.bounded:
         return rig.everything_told()
-    return rig.caught_up({trace.split.id: len(trace.rows) for trace in subject.traces})
+    return rig.caught_up({split_id: len(rows) for split_id, rows in subject.everything.items()})
 
 
 def _finish(rig: Rig, subject: Subject) -> None:
@@ -160,8 +192,8 @@ def _finish(rig: Rig, subject: Subject) -> None:
 
 
 def _compare(rig: Rig, subject: Subject, how: str) -> None:
-    for trace in subject.traces:
-        subject.compare(trace.split.id, rig.rows.get(trace.split.id, []), trace.rows, how, _ADVICE)
+    for split_id, rows in subject.everything.items():
+        subject.compare(split_id, rig.rows.get(split_id, []), rows, how, _ADVICE, open_ended=not subject.source.bounded)
 
 
 _ADVICE = (

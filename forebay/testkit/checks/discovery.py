@@ -16,7 +16,7 @@ from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.leaks import Leaks
-from forebay.testkit.outcomes import Broken, Skip
+from forebay.testkit.outcomes import Broken, NotApplicable, OutOfTime, Skip
 from forebay.testkit.session import Session
 from forebay.testkit.subject import Subject
 from forebay.testkit.traces import Trace
@@ -25,8 +25,11 @@ from forebay.testkit.watch import calling
 ALONE: Checks = []
 """Checks that need no reading."""
 
+ENDS: Checks = []
+"""Checks of the present ends, by which every stream is read."""
+
 ABILITIES: Checks = []
-"""Checks of the optional methods, each skipped where the method is the neutral default."""
+"""Checks of the other optional methods, each of which has nothing to say where the method is the neutral default."""
 
 
 @check_into(ALONE)
@@ -70,22 +73,25 @@ def discovery_restored(subject: Subject) -> None:
 
 @check_into(ALONE)
 def enumerator_closes(subject: Subject) -> None:
-    """ENU-9: closing an enumerator leaves no thread, whether it was used or not.
+    """ENU-9: closing an enumerator leaves no thread and no connection, whether it was used or not.
 
     Make and close some, used and unused.
     """
+    leaks = Leaks(subject.patience)
 
     def use() -> None:
         with subject.enumerator():
             """Close what was never used."""
         with subject.enumerator() as enumerator:
             if isinstance(enumerator, DiscoveryEnumerator):
-                subject.discovered(enumerator, {}, first=True)
+                found = subject.discovered(enumerator, {}, first=True)
+                subject.retried(lambda: enumerator.latest(found.splits), "DIS-1", "latest()")
+            leaks.look()
 
-    Leaks(subject.patience).check(use, "making, using and closing an enumerator", "end and join them in close()")
+    leaks.check(use, "making, using and closing an enumerator", "close and end them where they are used, or in close()")
 
 
-@check_into(ABILITIES)
+@check_into(ENDS)
 def latest_is_an_end(subject: Subject) -> None:
     """DIS-1: latest() is a place where a read ends, and never goes back.
 
@@ -94,7 +100,7 @@ def latest_is_an_end(subject: Subject) -> None:
     key = subject.source.order_key
     with subject.discovery() as enumerator:
         if not subject.overrides(enumerator, "latest"):
-            raise Skip("latest() is the default: the source does not know its ends")
+            raise NotApplicable("latest() is the default: the source does not know its ends")
         splits = [trace.rest(0).slice(trace.marks[0][1], None) for trace in subject.traces]
         answers = [subject.retried(lambda: enumerator.latest(splits), "DIS-1", "latest()") for _ in range(2)]
     for split in splits:
@@ -126,6 +132,63 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
                 f"it gave {len(rows)} more rows",
                 "stop at split.end, not before; give as latest() the position after the last row that is there",
             )
+
+
+@check_into(ENDS)
+def latest_is_exclusive(subject: Subject) -> None:
+    """DIS-1: latest() is the position after the newest row, not the newest row's own.
+
+    Read a little beyond the answer: a single row that lies exactly there is the newest one, left out.
+    """
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: its splits are read to their own ends")
+    if not subject.live:
+        raise NotApplicable("the rows that were written show it")
+    with subject.discovery() as enumerator:
+        if not subject.overrides(enumerator, "latest"):
+            raise NotApplicable("latest() is the default: the source does not know its ends")
+        probe = subject.on(subject.source, patience=min(1.0, subject.patience))
+        answers = [_newest_left_out(probe, trace.split, enumerator) for trace in subject.traces]
+    if unseen := [answer for answer in answers if answer]:
+        raise Skip(unseen[0], _GROWING)
+
+
+def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerator) -> str:
+    """Raise if a single row lies at the end of a split; return why that cannot be seen, or nothing."""
+
+    def latest() -> Position | None:
+        return probe.retried(lambda: enumerator.latest([split]), "DIS-1", "latest()").get(split.id)
+
+    end = latest()
+    if end is None:
+        return ""
+    near, far = _rows_beyond(probe, split, end, 1), _rows_beyond(probe, split, end, _FAR)
+    if near is None or far is None:
+        return f"split {split.id!r}: what lies at latest(), {end!r}, cannot be asked for"
+    if near and near == far and latest() == end:
+        raise Broken(
+            f"split {split.id!r}: latest() said {end!r}, and a row lies at {end!r}, with none behind it: "
+            "it would be read only when the next one comes",
+            "return the position after the newest row (its id + 1), since split.end is exclusive; "
+            "where rows settle first, check again once they have",
+        )
+    return ""
+
+
+def _rows_beyond(probe: Subject, split: Split, end: Position, steps: int) -> list[str] | None:
+    """Return the first rows from an end on, up to so many positions behind it; None where positions are no numbers."""
+    head, last = (end[:-1], end[-1]) if isinstance(end, tuple) else ((), end)
+    if not isinstance(last, int):
+        return None
+    beyond: Position = (*head, last + steps) if isinstance(end, tuple) else last + steps
+    with Session(probe, [split.slice(end, beyond)]) as session:
+        try:
+            session.run(lambda: session.caught_up() or len(session.rows(split.id)) > _MANY)
+        except OutOfTime:
+            raise
+        except Exception:  # noqa: BLE001 - no source has to read beyond its end; what came before counts
+            session.abandon()
+    return session.rows(split.id)
 
 
 @check_into(ABILITIES)
@@ -186,7 +249,7 @@ def positions_at_lose_nothing(subject: Subject) -> None:
     with subject.discovery() as enumerator:
         _needs(subject, enumerator, "positions_at", "positions are not found by event time")
         if column is None:
-            raise Skip("the source names no event time")
+            raise NotApplicable("the source names no event time")
         for trace in subject.filled:
             times = _event_times(subject, trace, column)
             wanted = sorted(times)[len(times) // 2]
@@ -227,7 +290,7 @@ def columns_are_pruned(subject: Subject) -> None:
     with calling("SRC-8", "with_columns()"):
         pruned = subject.source.with_columns(tuple(names[-1:]))
     if pruned is None:
-        raise Skip("with_columns() is the default: the host selects")
+        raise NotApplicable("with_columns() is the default: the host selects")
     for wanted in (names[-1:], names[::-1]):
         with calling("SRC-8", "with_columns()"):
             source = subject.source.with_columns(tuple(wanted))
@@ -247,6 +310,11 @@ def columns_are_pruned(subject: Subject) -> None:
             )
 
 
+_FAR = 1_000
+_MANY = 3
+"""Positions looked at behind an end, and rows that are enough to know that it is not the newest one's."""
+
+_GROWING = "use SourceContract, whose write() lets the input grow"
 _JSON = "keep to None, bool, int, float, str, lists and dicts with text keys"
 _SAME = "give the same ids for the same parts, whatever restore_state() brought"
 _SLICES = "cut where one slice's end is the next one's position, the outer borders being the split's own"
@@ -255,7 +323,7 @@ _ADVANCE = "return None for rows where one position is not one row"
 
 def _needs(subject: Subject, enumerator: DiscoveryEnumerator, method: str, meaning: str) -> None:
     if not subject.overrides(enumerator, method):
-        raise Skip(f"{method}() is the default: {meaning}")
+        raise NotApplicable(f"{method}() is the default: {meaning}")
 
 
 def _check_position(position: object, split: Split, what: str) -> None:

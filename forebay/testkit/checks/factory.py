@@ -14,7 +14,7 @@ from forebay.errors import ContractError
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.outcomes import Broken, Skip
+from forebay.testkit.outcomes import Broken
 from forebay.testkit.session import Session
 from forebay.testkit.subject import Subject, travelled
 from forebay.testkit.traces import Trace
@@ -69,6 +69,7 @@ def ids_stable(subject: Subject) -> None:
         second = _unique([split.id for split in again])
         gone, new = sorted(first - second), sorted(second - first)
         if gone or (new and subject.exact):
+            subject.blocked = "its ids change: see SPL-1"
             raise Broken(
                 f"a second discovery found other ids: {gone[:3]} were gone, {new[:3]} were new",
                 "derive ids from what the split is (a path, a partition number): never from chance, time or order",
@@ -101,6 +102,17 @@ def newer_refused(subject: Subject) -> None:
 
 
 @check_into(COPIES)
+def progress_stored(subject: Subject) -> None:
+    """SER-3: a stored split carries its progress.
+
+    Compare the position only.
+    """
+    for split in _stages(subject):
+        if travelled(split, subject).position != split.position:
+            raise Broken(f"the position {split.position!r} was lost", "carry `position` in to_json")
+
+
+@check_into(COPIES)
 def round_trip(subject: Subject) -> None:
     """SER-2: splits survive JSON: new, half read and at their end.
 
@@ -114,17 +126,6 @@ def round_trip(subject: Subject) -> None:
                 f"{split!r}\ncame back as\n{back!r}",
                 "give every field of the split a JSON-ready type, and let to_json and from_json carry all of them",
             )
-
-
-@check_into(COPIES)
-def progress_stored(subject: Subject) -> None:
-    """SER-3: a stored split carries its progress.
-
-    Compare the position only.
-    """
-    for split in _stages(subject):
-        if travelled(split, subject).position != split.position:
-            raise Broken(f"the position {split.position!r} was lost", "carry `position` in to_json")
 
 
 @check_into(COPIES)
@@ -282,5 +283,5 @@ def _copied(source: Source) -> Source:
             rule="SRC-1",
         ) from error
     if not isinstance(copy, Source):
-        raise Skip(f"the copy is a {type(copy).__name__}")
+        raise Broken(f"the source came back as a {type(copy).__name__}", "do not override __reduce__", rule="SRC-1")
     return copy

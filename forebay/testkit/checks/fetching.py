@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.fetching import Fetching
-from forebay.testkit.leaks import Leaks
-from forebay.testkit.outcomes import Broken, Skip
+from forebay.testkit.leaks import LEFT_BY_READ, Leaks
+from forebay.testkit.outcomes import Broken, NotApplicable, Skip
 from forebay.testkit.subject import Subject
 from forebay.testkit.traces import Trace
 
@@ -36,13 +38,22 @@ def woken(subject: Subject) -> None:
                 before = _progress(reading)
                 if chance.random() < 0.3:
                     reading.wake()
-                reading.run(lambda: _progress(reading) > before or not reading.left())  # noqa: B023 - called at once
+                _run_woken(reading, number, lambda: _progress(reading) > before or not reading.left())  # noqa: B023 - called at once
                 if chance.random() < 0.3:
                     reading.wake()
         for trace in subject.traces:
             how = f"woken on schedule {number}"
             subject.compare(trace.split.id, reading.rows.get(trace.split.id, []), trace.rows, how, _WOKEN)
         subject.need_time()
+
+
+def _run_woken(reading: Fetching, number: int, until: Callable[[], bool]) -> None:
+    try:
+        reading.run(until)
+    except Broken as broken:
+        if broken.rule is not None:
+            raise
+        raise Broken(f"woken on schedule {number}: {broken.saw}", _WOKEN) from broken
 
 
 @check_into(FETCHING)
@@ -52,7 +63,7 @@ def woken_from_waiting(subject: Subject) -> None:
     Fetch at the end of an unbounded source until a fetch blocks and is woken.
     """
     if subject.source.bounded:
-        raise Skip("the source is bounded: nothing makes its fetch wait")
+        raise NotApplicable("the source is bounded: nothing makes its fetch wait")
     splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
     with Fetching(subject, splits, poll_interval=60.0) as reading:
         deadline = time.monotonic() + min(1.0, subject.patience / 2)
@@ -96,7 +107,7 @@ def empty_ranges_finish(subject: Subject) -> None:
                         "give no record at or after split.end",
                     )
     if not found:
-        raise Skip("no split has a position yet: give the source some rows")
+        raise Skip("no split has a position yet", "give the source some rows")
 
 
 @check_into(FETCHING)
@@ -112,7 +123,7 @@ def finished_once(subject: Subject) -> None:
         if trace is not _longest(subject):
             rows = reading.rows.get(trace.split.id, [])
             wanted = trace.rows_of(0, min(1, trace.last))
-            subject.compare(trace.split.id, rows, wanted, "cut short beside a longer split", _GO_ON)
+            subject.compare(trace.split.id, rows, wanted, "cut short beside a longer split", _GO_ON, rule="SR-2")
 
 
 @check_into(FETCHING)
@@ -126,7 +137,7 @@ def fetch_pauses(subject: Subject) -> None:
         with Fetching(subject, [trace.split for trace in subject.traces]) as reading:
             reading.run(lambda: bool(reading.rows) or not reading.left())
             if not reading.pause_or_resume([*paused, "no such split"], ["no such split either"]):
-                raise Skip("pausing is left to the framework")
+                raise NotApplicable("pausing is left to the framework")
             reading.blamed = "SR-5"
             before = {split_id: len(reading.rows.get(split_id, [])) for split_id in paused}
             for _ in range(3):
@@ -151,6 +162,7 @@ def closes_at_any_time(subject: Subject) -> None:
     Close without a split, without a fetch, after one fetch.
     """
     splits = [trace.split for trace in subject.traces]
+    leaks = Leaks(subject.patience)
 
     def use() -> None:
         with Fetching(subject):
@@ -159,8 +171,13 @@ def closes_at_any_time(subject: Subject) -> None:
             """Close before the first fetch."""
         with Fetching(subject, splits) as reading:
             reading.fetch_unless_done()
+            leaks.look()
 
-    Leaks(subject.patience).check(use, "making, using and closing a split reader", "free everything in close()")
+    simple = isinstance(subject.source, SimpleSource)  # its split reader is the framework's
+    what, advice = (
+        ("reading and closing", LEFT_BY_READ) if simple else ("closing a split reader", "free everything in close()")
+    )
+    leaks.check(use, what, advice, rule="RDR-9" if simple else None)
 
 
 _WOKEN = "let wake_up() end the wait only; what was fetched so far must come with this fetch or the next"

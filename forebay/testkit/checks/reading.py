@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from forebay.framework.reader import InputStatus
+from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Position
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.leaks import Leaks
-from forebay.testkit.outcomes import Broken, Skip
+from forebay.testkit.leaks import LEFT_BY_READ, Leaks
+from forebay.testkit.outcomes import Broken, NotApplicable
+from forebay.testkit.parts import misordered, read_part
 from forebay.testkit.session import Session, read_undisturbed
 from forebay.testkit.subject import Subject
-from forebay.testkit.traces import Trace, difference
 
 PLAIN: Checks = []
-"""The undisturbed read, which everything below compares with."""
+"""The undisturbed read, which everything else compares with, and what can be said of it alone."""
 
 READING: Checks = []
 
@@ -32,20 +34,37 @@ def available(subject: Subject) -> None:
     read_undisturbed(subject)
 
 
-@check_into(READING)
-def waits(subject: Subject) -> None:
-    """RDR-3: a reader that has everything waits, and does not spin.
+@check_into(PLAIN)
+def positions_order(subject: Subject) -> None:
+    """SPL-3: positions order as the records do, by themselves or by order_key.
 
-    Go on polling an unbounded source that is caught up.
+    Compare each position of the plain read with the one before.
     """
-    if subject.source.bounded:
-        raise Skip("the source is bounded: its reader ends")
-    splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
-    with Session(subject, splits, once=False, poll_interval=1.0) as session:
-        session.idle(3 * _SHORT)
+    key = subject.source.order_key
+    for trace in subject.traces:
+        for (_, before), (_, after) in itertools.pairwise(trace.marks):
+            if before is not None and after is not None and before != after and not key(before) < key(after):
+                raise misordered(trace.split.id, before, after)
 
 
-@check_into(READING)
+@check_into(PLAIN)
+def positions_move(subject: Subject) -> None:
+    """SR-2: no two positions of a split are the same, and each survives JSON.
+
+    Look at every position of the plain read.
+    """
+    for trace in subject.traces:
+        seen: dict[Position | None, int] = {}
+        for rows, position in trace.marks:
+            if position in seen:
+                raise Broken(
+                    f"split {trace.split.id!r} is at {position!r} after {seen[position]} rows and after {rows} rows",
+                    "move the position with every row",
+                )
+            seen[position] = rows
+
+
+@check_into(PLAIN)
 def deterministic(subject: Subject) -> None:
     """RDR-5: reading twice gives the same rows, whatever the size of record batches.
 
@@ -58,6 +77,19 @@ def deterministic(subject: Subject) -> None:
             how = f"read again, with {rows} rows a record batch"
             subject.compare(trace.split.id, session.rows(trace.split.id), trace.rows, how, _SAME)
         subject.need_time()
+
+
+@check_into(READING)
+def waits(subject: Subject) -> None:
+    """RDR-3: a reader that has everything waits, and does not spin.
+
+    Go on polling an unbounded source that is caught up.
+    """
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: its reader ends")
+    splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
+    with Session(subject, splits, once=False, poll_interval=1.0) as session:
+        session.idle(3 * _SHORT)
 
 
 @check_into(READING)
@@ -75,6 +107,27 @@ def resumes_anywhere(subject: Subject) -> None:
             how = f"begun at position {trace.marks[mark][1]!r}, after {trace.marks[mark][0]} rows"
             subject.compare(trace.split.id, session.rows(trace.split.id), rest, how, _RESUME)
             subject.need_time()
+
+
+@check_into(READING)
+def snapshots_are_complete(subject: Subject) -> None:
+    """RDR-4: a snapshot has every unfinished split once, unread ones too, and does not stop the reader.
+
+    Take a snapshot before the first poll, and after each of the first record batches.
+    """
+    with Session(subject, [trace.split for trace in subject.traces]) as session:
+        for count in range(_SAMPLES):
+            session.run(lambda: session.output.batches >= count)  # noqa: B023 - called at once
+            held = [split.id for split in session.snapshot()]
+            unread = {trace.split.id for trace in subject.traces if len(session.rows(trace.split.id)) < len(trace.rows)}
+            if lost := sorted(unread - set(held)):
+                raise Broken(f"after {count} record batches the snapshot lacks the unfinished splits {lost}", _SNAPSHOT)
+            if len(set(held)) < len(held) or set(held) - {trace.split.id for trace in subject.traces}:
+                raise Broken(f"the snapshot holds {held}", _SNAPSHOT)
+        session.run()
+    for trace in subject.traces:
+        how = "with snapshots taken while it was read"
+        subject.compare(trace.split.id, session.rows(trace.split.id), trace.rows, how, _SNAPSHOT)
 
 
 @check_into(READING)
@@ -100,27 +153,6 @@ def resumes_from_snapshots(subject: Subject) -> None:
 
 
 @check_into(READING)
-def snapshots_are_complete(subject: Subject) -> None:
-    """RDR-4: a snapshot has every unfinished split once, unread ones too, and does not stop the reader.
-
-    Take a snapshot before the first poll, and after each of the first record batches.
-    """
-    with Session(subject, [trace.split for trace in subject.traces]) as session:
-        for count in range(_SAMPLES):
-            session.run(lambda: session.output.batches >= count)  # noqa: B023 - called at once
-            held = [split.id for split in session.snapshot()]
-            unread = {trace.split.id for trace in subject.traces if len(session.rows(trace.split.id)) < len(trace.rows)}
-            if lost := sorted(unread - set(held)):
-                raise Broken(f"after {count} record batches the snapshot lacks the unfinished splits {lost}", _SNAPSHOT)
-            if len(set(held)) < len(held) or set(held) - {trace.split.id for trace in subject.traces}:
-                raise Broken(f"the snapshot holds {held}", _SNAPSHOT)
-        session.run()
-    for trace in subject.traces:
-        how = "with snapshots taken while it was read"
-        subject.compare(trace.split.id, session.rows(trace.split.id), trace.rows, how, _SNAPSHOT)
-
-
-@check_into(READING)
 def ends_exactly(subject: Subject) -> None:
     """SR-2: a read from one position to another gives the rows between them, and ends.
 
@@ -131,28 +163,8 @@ def ends_exactly(subject: Subject) -> None:
         for _ in range(_SAMPLES // 2):
             marks = sorted(chance.sample(range(trace.last + 1), 3))
             for start, stop in ((marks[0], marks[1]), (marks[1], marks[2])):
-                with Session(subject, [trace.part(start, stop)]) as session:
-                    session.run()
-                how = f"read from {trace.marks[start][1]!r} to {trace.marks[stop][1]!r}"
-                _exactly(trace, session.rows(trace.split.id), trace.rows_of(start, stop), how)
+                read_part(subject, trace, trace.marks[start], trace.marks[stop])
             subject.need_time()
-
-
-@check_into(READING)
-def positions_move(subject: Subject) -> None:
-    """SR-2: no two positions of a split are the same, and each survives JSON.
-
-    Look at every position of the plain read.
-    """
-    for trace in subject.traces:
-        seen: dict[Position | None, int] = {}
-        for rows, position in trace.marks:
-            if position in seen:
-                raise Broken(
-                    f"split {trace.split.id!r} is at {position!r} after {seen[position]} rows and after {rows} rows",
-                    "move the position with every row",
-                )
-            seen[position] = rows
 
 
 @check_into(READING)
@@ -241,16 +253,18 @@ def closes_clean(subject: Subject) -> None:
     Close with the queue full, after one record batch, and at the end.
     """
     splits = [trace.split for trace in subject.traces]
+    leaks = Leaks(subject.patience)
 
     def use() -> None:
         with Session(subject, splits) as session:
             session.idle(0)
         with Session(subject, splits) as session:
             session.run(lambda: session.output.batches > 0)
+            leaks.look()
         with Session(subject, splits, rows=7) as session:
             session.run()
 
-    Leaks(subject.patience).check(use, "reading and closing", "free everything in close(), on every path")
+    leaks.check(use, "reading and closing", _left_by(subject))
 
 
 @check_into(READING)
@@ -260,19 +274,19 @@ def closes_while_waiting(subject: Subject) -> None:
     Close when all has been read and nothing more comes.
     """
     if subject.source.bounded:
-        raise Skip("the source is bounded: its reader has nothing to wait for")
+        raise NotApplicable("the source is bounded: its reader has nothing to wait for")
     splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
 
     def use() -> None:
         with Session(subject, splits, once=False, poll_interval=60.0) as session:
             session.idle(_SHORT)
 
-    Leaks(subject.patience).check(use, "waiting for more and closing", "end what blocks when close() comes")
+    advice = _left_by(subject) if isinstance(subject.source, SimpleSource) else "end what blocks when close() comes"
+    Leaks(subject.patience).check(use, "waiting for more and closing", advice)
 
 
 _SAME = "between two positions there must be the same rows at every read"
 _RESUME = "give with each record batch the position of the next row not in it, and begin exactly at split.position"
-_END = "begin at split.position and stop exactly at split.end"
 _SNAPSHOT = "return each split that was added and has not finished, at the next record not yet emitted"
 _ADD = "take splits at any time before notify_no_more_splits()"
 _PAUSE = "keep what was fetched from a paused split until it is resumed, and lose none of it"
@@ -285,9 +299,9 @@ def _some(chance: random.Random, numbers: range, count: int = _SAMPLES) -> list[
     return sorted({numbers[0], numbers[-1], *chance.sample(numbers, count - 2)})
 
 
-def _exactly(trace: Trace, got: list[str], wanted: tuple[str, ...], how: str) -> None:
-    if list(got) != list(wanted):
-        raise Broken(f"split {trace.split.id!r}, {how}: {difference(got, wanted)}", _END)
+def _left_by(subject: Subject) -> str:
+    simple = isinstance(subject.source, SimpleSource)
+    return LEFT_BY_READ if simple else "free everything in close(), on every path"
 
 
 def _pause(session: Session, paused: list[str]) -> None:
