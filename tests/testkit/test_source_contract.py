@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
@@ -13,6 +15,7 @@ from forebay.testkit import ConformanceError, SourceContract
 from forebay.testkit.checks import ALL
 from forebay.testkit.scripted import COUNTING_SCHEMA, Counting
 
+RELEASE = threading.Event()
 INPUT: dict[str, list[tuple[str, int]]] = {}
 
 
@@ -131,6 +134,21 @@ class FindsWhatIsNotThere(Lists):
         return len(INPUT.get(split.id, []))
 
 
+class PagesBeyondItsEnd(Lists):
+    """Takes what a page has, and does not look at its end: in a page of two a third row comes later."""
+
+    def read(self, split):
+        at = split.position or 0
+        while page := INPUT[split.id][at : at + 2]:
+            at += len(page)
+            yield Batch(page, at)
+
+
+class LeavesOutTheNewest(Lists):
+    def latest(self, split):
+        return max(0, len(INPUT[split.id]) - 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "test", "rule"),
     [
@@ -140,6 +158,8 @@ class FindsWhatIsNotThere(Lists):
         (LeavesOutTheFirst, "test_sr_4_a_split_of_one_record_gives_it_once", "SR-4"),
         (SkipsWhatGrew, "test_sr_2_rows_written_later_follow_from_the_position_reached", "SR-2"),
         (FindsWhatIsNotThere, "test_sr_2_rows_are_those_written", "SPL-1"),
+        (PagesBeyondItsEnd, "test_sr_2_an_old_end_stays_an_end", "SR-2"),
+        (LeavesOutTheNewest, "test_sr_2_rows_are_those_written", "SR-2"),
     ],
 )
 def test_what_only_writing_can_show_is_caught(kind, test, rule):
@@ -148,6 +168,34 @@ def test_what_only_writing_can_show_is_caught(kind, test, rule):
     with pytest.raises(ConformanceError) as caught:
         getattr(contract, test)()
     assert caught.value.report.rules("failed") == {rule}
+    first = str(caught.value).splitlines()[0]
+    assert f" breaks {rule}: " in first and "; next step: " in first
+    assert "_equal" not in str(caught.value)  # functions of the kit say nothing to an author
+
+
+def test_a_read_that_does_not_return_is_waited_for_once():
+    """Each further test of the class would wait as long: all of them, for minutes."""
+    reads = []
+
+    class WaitsForMore(Lists):
+        def latest(self, split):
+            return None
+
+        def read(self, split):
+            reads.append(split.id)
+            yield Batch(INPUT[split.id], len(INPUT[split.id]))
+            RELEASE.wait()
+
+    contract = type("Waiting", (OfLists,), {"kind": WaitsForMore, "seconds": 3.0})()
+    contract.setup_method()
+    with pytest.raises(ConformanceError, match=r"has not returned.*return from read\(\) when it is caught up"):
+        contract.test_rdr_3_available()
+    RELEASE.set()
+    before = len(reads)
+    for test in ("test_rdr_5_resumes_anywhere", "test_enu_3_killed_readers", "test_sr_2_rows_are_those_written"):
+        with pytest.raises(pytest.skip.Exception, match="the plain read failed: see test_rdr_3_available"):
+            getattr(contract, test)()
+    assert len(reads) == before
 
 
 def test_every_generic_check_is_a_test_method():
