@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from forebay.formats.csv.format import CsvFormat
-from forebay.formats.csv.options import CsvOptions, option_name
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.option_names import option_name
 
 ARROW = {
     "string": pa.string(),
