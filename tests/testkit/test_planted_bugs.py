@@ -425,10 +425,8 @@ def test_check_alone_tells_a_planted_bug_in_its_first_line(make, rule, words):
 
 
 RIGHT = {
-    "rows": Rows,
     "sparse rows": lambda: Rows(ids=SPARSE),
     "many rows": lambda: Rows(ids=tuple(range(200)), page=20),
-    "a feed": Feed,
     "a sparse feed": lambda: Feed(ids=SPARSE),
     "raw": Raw,
 }
