@@ -157,7 +157,8 @@ class Rig:
         self.coordinator.snapshot(number, lambda state, error: taken.append((state, error)))
         since = time.monotonic()
         while not taken:
-            self._coordinate()
+            # Not a step further: what the coordinator does behind the snapshot is no part of the checkpoint.
+            self._coordinate(once=True)
             if time.monotonic() - since > self._subject.patience:
                 raise Broken("the enumerator's snapshot_state() was never answered", "do not block", rule="ENU-5")
         state, error = taken[0]
@@ -227,9 +228,10 @@ class Rig:
             for key, count in wanted.items()
         )
 
-    def _coordinate(self) -> None:
+    def _coordinate(self, *, once: bool = False) -> None:
+        """Let the coordinator do what waits, or one step of it."""
         with calling("ENU-1", "the enumerator, called by the coordinator,"):
-            while self.coordinator.step() is Next.AGAIN:
+            while self.coordinator.step() is Next.AGAIN and not once:
                 pass
         if self.coordinator.error is not None:
             raise self.coordinator.error

@@ -82,6 +82,7 @@ class Subject:
         self.clients: dict[Hashable, list[Any]] = {}
         self._schema: pa.Schema | None = None
         self._traces: Sequence[Trace] | None = None
+        self._ending: set[str] = set()
         self._everything: Mapping[str, Sequence[str]] | None = None
         self._own_reader: bool | None = None
 
@@ -306,6 +307,8 @@ class Subject:
         result = []
         for split in splits:
             end, own = ends.get(split.id), split.end
+            if own is not None:
+                self._ending.add(split.id)
             if end is None or (own is not None and (self.source.bounded or key(own) < key(end))):
                 result.append(split)
             else:
@@ -324,6 +327,20 @@ class Subject:
         if self._traces is None:
             raise Skip("the plain read failed, so there is nothing to compare with")
         return self._traces
+
+    def splits_that_wait(self) -> list[Split]:
+        """Return the splits behind all their rows, open: there a reader waits for more.
+
+        Raises:
+            NotApplicable: No reader of this source ever waits.
+            Skip: The plain read failed.
+        """
+        if self.source.bounded:
+            raise NotApplicable("the source is bounded: its readers never wait for more")
+        found = [trace for trace in self.traces if trace.split.id not in self._ending]
+        if self.traces and not found:
+            raise NotApplicable("every split has an end of its own: its readers never wait for more")
+        return [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in found]
 
     @property
     def filled(self) -> list[Trace]:

@@ -62,10 +62,7 @@ def woken_from_waiting(subject: Subject) -> None:
 
     Fetch at the end of an unbounded source until a fetch blocks and is woken.
     """
-    if subject.source.bounded:
-        raise NotApplicable("the source is bounded: nothing makes its fetch wait")
-    splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
-    with Fetching(subject, splits, poll_interval=60.0) as reading:
+    with Fetching(subject, subject.splits_that_wait(), poll_interval=60.0) as reading:
         deadline = time.monotonic() + min(1.0, subject.patience / 2)
         reading.run(lambda: reading.longest > _BLOCKED or time.monotonic() > deadline)
 

@@ -11,7 +11,7 @@ from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Position
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.leaks import LEFT_BY_READ, Leaks
-from forebay.testkit.outcomes import Broken, NotApplicable
+from forebay.testkit.outcomes import Broken
 from forebay.testkit.parts import misordered, read_part
 from forebay.testkit.session import Session, read_undisturbed
 from forebay.testkit.subject import Subject
@@ -85,10 +85,7 @@ def waits(subject: Subject) -> None:
 
     Go on polling an unbounded source that is caught up.
     """
-    if subject.source.bounded:
-        raise NotApplicable("the source is bounded: its reader ends")
-    splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
-    with Session(subject, splits, once=False, poll_interval=1.0) as session:
+    with Session(subject, subject.splits_that_wait(), once=False, poll_interval=1.0) as session:
         session.idle(3 * _SHORT)
 
 
@@ -273,9 +270,7 @@ def closes_while_waiting(subject: Subject) -> None:
 
     Close when all has been read and nothing more comes.
     """
-    if subject.source.bounded:
-        raise NotApplicable("the source is bounded: its reader has nothing to wait for")
-    splits = [trace.rest(trace.last).slice(trace.marks[-1][1], None) for trace in subject.traces]
+    splits = subject.splits_that_wait()
 
     def use() -> None:
         with Session(subject, splits, once=False, poll_interval=60.0) as session:
