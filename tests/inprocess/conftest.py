@@ -219,7 +219,7 @@ class WorldReader(SplitReader):
         self.world.trouble(split.id, split.position)
         size = self.world.sizes[split.id]
         stop = min(split.position + self.world.rows, size)
-        finished = self.world.bounded and stop == size
+        finished = stop == (size if self.world.bounded else split.end)
         if finished:
             del self.splits[split.id]
         else:

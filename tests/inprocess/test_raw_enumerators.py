@@ -165,3 +165,48 @@ def test_an_enumerator_that_keeps_itself_busy_starves_nobody(world, source, one_
             break
     assert sorted(rows) == world.everything()
     reading._engine.close(orderly=False)
+
+
+class Looking(forebay.SplitEnumerator):
+    """Finds splits that end, by asynchronous calls, and gives each reader one when it asks."""
+
+    def __init__(self, context, world):
+        self.context = context
+        self.world = world
+        self.known = set()
+        self.left = []
+        self.asking = []
+
+    def start(self):
+        self.context.call_async(lambda: dict(self.world.sizes), self.found, period=1.0)
+
+    def found(self, sizes, error):
+        self.left += [Split(split_id, 0, size) for split_id, size in sizes.items() if split_id not in self.known]
+        self.known |= sizes.keys()
+        self.assign()
+
+    def handle_split_request(self, subtask, host):
+        self.asking.append(subtask)
+        self.context.call_async(lambda: None, lambda _result, _error: self.assign())  # the answer takes its time
+
+    def assign(self):
+        while self.left and self.asking:
+            self.context.assign_splits({self.asking.pop(0): [self.left.pop(0)]})
+
+    def add_splits_back(self, splits, subtask):
+        self.left = [*splits, *self.left]
+
+    def snapshot_state(self, checkpoint_id):
+        return None
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("sizes", [{}, {"a": 8, "b": 1, "c": 5, "d": 3}])
+def test_a_run_until_caught_up_asks_a_raw_enumerator_until_it_has_no_more(world, kit, sizes, parallelism):
+    """Else a queue of jobs is left after the first one, and an empty one never."""
+    world.bounded, world.sizes = False, sizes
+    world.make_enumerator = lambda context: Looking(context, world)
+    reading = run(
+        kit.source_over(world), parallelism=parallelism, until_caught_up=True, poll_timeout=60, runtime=kit.OneThread()
+    )
+    assert sorted(kit.rows_of(reading)) == world.everything()

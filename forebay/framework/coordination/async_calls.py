@@ -45,6 +45,7 @@ class AsyncCalls:
         self._numbers = itertools.count()
         self._lock = runtime.lock()
         self._running: set[int] = set()
+        self._first: set[int] = set()
         self._all_done: Signal = runtime.signal()
 
     def call(self, work: Callable[[], Any], handler: Handler, delay: float, period: float | None) -> None:
@@ -59,9 +60,17 @@ class AsyncCalls:
                 rule="CTX-7",
                 advice="give a delay of 0 or more and a period of more than 0, in seconds",
             )
-        at = self._runtime.clock.monotonic() + delay
-        heapq.heappush(self._due, _Due(at, next(self._numbers), work, handler, period))
+        at, number = self._runtime.clock.monotonic() + delay, next(self._numbers)
+        if delay == 0:
+            with self._lock:
+                self._first.add(number)
+        heapq.heappush(self._due, _Due(at, number, work, handler, period))
         self._inbox.wake()
+
+    def awaited(self) -> bool:
+        """Whether a call that was to start at once has not given its first result."""
+        with self._lock:
+            return bool(self._first)
 
     def fire_due(self) -> float | None:
         """Start the work whose time has come; return the seconds until the next, None if none is planned."""
@@ -95,6 +104,7 @@ class AsyncCalls:
             self._inbox.post(lambda: due.handler(result, error))
             with self._lock:
                 self._running.discard(due.number)
+                self._first.discard(due.number)
                 if not self._running:
                     self._all_done.set()
 

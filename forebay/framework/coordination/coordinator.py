@@ -177,6 +177,11 @@ class Coordinator:
             self._resting.set()
         return Next.WAIT if wait is None else WaitFor(wait)
 
+    def is_idle(self) -> bool:
+        """Return whether the enumerator has handled all that it was told, and each result that it asked for at once."""
+        # In this order: a result is queued before its call counts as done.
+        return not self._context.async_calls.awaited() and self._inbox.is_empty()
+
     def close(self, timeout: float) -> None:
         """Drop everything queued and close the enumerator, once, on every path (ENU-9, CTX-11).
 

@@ -46,6 +46,11 @@ class Inbox:
         with self._lock:
             return self._actions.popleft() if self._actions else None
 
+    def is_empty(self) -> bool:
+        """Return whether nothing waits."""
+        with self._lock:
+            return not self._actions
+
     def wake(self) -> None:
         """Let the coordinator step again, for what it must look at beside this queue."""
         self._signal.set()

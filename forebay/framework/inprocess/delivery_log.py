@@ -69,11 +69,6 @@ class DeliveryLog:
                 self._never_caught_up[split.id] = None
             self._entries[split.id] = _Entry(split, split.position, subtask, rows, nbytes)
 
-    @property
-    def any_given(self) -> bool:
-        """Whether a reader ever got a split."""
-        return bool(self._entries or self._finished)
-
     def owner(self, split_id: str) -> int | None:
         """Return the reader of an unfinished split; None if none has it."""
         entry = self._entries.get(split_id)

@@ -159,15 +159,16 @@ class Engine:
     def caught_up(self) -> bool:
         """Whether the readers have caught up with every split at least once, after a discovery of this run.
 
-        So a run that waits for it ends, also where new records keep arriving in one split or another. Of a raw
-        enumerator only the splits that it has assigned are known, and there must be one.
+        So a run that waits for it ends, also where new records keep arriving in one split or another. A raw enumerator
+        says by what it assigns which splits there are: it must have handled what the readers asked and told.
         """
         if len(self._outputs) or self._ready is not None:
             return False
         behind = self.deliveries.never_caught_up()
         discovering = self._coordinator.discovering
         if discovering is None:
-            return self.deliveries.any_given and not behind
+            started = all(task.restart_at is None for task in self._tasks)
+            return started and not behind and self._coordinator.is_idle()
         return discovering.caught_up(behind)
 
     def close(self, *, orderly: bool = True) -> list[BaseException]:

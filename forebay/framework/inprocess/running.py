@@ -261,7 +261,8 @@ def run(  # noqa: PLR0913 - a user names those that he wants
             the query, unless no position is given at all. A raw `SplitEnumerator` begins afresh, and its splits are
             moved when it assigns them: it must assign the same ids again.
         until_caught_up: End the run of an unbounded source once the readers have caught up with each split that the
-            first look found. A bounded one ends anyway.
+            first look found. A raw `SplitEnumerator` must have handled each request, and each call that it started
+            without a delay. A bounded source ends anyway.
         poll_timeout: How long `next` waits for a record batch before it raises TimeoutError; None for ever.
         watermarks: How event time is treated; its column is the source's `event_time` unless the strategy says more.
         options: The options of the host.

@@ -44,6 +44,7 @@ class SourceReaderBase(SourceReader):
     ) -> None:
         self._source = source
         self._context = context
+        self._once = until_caught_up
         runtime = context.runtime
         self._queue = HandOverQueue(runtime, options.queue_batches, options.queue_bytes)
         self._fetchers = FetcherManager(
@@ -203,7 +204,7 @@ class SourceReaderBase(SourceReader):
             emitted = True
         if part.position is not None:
             state.position = part.position
-        if part.caught_up:
+        if part.caught_up and (self._once or not part.finished):
             output.split_caught_up(part.split_id)
         if part.finished:
             self._finished[part.split_id] = state.snapshot()
