@@ -23,8 +23,7 @@ from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.reading.fetching import ALL_BYTES, FETCH_BYTES
 from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import record_schema
-from forebay.sources.kafka.records.raw import RawFetch
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.sources.kafka.records.wire import CRC_BEGIN, headers
 from forebay.testkit.kafka_broker import KafkaBroker
 
@@ -43,17 +42,17 @@ def fetched(broker: KafkaBroker, topic: str, end: int) -> list[RawFetch]:
         auto_offset_reset="none",
         check_crcs=False,
     )
-    places = [TopicPartition(topic, at) for at in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, at) for at in range(PARTITIONS)]
     kafka_internals.give_raw(
         consumer, lambda topic, partition, offset: RawFetch(topic, partition, memoryview(b""), offset, end)
     )
     kafka_internals.receive_fast(consumer)
     try:
-        consumer.assign(places)
-        for place in places:
-            consumer.seek(place, 0)
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, 0)
         found: list[RawFetch] = []
-        while any(consumer.position(place) < end for place in places):
+        while any(consumer.position(partition) < end for partition in partitions):
             for fetches in consumer.poll(timeout_ms=1000, max_records=_MANY).values():
                 kafka_internals.ask_ahead(consumer)
                 found += fetches
@@ -76,14 +75,14 @@ def seconds(work: Callable[[], object]) -> tuple[float, float]:
 def check(fetches: list[RawFetch]) -> None:
     """Compute every checksum."""
     for fetch in fetches:
-        for header in headers(fetch.data, fetch.place):
+        for header in headers(fetch.data, fetch.topic_partition):
             crc32c.crc32c(fetch.data[header.begin + CRC_BEGIN : header.end])
 
 
 def unpack(fetches: list[RawFetch]) -> None:
     """Decompress every batch that is compressed."""
     for fetch in fetches:
-        for header in headers(fetch.data, fetch.place):
+        for header in headers(fetch.data, fetch.topic_partition):
             if header.codec:
                 decompress(header.codec, fetch.data[header.body : header.end])
 

@@ -18,8 +18,7 @@ from kafka_topics import KINDS, batches, fill
 from forebay.looking.tables import text_table
 from forebay.sources.kafka.reading.fetching import FETCH_BYTES, PartitionFetcher
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import record_schema
-from forebay.sources.kafka.records.raw import RawFetch
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.testkit.kafka_broker import KafkaBroker
 
 PARTITIONS = 4

@@ -276,11 +276,11 @@ def test_a_pattern_sees_only_what_the_user_may(rights):
     [
         ("starting_offsets", {"0": 0}, "{topic}/1 is missing"),
         ("starting_offsets", {"0": 0, "1": 0, "7": 0}, "not read: {topic}/7"),
-        ("starting_offsets", {"0": 0, "1": 4}, "4, and the partition goes up to 3"),
+        ("starting_offsets", {"0": 0, "1": 4}, "4, beyond the end of the partition at 3"),
         ("ending_offsets", {"0": -1}, "{topic}/1 is missing"),
         ("ending_offsets", {"0": -1, "1": -1, "7": -1}, "not read: {topic}/7"),
         ("starting_offsets_by_timestamp", {"0": 1}, "{topic}/1 is missing"),
-        ("starting_offsets_by_timestamp", {"0": 1, "1": 9_000_000}, "no record of {topic}/1 is of 9000000"),
+        ("starting_offsets_by_timestamp", {"0": 1, "1": 9_000_000}, "{topic}/1 has no record at or after 9000000"),
     ],
 )
 def test_offsets_and_times_that_cannot_be(kafka, option, value, says):

@@ -10,7 +10,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaTCPTransport
 
 from forebay.sources.kafka.client import connections
-from forebay.sources.kafka.client.clients import connect
+from forebay.sources.kafka.client.connections import connect
 
 
 def test_the_hooks_fit_the_kafka_python_that_is_installed(broker):

@@ -64,7 +64,7 @@ def test_a_restart_keeps_the_format_and_may_change_mode_and_schema(spark: Any, k
         run('{"a":"x","b":3}', valueSchema="a INT", **json)
     bad = forebay.unwrap(caught.value)
     assert isinstance(bad, DataError)
-    assert f"topic {topic}, partition 0, offset 2 is bad: value: the field a does not fit INT" in bad.message
+    assert f"topic {topic}, partition 0, offset 2 is corrupt: value: the field a does not fit INT" in bad.message
     # What the error advises; and producers have a new field by now.
     run(valueFormat="json", valueSchema="a INT, b INT", mode="PERMISSIVE")
     assert [tuple(row.value) for row in rows] == [(1,), (2, None), (None, 3)]

@@ -280,7 +280,7 @@ def test_a_deleted_topic_is_told_and_not_waited_for(broker, topic, fetcher):
     reader.assign(name, 0, 0)
     assert _next_batch(reader).num_rows
     broker.delete_topic(name)
-    with pytest.raises(PositionLostError, match="there is no such partition") as caught:
+    with pytest.raises(PositionLostError, match="the partition does not exist") as caught:
         drained(reader, 1)
     assert caught.value.earliest is None
 
@@ -316,12 +316,12 @@ def test_what_came_before_damage_is_told_first(broker, topic, fetcher, monkeypat
     produce(broker, name, plain(10) + plain(10, 1))
     reader = fetcher(record_schema(["offset"]))
 
-    def spoilt(fetch, decode=reader._consuming._decoder.decode):
+    def spoilt(fetch, decode=reader._backend._decoder.decode):
         yield from decode(fetch)
         if fetch.partition == 0:
             raise DataError("damaged")
 
-    monkeypatch.setattr(reader._consuming._decoder, "decode", spoilt)
+    monkeypatch.setattr(reader._backend._decoder, "decode", spoilt)
     reader.assign(name, 0, 0, 12)
     rows = []
     with pytest.raises(DataError, match="damaged"):
@@ -338,13 +338,13 @@ def test_the_next_bytes_are_asked_for_before_these_are_decoded(broker, topic, fe
     reader = fetcher(record_schema(["offset"]), arguments={"max_partition_fetch_bytes": 20_000})
     ahead = []
 
-    def decode(fetch, decode=reader._consuming._decoder.decode):
+    def decode(fetch, decode=reader._backend._decoder.decode):
         ahead.append(
             reader._consumer._fetcher.in_flight_fetches() or bool(reader._consumer._fetcher._completed_fetches)
         )
         return decode(fetch)
 
-    monkeypatch.setattr(reader._consuming._decoder, "decode", decode)
+    monkeypatch.setattr(reader._backend._decoder, "decode", decode)
     reader.assign(name, 0, 0, 200)
     assert len(drained(reader, 1)[0][name, 0]) == 200
     assert len(ahead) > 5

@@ -34,8 +34,8 @@ class Consumer:
             return self
         return probe
 
-    def assign(self, places):
-        self.assigned = set(places)
+    def assign(self, topic_partitions):
+        self.assigned = set(topic_partitions)
 
     def assignment(self):
         return self.assigned
@@ -43,46 +43,49 @@ class Consumer:
     def paused(self):
         return set()
 
-    def seek(self, place, offset):
-        self.positions[place] = offset
+    def seek(self, topic_partition, offset):
+        self.positions[topic_partition] = offset
 
-    def resume(self, place):
-        assert place in self.assigned
+    def resume(self, topic_partition):
+        assert topic_partition in self.assigned
 
     pause = resume
 
-    def position(self, place, timeout_ms):
-        return self.positions[place]
+    def position(self, topic_partition, timeout_ms):
+        return self.positions[topic_partition]
 
     def poll(self, timeout_ms, max_records):
         self.clock.advance(1)
         answer = self.answers.pop(0) if self.answers else {}
         if isinstance(answer, Exception):
             raise answer
-        found = {place: [record(place, offset) for offset in offsets] for place, offsets in answer.items()}
-        self.positions |= {place: offsets[-1] + 1 for place, offsets in answer.items()}
+        found = {
+            topic_partition: [record(topic_partition, offset) for offset in offsets]
+            for topic_partition, offsets in answer.items()
+        }
+        self.positions |= {topic_partition: offsets[-1] + 1 for topic_partition, offsets in answer.items()}
         return found
 
-    def highwater(self, place):
+    def highwater(self, topic_partition):
         return self.written
 
     def partitions_for_topic(self, topic):
-        return {place.partition for place in self.assigned}
+        return {topic_partition.partition for topic_partition in self.assigned}
 
-    def beginning_offsets(self, places, timeout_ms):
-        return dict.fromkeys(places, 0)
+    def beginning_offsets(self, topic_partitions, timeout_ms):
+        return dict.fromkeys(topic_partitions, 0)
 
-    def end_offsets(self, places, timeout_ms):
-        return dict.fromkeys(places, self.stable if self.level == "read_committed" else self.written)
+    def end_offsets(self, topic_partitions, timeout_ms):
+        return dict.fromkeys(topic_partitions, self.stable if self.level == "read_committed" else self.written)
 
     def close(self, autocommit):
         self.assigned = set()
 
 
-def record(place, offset):
+def record(topic_partition, offset):
     return SimpleNamespace(
-        topic=place.topic,
-        partition=place.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         offset=offset,
         timestamp=0,
         timestamp_type=0,
@@ -120,9 +123,9 @@ def test_each_partition_whose_log_was_cut_off_is_told(clock):
     fetcher = reading(consumer, (0, 0, 2), (1, 0, 3), (2, 5, 9))
     fetcher.fetch(5)
     for partition, offset in ((1, 0), (2, 5)):
-        with pytest.raises(PositionLostError, match="cut off") as caught:
+        with pytest.raises(PositionLostError, match="truncated") as caught:
             fetcher.fetch(5)
-        assert (caught.value.partition, caught.value.offset, caught.value.cut_off) == (partition, offset, True)
+        assert (caught.value.partition, caught.value.offset, caught.value.truncated) == (partition, offset, True)
     assert fetcher.fetch(5) == []
 
 

@@ -20,11 +20,11 @@ class Found(NamedTuple):
 
     offsets: dict[TopicPartition, int]
 
-    def ending_time(self, place):
+    def ending_time(self, topic_partition):
         return 1_735_776_000_000
 
-    def ends_by_time(self, places):
-        return {place: self.offsets[place] for place in places}
+    def ends_by_time(self, topic_partitions):
+        return {topic_partition: self.offsets[topic_partition] for topic_partition in topic_partitions}
 
 
 def test_an_offset_of_2000_partitions_is_under_100_kb():
@@ -37,7 +37,7 @@ def test_an_offset_of_2000_partitions_is_under_100_kb():
             start = chance.randrange(10**10, 10**12)
             split = KafkaSplit(id=f"shop.orders-of-region-{topic}/{partition}", position=start, topic_id=topic_id)
             splits.append(Planned(split, start + chance.randrange(1, 1_000_000)))
-            limits[split.place] = start + chance.randrange(1, 1_000_000_000)
+            limits[split.topic_partition] = start + chance.randrange(1, 1_000_000_000)
     source = KafkaSource(subscribe_pattern="shop.*", kafka={"bootstrap.servers": "localhost:9092"})
     book = InlineBook(source)
     known = TimeLimits(Found(limits))

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.planning.bounds import BoundKind
+from forebay.sources.kafka.options.bounds import BoundKind
 from forebay.sources.kafka.split import TopicPartition
 
 BROKER = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -36,13 +36,13 @@ def refusal(**options: str) -> ConfigurationError:
         ({"subscribe": None, "subscribePattern": " "}, "subscribePattern", "empty"),
         ({"subscribe": None, "subscribePattern": "("}, "subscribePattern", "cannot be used"),
         ({"subscribe": None, "assign": "{}"}, "assign", "no partition"),
-        ({"subscribe": None, "assign": "t"}, "assign", "no JSON"),
+        ({"subscribe": None, "assign": "t"}, "assign", "not valid JSON"),
         ({"subscribe": None, "assign": '{"t":0}'}, "assign", "no list"),
         ({"subscribe": None, "assign": '{"t":["0"]}'}, "assign", "no list"),
         ({"subscribe": None, "assign": '{"t":[-1]}'}, "assign", "no list"),
         ({"kafka__bootstrap__servers": None}, "kafka.bootstrap.servers", "not given"),
-        ({"startingOffsets": "first"}, "startingOffsets", "no JSON of partitions or one of the words"),
-        ({"startingOffsets": '{"t":1}'}, "startingOffsets", "no partitions in braces"),
+        ({"startingOffsets": "first"}, "startingOffsets", "not valid JSON of partitions, nor earliest or latest"),
+        ({"startingOffsets": '{"t":1}'}, "startingOffsets", "no object of partitions"),
         ({"startingOffsets": '{"t":{"a":1}}'}, "startingOffsets", "has"),
         ({"startingOffsets": '{"t":{"0":"1"}}'}, "startingOffsets", "has"),
         ({"startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets", "-3"),
@@ -53,9 +53,9 @@ def refusal(**options: str) -> ConfigurationError:
         ({"startingTimestamp": "soon"}, "startingTimestamp", "takes"),
         ({"startingOffsetsByTimestamp": '{"t":{"0":-2}}'}, "startingOffsetsByTimestamp", "-2 for t/0"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "startingOffsetsByTimestampStrategy", "error"),
-        ({"endingOffsets": "earliest"}, "endingOffsets", "cannot be earliest"),
-        ({"endingOffsets": '{"t":{"0":-2}}'}, "endingOffsets", "cannot be earliest (-2)"),
-        ({"endingOffsets": "committed"}, "endingOffsets", "cannot be committed"),
+        ({"endingOffsets": "earliest"}, "endingOffsets", "endingOffsets=earliest leaves nothing to read"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "endingOffsets", "endingOffsets=earliest (-2) leaves nothing to read"),
+        ({"endingOffsets": "committed"}, "endingOffsets", "endingOffsets=committed leaves nothing to read"),
         ({"minPartitions": "0"}, "minPartitions", "0"),
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition", "0"),
         ({"fetchOffset__numRetries": "-1"}, "fetchOffset.numRetries", "-1"),
@@ -104,14 +104,14 @@ def test_times_go_before_times_of_partitions_and_those_before_offsets():
         "endingOffsetsByTimestamp": '{"t":{"0":8}}',
         "endingOffsets": '{"t":{"0":10}}',
     }
-    offset_range = source(**given).offset_range()
+    offset_range = source(**given).offset_range
     assert offset_range.start and offset_range.end and (offset_range.start.time, offset_range.end.time) == (5, 6)
     del given["startingTimestamp"], given["endingTimestamp"]
-    offset_range = source(**given).offset_range()
+    offset_range = source(**given).offset_range
     assert offset_range.start and offset_range.start.values == {TopicPartition("t", 0): 7}
     assert offset_range.end and offset_range.end.values == {TopicPartition("t", 0): 8}
     del given["startingOffsetsByTimestamp"], given["endingOffsetsByTimestamp"]
-    offset_range = source(**given).offset_range()
+    offset_range = source(**given).offset_range
     assert offset_range.start and offset_range.start.values == {TopicPartition("t", 0): 9}
     assert offset_range.end and offset_range.end.values == {TopicPartition("t", 0): 10}
     assert (offset_range.start.kind, offset_range.start.option) == (BoundKind.OFFSETS, "startingOffsets")
@@ -119,14 +119,14 @@ def test_times_go_before_times_of_partitions_and_those_before_offsets():
 
 def test_a_batch_cannot_start_at_the_latest_offsets_and_a_stream_can():
     for text in ("latest", '{"t":{"0":-1}}'):
-        offset_range = source(startingOffsets=text).offset_range()
+        offset_range = source(startingOffsets=text).offset_range
         offset_range.check(streaming=True)
         with pytest.raises(ConfigurationError, match="can't be latest"):
             offset_range.check(streaming=False)
 
 
 def test_offsets_name_exactly_the_partitions_that_are_read():
-    bound = source(startingOffsets='{"t":{"0":3,"1":-1,"2":-2}}').offset_range().start
+    bound = source(startingOffsets='{"t":{"0":3,"1":-1,"2":-2}}').offset_range.start
     assert bound is not None
     bound.check_names([TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2)])
     with pytest.raises(ConfigurationError, match="must name every partition, and t/3 is missing"):
@@ -140,7 +140,7 @@ def test_names_are_matched_without_case_and_values_keep_theirs():
         {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "SUBSCRIBEPATTERN": "Orders-.*", "STARTINGOFFSETS": "EARLIEST"}
     )
     assert (pattern := found.subscription().pattern) and pattern.fullmatch("Orders-1")
-    assert (start := found.offset_range().start) and start.kind is BoundKind.EARLIEST
+    assert (start := found.offset_range.start) and start.kind is BoundKind.EARLIEST
     assert found.client_options().servers == ["h:1"]
 
 
@@ -148,8 +148,8 @@ def test_python_takes_dicts_where_spark_takes_json():
     found = KafkaSource(
         assign={"t": [0, 1]}, starting_offsets={"t": {"0": 5, "1": -2}}, kafka={"bootstrap.servers": "h:1"}
     )
-    assert found.subscription().places == (TopicPartition("t", 0), TopicPartition("t", 1))
-    assert (start := found.offset_range().start) and start.values == {
+    assert found.subscription().partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
+    assert (start := found.offset_range.start) and start.values == {
         TopicPartition("t", 0): 5,
         TopicPartition("t", 1): -2,
     }

@@ -15,8 +15,8 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.options.payloads import CORRUPT
 from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
-from forebay.sources.kafka.reading.payloads import CORRUPT
 from forebay.sources.kafka.split import TopicPartition
 
 DDL = "id BIGINT, price DECIMAL(8,2), at TIMESTAMP, tags ARRAY<STRING>, by STRUCT<who: STRING>"
@@ -136,7 +136,8 @@ def test_bad_records_are_left_out_and_the_position_moves_on(kafka: Any, caplog: 
         # Those that were left out are behind, too.
         assert run.delivered == (f"{topic}/0", 9)
     assert (
-        f"left out 3 bad records of a task; the first one: topic {topic}, partition 0, offset 2: value:" in caplog.text
+        f"dropped 3 corrupt records of a task; the first one: topic {topic}, partition 0, offset 2: value:"
+        in caplog.text
     )
 
 
@@ -152,7 +153,7 @@ def test_failing_fast_names_the_place_the_reason_and_the_next_step(kafka: Any, t
     with pytest.raises(DataError) as caught:
         rows(source(kafka, topic, **JSON, mode="FAILFAST", key_format="string"))
     error = caught.value
-    assert f"topic {topic}, partition 0, offset 2 is bad: value: the field id does not fit BIGINT" in error.message
+    assert f"topic {topic}, partition 0, offset 2 is corrupt: value: the field id does not fit BIGINT" in error.message
     assert """the value begins with b'{"id":"x","by""" in error.message
     assert (error.source, error.split, error.position, error.option) == ("forebay_kafka", f"{topic}/0", "2", "mode")
     assert "mode=PERMISSIVE" in str(error.advice)
@@ -220,7 +221,7 @@ def test_the_schema_is_known_without_a_broker_and_travels() -> None:
         ({"mode": "FAILFAST"}, "mode", "none is"),
         ({"mode": "LOUD", **JSON}, "mode", "LOUD"),
         ({"column_name_of_corrupt_record": "x"}, "columnNameOfCorruptRecord", "none is"),
-        ({"column_name_of_corrupt_record": "offset", **JSON}, "columnNameOfCorruptRecord", "is there already"),
+        ({"column_name_of_corrupt_record": "offset", **JSON}, "columnNameOfCorruptRecord", "already has a column"),
         ({"value_format": "string", "json_options": {"allowComments": "true"}}, "json.allowComments", "neither"),
         ({**JSON, "json_options": {"multiLine": "true"}}, "json.multiLine", "multiLine"),
         ({**JSON, "json_options": {"timestampFormat": "bb"}}, "json.timestampFormat", "bb"),
@@ -246,7 +247,7 @@ def test_an_unknown_column_is_refused() -> None:
 def test_a_slice_of_fetched_records_is_decoded_like_the_whole() -> None:
     payloads = unread(value_format="json", value_schema="id INT").payloads()
     schema = payloads.schema(["_corrupt_record", "value", "partition"], include_headers=False)
-    assert payloads.raw(schema.names) == ("key", "value", "partition", "offset")
+    assert payloads.raw_columns(schema.names) == ("key", "value", "partition", "offset")
     values = [b'{"id":1}', b"{", None, b'{"id":2}', b"[]"]
     keys = pa.nulls(5, pa.binary())
     whole = pa.record_batch(

@@ -41,12 +41,12 @@ class Brokers(Cluster):
         self.asked.append("topics")
         ids = {**self.ids, **({"t": self.told.pop(0)} if self.told else {})}
         found = {}
-        for place in self.bounds:
-            found.setdefault(place.topic, {})[place.partition] = 1
+        for partition in self.bounds:
+            found.setdefault(partition.topic, {})[partition.partition] = 1
         return {name: Topic(ids[name], leaders) for name, leaders in found.items()}
 
     def offsets(self, specs, *, committed):
-        return {place: self._offset(*self.bounds[place], spec) for place, spec in specs.items()}
+        return {partition: self._offset(*self.bounds[partition], spec) for partition, spec in specs.items()}
 
     def _offset(self, first, last, spec):
         """Say -1 and -2 as brokers do; the record at an offset is of that time."""
@@ -68,7 +68,7 @@ def clock():
 def brokers(monkeypatch):
     made = Brokers()
     monkeypatch.setattr("forebay.sources.kafka.planning.enumerator.Cluster", lambda *_, **__: made)
-    monkeypatch.setattr("forebay.sources.kafka.planning.recreated_topics._PAUSE", 0)
+    monkeypatch.setattr("forebay.sources.kafka.planning.topic_discovery._PAUSE", 0)
     return made
 
 
@@ -152,13 +152,13 @@ def test_a_missing_right_is_told_from_sizes_that_are_not_there(monkeypatch, answ
 @pytest.mark.parametrize("option", ["ending_timestamp", "ending_offsets_by_timestamp"])
 def test_a_stream_s_ending_time_holds_when_retention_has_removed_the_record_that_says_it(brokers, look, option):
     options = {option: 100 if option == "ending_timestamp" else '{"t":{"0":100,"1":100}}'}
-    place, other = TopicPartition("t", 0), TopicPartition("t", 1)
-    brokers.bounds = {place: (0, 50), other: (0, 10)}
+    partition, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    brokers.bounds = {partition: (0, 50), other: (0, 10)}
     enumerator = look(starting_offsets="earliest", **options)
     first = enumerator.discover({}, True)
     assert first.state is None
     assert enumerator.latest(first.splits) == {"t/0": 50, "t/1": 10}
-    brokers.bounds[place] = (0, 200)
+    brokers.bounds[partition] = (0, 200)
     state = enumerator.discover({one.id: one for one in first.splits}, False).state
     read = splits(100, 10)
     assert enumerator.latest(read) == {"t/0": 100, "t/1": 10}
@@ -166,7 +166,7 @@ def test_a_stream_s_ending_time_holds_when_retention_has_removed_the_record_that
     again.restore_state(json.loads(json.dumps(state)))
     for one in (enumerator, again):
         for bounds in ((150, 200), (200, 200), (250, 300)):
-            brokers.bounds[place] = bounds
+            brokers.bounds[partition] = bounds
             assert one.latest(read)["t/0"] == 100, bounds
     assert again.discover({one.id: one for one in read}, False).state == state
     brokers.bounds = {other: (0, 10)}
@@ -215,7 +215,7 @@ class Group:
 
 
 @pytest.fixture
-def telling(monkeypatch, clock):
+def publishing(monkeypatch, clock):
     def make(group):
         monkeypatch.setattr("forebay.sources.kafka.client.cluster._COORDINATOR_PAUSE", 0)
         monkeypatch.setattr(Cluster, "_connected", lambda self: group)
@@ -225,31 +225,31 @@ def telling(monkeypatch, clock):
 
 
 @pytest.mark.parametrize("error", [CoordinatorNotAvailableError, KafkaTimeoutError, GroupAuthorizationFailedError])
-def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(telling, clock, caplog, error):
+def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(publishing, clock, caplog, error):
     group = Group(NoError, *[error] * 1000)
-    progress = telling(group)
-    progress.tell({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
+    progress = publishing(group)
+    progress.publish({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
     for n in range(3):
         before = group.asked
-        progress.tell({TopicPartition("t", 0): 6 + n})
+        progress.publish({TopicPartition("t", 0): 6 + n})
         assert 1 <= group.asked - before <= 5, "one try, or a short wait for the coordinator"
         before = group.asked
-        progress.tell({TopicPartition("t", 1): 6 + n})
+        progress.publish({TopicPartition("t", 1): 6 + n})
         clock.advance(29)
-        progress.tell({TopicPartition("t", 0): 7 + n})
+        progress.publish({TopicPartition("t", 0): 7 + n})
         assert group.asked == before
         clock.advance(1)
     assert [one.levelname for one in caplog.records] == ["WARNING"]
     assert "'g'" in caplog.text
     group.errors.clear()
-    progress.tell({})
+    progress.publish({})
     assert group.kept == {("t", 0): 9, ("t", 1): 8}, "what could not be told before is told"
     before = group.asked
-    progress.tell({TopicPartition("t", 0): 9})
+    progress.publish({TopicPartition("t", 0): 9})
     assert group.asked == before, "nothing is new"
 
 
-def test_a_partition_that_is_gone_keeps_no_other_from_being_told(telling, clock, caplog, monkeypatch):
+def test_a_partition_that_is_gone_keeps_no_other_from_being_told(publishing, clock, caplog, monkeypatch):
     group = Group()
     answers = {("t", 0): NoError, ("t", 1): UnknownTopicOrPartitionError}
     monkeypatch.setattr(group, "alter_group_offsets", lambda _, offsets: told.append(offsets) or answered(offsets))
@@ -258,9 +258,9 @@ def test_a_partition_that_is_gone_keeps_no_other_from_being_told(telling, clock,
     def answered(offsets):
         return {one: answers[one.topic, one.partition] for one in offsets}
 
-    progress = telling(group)
-    progress.tell({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
-    progress.tell({TopicPartition("t", 0): 6, TopicPartition("t", 1): 5})
+    progress = publishing(group)
+    progress.publish({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
+    progress.publish({TopicPartition("t", 0): 6, TopicPartition("t", 1): 5})
     assert [{tuple(one): at.offset for one, at in asked.items()} for asked in told] == [
         {("t", 0): 5, ("t", 1): 5},
         {("t", 0): 6},
@@ -268,9 +268,9 @@ def test_a_partition_that_is_gone_keeps_no_other_from_being_told(telling, clock,
     assert not caplog.messages
 
 
-def test_the_first_group_of_a_cluster_is_waited_for(telling):
+def test_the_first_group_of_a_cluster_is_waited_for(publishing):
     group = Group(*[CoordinatorNotAvailableError] * 30)
-    telling(group).tell({TopicPartition("t", 0): 5})
+    publishing(group).publish({TopicPartition("t", 0): 5})
     assert group.kept == {("t", 0): 5}
 
 
@@ -284,7 +284,7 @@ def test_a_topic_found_later_whose_first_records_are_gone_is_warned_of(brokers, 
         found = enumerator.discover(known, False).splits
         assert [(one.id, one.position) for one in found][2:] == [("t2/0", 5), ("t2/1", 0)]
     (warned,) = caplog.messages
-    assert "t2/0" in warned and "begins at the offset 5" in warned
+    assert "t2/0" in warned and "begins at offset 5" in warned
 
 
 def by_id(*found):
@@ -314,7 +314,7 @@ def test_a_topic_s_new_id_is_believed_once_it_is_repeated_and_the_old_one_never_
         brokers.told = ["A"] * 3
         assert [one.id for one in enumerator.discover(by_id(*known), False).splits] == ["t/0:B", "t/1:B"]
         brokers.told = ["A"] * 4
-        with pytest.raises(RetriableError, match="the topic 't' as it was before it was created again"):
+        with pytest.raises(RetriableError, match="the topic 't' with the id it had before it was recreated"):
             enumerator.discover(by_id(*known), False)
     brokers.asked.clear()
     enumerator.discover(by_id(*read), False)
@@ -325,7 +325,7 @@ def test_a_planned_range_is_not_lost_by_one_answer(brokers, clock, look):
     enumerator = look()
     planned = [one.slice(0, 5) for one in splits(0)]
     brokers.ids["t"] = "B"
-    with pytest.raises(DataLossError, match="what was planned of the old one is gone"):
+    with pytest.raises(DataLossError, match="the planned records are gone"):
         enumerator.tasks(planned)
     brokers.told = ["A"]
     clock.advance(5)

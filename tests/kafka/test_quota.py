@@ -69,7 +69,7 @@ def test_a_client_under_a_quota_reads_on_and_tries_share_their_patience(
                     offsets += part.batch.column("offset").to_pylist() if part.batch is not None else []
                     finished = part.finished
             except RetriableError as error:
-                for at, waited in re.findall(r"nothing came from offset (\d+) on for (\d+) s", error.message):
+                for at, waited in re.findall(r"no record arrived from offset (\d+) on for (\d+) s", error.message):
                     if at != "0":  # that is a first connection which takes its time, and no quota
                         waits.setdefault(at, []).append(int(waited))
                         fetcher._timeout = PATIENCE if len(waits[at]) < TRIES else 6000.0  # that was enough

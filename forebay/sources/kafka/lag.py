@@ -12,7 +12,7 @@ from forebay.options import class_options, parse_options
 from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
-from forebay.sources.kafka.planning.bounds import EARLIEST, LATEST
+from forebay.sources.kafka.options.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 
@@ -29,12 +29,12 @@ class Standing:
     """Where somebody stands in a partition.
 
     Args:
-        place: The partition.
+        topic_partition: The partition.
         position: The offset of the next record to be read.
         topic_id: What the cluster called its topic; None = that is not known.
     """
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     position: int
     topic_id: str | None = None
 
@@ -112,22 +112,24 @@ class LagReader:
             ForebayError: The brokers do not answer, or refuse to.
         """
         found = list(standings)
-        topics = self._topics({one.place.topic for one in found})
+        topics = self._topics({one.topic_partition.topic for one in found})
         positions = _present(found, topics)
-        living = [place for place in positions if _leader(topics, place) >= 0]
+        living = [topic_partition for topic_partition in positions if _leader(topics, topic_partition) >= 0]
         ends = self._cluster.offsets(dict.fromkeys(living, LATEST), committed=self._options.read_committed)
         starts = self._cluster.offsets(dict.fromkeys(living, EARLIEST), committed=self._options.read_committed)
         rows = []
-        for place in sorted(positions):
-            position, end = positions[place].position, ends.get(place)
+        for topic_partition in sorted(positions):
+            position, end = positions[topic_partition].position, ends.get(topic_partition)
             if end is None:
-                note = "it has no leader" if _has(topics, place) else "it is gone"
-                rows.append(PartitionLag(*place, position, None, None, note))
-            elif _is_of(positions[place], topics):
-                note = _note(position, starts[place], end)
-                rows.append(PartitionLag(*place, position, end, None if position > end else end - position, note))
+                note = "it has no leader" if _has(topics, topic_partition) else "it is gone"
+                rows.append(PartitionLag(*topic_partition, position, None, None, note))
+            elif _is_of(positions[topic_partition], topics):
+                note = _note(position, starts[topic_partition], end)
+                rows.append(
+                    PartitionLag(*topic_partition, position, end, None if position > end else end - position, note)
+                )
             else:
-                rows.append(PartitionLag(*place, position, end, end - starts[place], _EARLIER))
+                rows.append(PartitionLag(*topic_partition, position, end, end - starts[topic_partition], _EARLIER))
         return Lag(tuple(rows), tuple(_missing(topics, positions, others)))
 
     def of_group(self, group: str) -> Lag:
@@ -145,7 +147,7 @@ class LagReader:
                 option="kafka.group.id",
                 advice="check its name; a query of forebay commits with commitOffsets=true only, and has a checkpoint",
             )
-        standings = [Standing(place, position) for place, position in positions.items()]
+        standings = [Standing(topic_partition, position) for topic_partition, position in positions.items()]
         return self.of_standings(standings, others="nothing is committed yet of")
 
     def close(self) -> None:
@@ -162,7 +164,7 @@ class LagReader:
 
 def _is_of(standing: Standing, topics: Mapping[str, Topic]) -> bool:
     """Whether it is about the topic that has this name now, as far as one knows."""
-    topic = topics.get(standing.place.topic)
+    topic = topics.get(standing.topic_partition.topic)
     return topic is None or not are_of_two_topics(standing.topic_id, topic.topic_id)
 
 
@@ -170,16 +172,16 @@ def _present(standings: Iterable[Standing], topics: Mapping[str, Topic]) -> dict
     """Of each partition the least position in its present topic; if there is none, in an earlier one."""
     found: dict[TopicPartition, Standing] = {}
     for one in sorted(standings, key=lambda one: (not _is_of(one, topics), one.position)):
-        found.setdefault(one.place, one)
+        found.setdefault(one.topic_partition, one)
     return found
 
 
-def _has(topics: Mapping[str, Topic], place: TopicPartition) -> bool:
-    return place.topic in topics and place.partition in topics[place.topic].leaders
+def _has(topics: Mapping[str, Topic], topic_partition: TopicPartition) -> bool:
+    return topic_partition.topic in topics and topic_partition.partition in topics[topic_partition.topic].leaders
 
 
-def _leader(topics: Mapping[str, Topic], place: TopicPartition) -> int:
-    return topics[place.topic].leaders[place.partition] if _has(topics, place) else -1
+def _leader(topics: Mapping[str, Topic], topic_partition: TopicPartition) -> int:
+    return topics[topic_partition.topic].leaders[topic_partition.partition] if _has(topics, topic_partition) else -1
 
 
 def _note(position: int, start: int, end: int) -> str:

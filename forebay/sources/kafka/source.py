@@ -13,7 +13,7 @@ from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
 from forebay.options import class_options
-from forebay.sources.kafka.options import KafkaOptions
+from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit
 
 _DECODING = (
@@ -28,10 +28,10 @@ _DECODING = (
 
 
 class KafkaSource(KafkaOptions):
-    """Reads topics of Apache Kafka: the columns and the options of Spark's own source, and some more.
+    """Reads topics of Apache Kafka with the columns and options of Spark's own source, and more options.
 
-    Exactly one of `subscribe`, `subscribe_pattern` and `assign` says what is read. A batch read goes from the
-    earliest to the latest offsets unless told otherwise, a stream begins at the latest ones.
+    Set exactly one of `subscribe`, `subscribe_pattern` and `assign`. By default a batch reads from the earliest to the
+    latest offsets, and a stream starts at the latest.
     """
 
     name: ClassVar[str] = "forebay_kafka"
@@ -39,12 +39,12 @@ class KafkaSource(KafkaOptions):
 
     @property
     def bounded(self) -> bool:
-        """False: also a partition with an ending offset is read as far as it goes now."""
+        """False: the end of a partition moves as records arrive."""
         return False
 
     @property
     def event_time(self) -> str | None:
-        """The column `timestamp`, if it is read."""
+        """The column `timestamp`, if it is selected."""
         return "timestamp" if self._columns is None or "timestamp" in self._columns else None
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
@@ -59,7 +59,7 @@ class KafkaSource(KafkaOptions):
         return KafkaEnumerator(self, context.clock, streaming=context.streaming)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make the reader, with a consumer on loan.
+        """Make the reader, which leases a consumer.
 
         Raises:
             ConfigurationError: kafka-python is not installed.
@@ -68,15 +68,15 @@ class KafkaSource(KafkaOptions):
         from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
 
         columns, payloads = self.schema(), self.payloads()
-        if not payloads.judged(columns.names):
+        if not payloads.decoded(columns.names):
             return KafkaSplitReader(self, context)
         from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
 
-        raw = KafkaSplitReader(self._raw(payloads.raw(columns.names)), context)
+        raw = KafkaSplitReader(self._raw(payloads.raw_columns(columns.names)), context)
         return PayloadSplitReader(raw, PayloadDecoder(payloads, columns, self.name), self.name)
 
     def _raw(self, columns: tuple[str, ...]) -> Self:
-        """Return this source with keys and values as they are."""
+        """Return this source with raw keys and values."""
         raw = self.with_columns(columns)
         for spec in class_options(type(self)):
             if spec.python_name in _DECODING:
@@ -88,7 +88,7 @@ def _check_installed() -> None:
     for name in ("kafka", "numpy", "cramjam", "crc32c", "zstandard"):
         if importlib.util.find_spec(name) is None:
             raise ConfigurationError(
-                f"forebay_kafka needs the package {name!r}, which is not installed in this process",
+                f"forebay_kafka needs the package {name!r}, which this process cannot import",
                 source=KafkaSource.name,
                 advice='pip install "forebay[kafka]" on the driver and on every worker',
             )

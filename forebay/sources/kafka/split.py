@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition of a topic, with the progress made in it."""
+"""The split: one partition of a topic and its position."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ class TopicPartition(NamedTuple):
 
     @property
     def split_id(self) -> str:
-        """The id of its split: a topic's name has no slash."""
+        """The id of its split; names of topics have no slash."""
         return f"{self.topic}/{self.partition}"
 
     @classmethod
     def of(cls, split_id: str) -> TopicPartition:
-        """Return the partition that a split id names."""
+        """Return the partition of a split id."""
         topic, _, partition = split_id.rpartition("/")
         return cls(topic, int(partition.partition(":")[0]))
 
 
 def are_of_two_topics(one: str | None, other: str | None) -> bool:
-    """Whether two topic ids are known to be of two topics, maybe of one name."""
+    """Whether two topic ids are known and differ: two topics, possibly of one name."""
     return one is not None and other is not None and one != other
 
 
 class KafkaSplit(Split):
     """One partition; position and end are offsets.
 
-    Its id is `topic/partition`, or `topic/partition:topic id` where the query has read an earlier topic of that name.
+    Its id is `topic/partition`, or `topic/partition:topic id` after the topic was recreated during the query.
 
     Args:
-        topic_id: What the cluster calls the topic: another one after it was deleted and created again. None where the
-            brokers are too old to tell.
+        topic_id: The cluster's id of the topic, which changes when it is recreated; None from old brokers.
     """
 
     topic_id: str | None = None
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
         return TopicPartition.of(self.id)
 
@@ -55,5 +54,5 @@ class KafkaSplit(Split):
 
     @property
     def left(self) -> int | None:
-        """How many offsets are left; None while it has no end."""
+        """The number of offsets left to read; None without an end."""
         return max(0, self.end - self.start) if isinstance(self.end, int) else None

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from forebay.sources.kafka.records.codecs import NAMES
-from forebay.sources.kafka.records.wire import BatchFrame, Header, headers
+from forebay.sources.kafka.records.wire import Header, headers
+from forebay.sources.kafka.split import TopicPartition
 from forebay.testkit.kafka_jars import VERSION, Module, fetched, jars, java
 
 pytestmark = pytest.mark.soak
@@ -218,7 +219,7 @@ def topics(spark, kafka, writers) -> dict[str, str]:
 def stored(broker: Any, topic: str) -> list[Header]:
     """The headers of all record batches of a topic, as they lie on the broker's disk."""
     logs = sorted((broker._home / "data").glob(f"{topic}-*/*.log"))
-    return [one for log in logs for one in headers(memoryview(log.read_bytes()), BatchFrame(topic, 0))]
+    return [one for log in logs for one in headers(memoryview(log.read_bytes()), TopicPartition(topic, 0))]
 
 
 def test_the_topics_are_what_they_are_called(broker, topics):

@@ -29,9 +29,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's, about its own way of imports
     from forebay.errors import DataError
     from forebay.sources.kafka.records.columnar import ColumnarDecoder
-    from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
+    from forebay.sources.kafka.records.decoding import COLUMNS, Body, RawFetch, record_schema
     from forebay.sources.kafka.records.plain import PlainDecoder
-    from forebay.sources.kafka.records.raw import Body, RawFetch
     from forebay.sources.kafka.records.wire import Header, headers
 
 MEMORY = 1 << 30
@@ -291,7 +290,7 @@ def outcome(decoder: ColumnarDecoder | PlainDecoder, fetch: RawFetch, schema: pa
 def _headers(fetch: RawFetch) -> list[Header]:
     found = []
     with contextlib.suppress(DataError):
-        for header in headers(fetch.data, fetch.place):
+        for header in headers(fetch.data, fetch.topic_partition):
             found.append(header)  # noqa: PERF402 - those before damage count
     return found
 

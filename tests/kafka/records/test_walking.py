@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.sources.kafka.records import walking
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import record_schema
-from forebay.sources.kafka.records.raw import RawFetch
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 
 SCHEMA = record_schema(["offset", "key", "value"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning asks of the brokers: partitions, offsets, sizes, group offsets. Every call is bounded in time."""
+"""Planning's requests to the brokers: partitions, offsets, sizes, group offsets. Every call is bounded in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata
 from forebay.errors import RetriableError
 from forebay.sources.kafka.client.client_errors import client_error, unreachable
 from forebay.sources.kafka.client.client_options import ClientOptions
-from forebay.sources.kafka.client.clients import connect
+from forebay.sources.kafka.client.connections import connect
 from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 COORDINATOR_TRIES = 40
 _COORDINATOR_PAUSE = 0.25
-"""A cluster that has never had a group makes its offsets topic first: that takes seconds."""
+"""Tries and seconds between them: a cluster takes seconds to create its offsets topic for the first group."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the brokers tell it.
+    """The metadata of a topic.
 
     Args:
-        topic_id: What the cluster calls it; None where the brokers are too old.
-        leaders: The broker that leads each partition; -1 = none does.
-        internal: It is Kafka's own.
+        topic_id: The cluster's id of it; None from old brokers.
+        leaders: The leader of each partition; -1 = none.
+        internal: Whether it is internal to Kafka.
         error: Why it cannot be read; None if it can.
     """
 
@@ -47,12 +47,12 @@ class Topic:
 
 
 class Cluster:
-    """Asks the brokers. One call at a time, from any thread; connects at the first one.
+    """An admin client with retries. One call at a time, from any thread; connects at the first call.
 
     Args:
-        options: Where the brokers are.
-        retries: How often asking is tried again after trouble that passes.
-        interval: Seconds between two tries.
+        options: The brokers and their security.
+        retries: Retries after a retriable error.
+        interval: Seconds between retries.
     """
 
     def __init__(self, options: ClientOptions, *, retries: int, interval: float) -> None:
@@ -67,7 +67,7 @@ class Cluster:
         return ", ".join(self._options.servers)
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
-        """Return the topics of these names, or all there are; one that does not exist is left out.
+        """Return the existing topics of these names, or all topics.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
@@ -90,30 +90,30 @@ class Cluster:
         """Return an offset of each partition.
 
         Args:
-            specs: -1 = the end, -2 = the beginning, else the first record at or after this time, ms since 1970.
-            committed: The end is where the first open transaction begins, if there is one.
+            specs: -1 = the end, -2 = the beginning, else the first record at or after this time in ms since 1970.
+            committed: The end is the last stable offset, before the first open transaction.
 
         Returns:
-            The offsets; -1 where no record is so late.
+            The offsets; -1 without a record at or after the time.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
         if not specs:
             return {}
-        asked = {KafkaTopicPartition(place.topic, place.partition): spec for place, spec in specs.items()}
+        asked = {KafkaTopicPartition(partition.topic, partition.partition): spec for partition, spec in specs.items()}
         level = "read_committed" if committed else "read_uncommitted"
         found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(asked, level))
         return {TopicPartition(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
-        """Return the bytes of each partition on a broker's disk; none where one is down, None if the user may not know.
+        """Return the bytes of each partition on disk; empty if a broker fails, None if the user lacks the right.
 
-        A broker has a directory at least, and hides all of them from who may not DESCRIBE the cluster.
+        A broker lists at least one directory, or none at all to users who may not DESCRIBE the cluster.
         """
         try:
             brokers = self._connected().describe_log_dirs(list(topics))
-        except Exception as error:  # noqa: BLE001 - it is only an estimate: others tell if brokers are away
+        except Exception as error:  # noqa: BLE001 - only an estimate: other calls report unreachable brokers
             _log.info("the sizes of %s are not known: %s", ", ".join(topics), error)
             return None if isinstance(error, kafka_errors.AuthorizationError) else {}
         if brokers and not any(broker["log_dirs"] for broker in brokers):
@@ -123,18 +123,18 @@ class Cluster:
             for directory in broker["log_dirs"]:
                 for topic in directory.get("topics", ()):
                     for one in topic["partitions"]:
-                        place = TopicPartition(topic["name"], one["partition_index"])
+                        partition = TopicPartition(topic["name"], one["partition_index"])
                         if not one.get("is_future_key"):
-                            found[place] = max(found.get(place, 0), one["partition_size"])
+                            found[partition] = max(found.get(partition, 0), one["partition_size"])
         return found
 
-    def group_offsets(self, group: str, places: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
-        """Return what a group has committed, of these partitions or all; those without a commit are left out.
+    def group_offsets(self, group: str, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group, for these partitions or all that have one.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        asked = None if places is None else [KafkaTopicPartition(*place) for place in places]
+        asked = None if partitions is None else [KafkaTopicPartition(*partition) for partition in partitions]
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
             lambda admin: admin.list_group_offsets({group: asked}),
@@ -147,23 +147,25 @@ class Cluster:
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, tries: int = COORDINATOR_TRIES) -> None:
-        """Publish progress to a group that nobody has joined; that of partitions which are gone is not published.
+        """Commit offsets to a group without members; offsets of deleted partitions are dropped.
 
         Args:
             group: The group.
-            offsets: The next ones to read.
-            tries: How often a coordinator is asked that does not answer yet.
+            offsets: The next offsets to read.
+            tries: Tries while the coordinator is unavailable.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        asked = {KafkaTopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
+        asked = {
+            KafkaTopicPartition(*partition): OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()
+        }
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
             for one, error in admin.alter_group_offsets(group, asked).items():
                 if error is kafka_errors.UnknownTopicOrPartitionError:
-                    # Its topic was deleted: the others must not wait for it for ever.
-                    _log.info("no progress of %s/%s for the group %r: it is gone", one.topic, one.partition, group)
+                    # Its topic was deleted; failing here would block the commits of all others.
+                    _log.info("no commit to the group %r for %s/%s: it is gone", group, one.topic, one.partition)
                 elif error is not kafka_errors.NoError:
                     raise error(f"{one.topic}/{one.partition}")
 
@@ -184,12 +186,12 @@ class Cluster:
                 found = client_error(error, doing, self._options)
                 if not isinstance(found, RetriableError):
                     raise found from error
-                coming = coordinator > 0 and isinstance(error, _COORDINATOR)
-                failures, tries = failures + (not coming), tries + coming
+                starting = coordinator > 0 and isinstance(error, _COORDINATOR)
+                failures, tries = failures + (not starting), tries + starting
                 if failures > self._retries or tries > coordinator:
-                    self.close()  # the next call looks for the brokers anew
+                    self.close()  # the next call connects again
                     raise found from error
-                time.sleep(_COORDINATOR_PAUSE if coming else self._interval)
+                time.sleep(_COORDINATOR_PAUSE if starting else self._interval)
 
     def _connected(self) -> Any:  # noqa: ANN401 - kafka-python has no types
         if self._admin is None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import ssl
 import sys
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from kafka.errors import (
     AuthorizationError,
@@ -38,6 +39,8 @@ REFUSALS: Final = (
 """What a broker says to whom it does not let in."""
 
 _SCHEME = "forebay"
+
+C = TypeVar("C")
 
 
 class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
@@ -87,6 +90,39 @@ def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no 
         return KafkaNetClient(**configuration)
     net = NetworkSelector(**configuration)
     return KafkaNetClient(net, Connections(net, **configuration), **configuration)
+
+
+def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
+    """Return a client that is connected; any thread.
+
+    Args:
+        cls: `KafkaConsumer` or `KafkaAdminClient`.
+        arguments: Its configuration.
+
+    Raises:
+        UnansweredError: Nobody answered in time.
+        KafkaError: It cannot connect for another reason, or the configuration is wrong.
+    """
+    made: list[Any] = []
+
+    def making(**configuration: object) -> Any:  # noqa: ANN401 - kafka-python has no types
+        made.append(network(**configuration))
+        return made[-1]
+
+    try:
+        return cls(**arguments, kafka_client=making)
+    except BaseException as error:
+        for client in made:
+            client.close()
+        for manager in (getattr(client, "_manager", None) for client in made):
+            if not isinstance(manager, Connections):
+                continue
+            if manager.refusal is not None and error is not manager.refusal:
+                raise manager.refusal from error
+            if isinstance(error, KafkaTimeoutError):
+                spoke = manager.broker_version is not None
+                raise UnansweredError(str(error), manager.trouble, spoke=spoke) from manager.trouble
+        raise
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types

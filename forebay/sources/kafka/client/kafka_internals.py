@@ -30,7 +30,7 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
 from forebay.errors import DataError
-from forebay.sources.kafka.records.raw import RawFetch
+from forebay.sources.kafka.records.decoding import RawFetch
 from forebay.sources.kafka.records.wire import headers
 
 _RECEIVE = 1 << 16
@@ -107,9 +107,9 @@ def give_raw(consumer: Any, limits: Callable[[str, int, int], RawFetch | None]) 
             return iter(())
 
         def take(self, _most: int | None = None) -> list[RawFetch]:
-            place = self.topic_partition
+            partition = self.topic_partition
             begin: int = self.next_fetch_offset  # type: ignore[has-type]  # no types
-            wanted = limits(place.topic, place.partition, begin)
+            wanted = limits(partition.topic, partition.partition, begin)
             if wanted is None:
                 self.drain()
                 return []
@@ -122,16 +122,16 @@ def give_raw(consumer: Any, limits: Callable[[str, int, int], RawFetch | None]) 
             self.bytes_read = len(self._bytes)
             self.drain()
             if wanted.end is not None and reach >= wanted.end:
-                consumer.pause(place)  # before the next request is made: nothing is fetched in vain
+                consumer.pause(partition)  # before the next request is made: nothing is fetched in vain
             return [fetch]
 
     def parsing(completed: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        place, data = completed.topic_partition, completed.partition_data
+        partition, data = completed.topic_partition, completed.partition_data
         stable = getattr(data, "last_stable_offset", None)
         committed = consumer.config["isolation_level"] == "read_committed" and stable is not None and int(stable) >= 0
         end = int(data.high_watermark) if not committed or stable is None else int(stable)
         if data.error_code == 0 and end >= 0:
-            ends[place.topic, place.partition] = end
+            ends[partition.topic, partition.partition] = end
         return parse(completed)
 
     fetcher.PartitionRecords = RawRecords
@@ -148,7 +148,7 @@ def _reach(fetch: RawFetch) -> tuple[int, int]:
     """Return how far a fetch goes by the headers of its record batches, and the leader epoch of the last one."""
     offset, epoch = fetch.start, -1
     try:
-        for header in headers(fetch.data, fetch.place):
+        for header in headers(fetch.data, fetch.topic_partition):
             offset = max(offset, header.last + 1)
             epoch = header.epoch
             if fetch.end is not None and offset >= fetch.end:

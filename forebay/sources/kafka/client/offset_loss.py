@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets that cannot be read any more, and brokers that do not answer: what is the matter, asked of the brokers."""
+"""Lost offsets and silent brokers: asks the brokers for the cause, and makes the errors."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from forebay.errors import DataLossError, RetriableError
 
 ASKING_MS = 5_000
-"""How long brokers may take to answer such a question."""
+"""Timeout of these requests."""
 
 SILENT = (KafkaTimeoutError, KafkaConnectionError)
-"""What kafka-python raises when nobody answers."""
+"""The errors of kafka-python for brokers that do not answer."""
 
 Key = tuple[str, int]
 Bounds = tuple[int, int]
-"""The first offset of a partition, and the one after its last."""
+"""The first offset of a partition, and the offset after its last."""
 
 
 class PositionLostError(Exception):
-    """Offsets that should be read are no longer there. `error()` makes the `DataLossError` of it.
+    """Offsets of a range no longer exist. `error()` makes the `DataLossError` of it.
 
     Args:
         topic: The topic.
         partition: The partition.
-        offset: The offset that should have been read next.
-        end: Where the range ends; None: nowhere.
-        bounds: The first offset there is now, and the one after the last; None: there is no such partition.
-        reason: What happened, in words; by default what the bounds say.
+        offset: The next offset to read.
+        end: The end of the range; None = no end.
+        bounds: The bounds of the partition now; None = it does not exist.
+        reason: The cause; by default derived from the bounds.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class PositionLostError(Exception):
         self.earliest = bounds[0] if bounds is not None else None
         self.latest = bounds[1] if bounds is not None else None
         self.is_there = bounds is not None and bounds[0] <= offset < bounds[1] and (end is None or end <= bounds[1])
-        """Whether the brokers, asked again, say that there are all these offsets."""
-        self.cut_off = reason is not None
-        """Whether something is known to have happened to the records."""
+        """Whether the bounds contain the range after all."""
+        self.truncated = reason is not None
+        """Whether the log is known to be truncated."""
         self.reason = reason or _reason(offset, bounds)
         super().__init__(topic, partition, offset, end, bounds, self.reason)
 
@@ -60,32 +60,32 @@ class PositionLostError(Exception):
         return self.error().message
 
     def error(self) -> DataLossError:
-        """Return the error to raise where data must not be lost."""
+        """Return the error to raise under `failOnDataLoss`."""
         upto = "" if self.end is None else f" up to {self.end}"
-        there = "" if self.earliest is None else f"; there are offsets {self.earliest} to {self.latest} now"
+        now = "" if self.earliest is None else f"; the partition has offsets {self.earliest} to {self.latest} now"
         return DataLossError(
-            f"topic {self.topic}, partition {self.partition}: offset {self.offset}{upto} cannot be read any more: "
-            f"{self.reason}{there}",
+            f"topic {self.topic}, partition {self.partition}: offset {self.offset}{upto} no longer exists: "
+            f"{self.reason}{now}",
             position=self.offset,
-            advice="read what is left with failOnDataLoss=false, or start anew; keep records longer than readers lag",
+            advice="read the rest with failOnDataLoss=false, or start a new checkpoint; retain records for longer",
         )
 
 
 def _reason(offset: int, bounds: Bounds | None) -> str:
     if bounds is None:
-        return "there is no such partition, the topic may have been deleted"
+        return "the partition does not exist, its topic may have been deleted"
     if offset < bounds[0]:
-        return "its records have been removed, by retention or by hand"
-    return "the partition ends before, its topic may have been created anew, or its log cut off"
+        return "retention or a user removed its records"
+    return "the partition ends before it, so its topic may have been recreated or its log truncated"
 
 
-class Inquiry:
-    """Asks the brokers about partitions, in bounded time. For the thread of its consumer.
+class BoundsProbe:
+    """Asks the brokers for bounds of partitions, in bounded time. Called on the thread of its consumer.
 
     Args:
         consumer: The consumer.
-        connect: Makes another one.
-        arguments: Of both.
+        connect: Makes another consumer.
+        arguments: The arguments of both consumers.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class Inquiry:
         self._arguments = arguments
 
     def bounds(self, keys: Sequence[Key]) -> dict[Key, Bounds | None]:
-        """Return first and next offsets of partitions; None for those there are not.
+        """Return the bounds of partitions; None for partitions that do not exist.
 
         Raises:
             RetriableError: The brokers do not answer, or a partition has no leader.
         """
         try:
-            return {**_asked(self._consumer, keys)}
+            return {**_bounds(self._consumer, keys)}
         except SILENT as error:
-            return self._asked_anew(keys, error)
+            return self._by_new_consumer(keys, error)
 
     def written(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """Return where partitions end with open transactions, also for a consumer that is not told of them.
+        """Return the ends of partitions including open transactions.
 
         Raises:
             RetriableError: The brokers do not answer.
@@ -119,24 +119,24 @@ class Inquiry:
             return {}
         probe = self._probe(isolation_level="read_uncommitted")
         try:
-            return {key: last for key, (_, last) in _asked(probe, keys).items()}
+            return {key: last for key, (_, last) in _bounds(probe, keys).items()}
         except SILENT as error:
             raise unreachable(self._arguments, str(error)) from error
         finally:
             probe.close(autocommit=False)
 
-    def _asked_anew(self, keys: Sequence[Key], why: KafkaError) -> dict[Key, Bounds | None]:
-        """Ask through another connection: partitions may be gone, or the first one held up by a quota."""
+    def _by_new_consumer(self, keys: Sequence[Key], why: KafkaError) -> dict[Key, Bounds | None]:
+        """Ask through another connection: partitions may be gone, or a quota may block the first one."""
         probe = self._probe()
         try:
-            there = {topic: probe.partitions_for_topic(topic) or () for topic, _ in keys}
-            left = [key for key in keys if key[1] in there[key[0]]]
-            return {**dict.fromkeys(keys), **_asked(probe, left)}
+            existing = {topic: probe.partitions_for_topic(topic) or () for topic, _ in keys}
+            left = [key for key in keys if key[1] in existing[key[0]]]
+            return {**dict.fromkeys(keys), **_bounds(probe, left)}
         except SILENT as error:
             named = ", ".join(f"{topic}/{partition}" for topic, partition in keys[:5])
             raise RetriableError(
-                f"no leader of the partitions {named} answers, though {servers(self._arguments)} do: {why}",
-                advice="look whether every broker runs, and whether its advertised listener can be reached from here",
+                f"the leaders of the partitions {named} do not answer, but {servers(self._arguments)} do: {why}",
+                advice="check that every broker runs, and that this machine reaches its advertised listener",
             ) from error
         finally:
             probe.close(autocommit=False)
@@ -148,17 +148,17 @@ class Inquiry:
             raise unreachable(self._arguments, str(error)) from error
 
 
-def _asked(consumer: Any, keys: Sequence[Key]) -> dict[Key, Bounds]:  # noqa: ANN401 - kafka-python has no types
-    places = [TopicPartition(*key) for key in keys]
-    if not places:
+def _bounds(consumer: Any, keys: Sequence[Key]) -> dict[Key, Bounds]:  # noqa: ANN401 - kafka-python has no types
+    partitions = [TopicPartition(*key) for key in keys]
+    if not partitions:
         return {}
-    first = consumer.beginning_offsets(places, timeout_ms=ASKING_MS)
-    last = consumer.end_offsets(places, timeout_ms=ASKING_MS)
-    return {key: (first[place], last[place]) for key, place in zip(keys, places, strict=True)}
+    first = consumer.beginning_offsets(partitions, timeout_ms=ASKING_MS)
+    last = consumer.end_offsets(partitions, timeout_ms=ASKING_MS)
+    return {key: (first[tp], last[tp]) for key, tp in zip(keys, partitions, strict=True)}
 
 
 def servers(arguments: Mapping[str, object]) -> str:
-    """Return the bootstrap servers of a consumer's arguments, for people."""
+    """Return the bootstrap servers of a consumer's arguments, for errors."""
     found = arguments.get("bootstrap_servers", "localhost:9092")
     return (
         found if isinstance(found, str) else ", ".join(map(str, found)) if isinstance(found, Sequence) else str(found)
@@ -175,26 +175,26 @@ def unreachable(arguments: Mapping[str, object], what: str) -> RetriableError:
 
 
 def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, held: int | None) -> RetriableError:
-    """Return the error for records that are there and do not come.
+    """Return the error for existing records that do not arrive.
 
     Args:
         topic: The topic.
         partition: The partition.
-        offset: The next one to read.
-        seconds: How long it was waited for.
-        last: Up to where there are records.
-        held: Where an open transaction begins that holds them back; None: there is none.
+        offset: The next offset to read.
+        seconds: The time without progress.
+        last: The end of the partition.
+        held: The last stable offset, if an open transaction holds the records back.
     """
-    why = f"though there are records up to {last}"
-    advice = "look at the leader of the partition and at quotas, or raise kafkaConsumer.pollTimeoutMs"
+    why = f"but the partition has records up to {last}"
+    advice = "check the leader of the partition and quotas, or raise kafkaConsumer.pollTimeoutMs"
     if held is not None:
-        why += f": a transaction is open from offset {held} on, and they were planned without read_committed"
+        why += f": a transaction is open from offset {held} on, and the plan was made without read_committed"
         advice = (
-            "wait until it ends, or end a hanging one (kafka-transactions.sh find-hanging, then abort); or give "
-            "kafka.isolation.level as before until this micro-batch is done"
+            "wait until it ends, or abort a hanging one (kafka-transactions.sh find-hanging, abort); or keep the "
+            "former kafka.isolation.level until this micro-batch is done"
         )
     return RetriableError(
-        f"topic {topic}, partition {partition}: nothing came from offset {offset} on for {seconds:.0f} s, {why}",
+        f"topic {topic}, partition {partition}: no record arrived from offset {offset} on for {seconds:.0f} s, {why}",
         position=offset,
         advice=advice,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes progress to a consumer group, so that a group that cannot be told holds nobody up."""
+"""Publishes progress to a consumer group. A failing group never stops the query."""
 
 from __future__ import annotations
 
@@ -15,60 +15,61 @@ from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE_MS = 5_000
-"""How long one answer may take: a micro-batch waits for it."""
+_TIMEOUT_MS = 5_000
+"""Request timeout; a micro-batch waits for the answer."""
 _TRIES = 4
-"""How often a coordinator that does not answer yet is asked, but for the first time."""
+"""Tries while the group coordinator is unavailable, after the first commit."""
 _PAUSE = 30.0
-"""Seconds without a try after one that failed."""
+"""Seconds between a failed commit and the next try."""
 
 
 class GroupProgress:
-    """Tells a group what is new. Called on the planning thread; connects, on its own, when there is something to tell.
+    """Commits offsets to a group over a connection of its own. Called on the planning thread; connects when first used.
 
     Args:
-        options: Where the brokers are.
+        options: The brokers and their security.
         group: The group.
-        clock: How long ago telling failed.
+        clock: Measures the pause after a failure.
     """
 
     def __init__(self, options: ClientOptions, group: str, clock: Clock) -> None:
-        asked = options.settings.get("request_timeout_ms")
-        patience = min(_PATIENCE_MS, asked) if isinstance(asked, int) else _PATIENCE_MS
-        short = {"request_timeout_ms": patience, "bootstrap_timeout_ms": patience}
+        given = options.settings.get("request_timeout_ms")
+        timeout = min(_TIMEOUT_MS, given) if isinstance(given, int) else _TIMEOUT_MS
+        short = {"request_timeout_ms": timeout, "bootstrap_timeout_ms": timeout}
         self._cluster = Cluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
         self._group = group
         self._clock = clock
-        self._told: dict[TopicPartition, int] = {}
-        self._new: dict[TopicPartition, int] = {}
+        self._published: dict[TopicPartition, int] = {}
+        self._pending: dict[TopicPartition, int] = {}
         self._tries = COORDINATOR_TRIES
-        self._failed: float | None = None
+        self._failed_at: float | None = None
 
-    def tell(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Publish what the group does not have yet, together with what could not be told before; may block.
+    def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets that the group does not have yet, including those of failed commits; may block.
 
-        Trouble is warned of once, and then it is tried again after a pause: nothing that is read hangs on it.
+        A failure is logged once, and the next try follows after a pause.
 
         Args:
-            offsets: The next ones to read.
+            offsets: The next offsets to read.
         """
-        self._new = {place: at for place, at in {**self._new, **offsets}.items() if self._told.get(place) != at}
-        if not self._new or (self._failed is not None and self._clock.monotonic() - self._failed < _PAUSE):
+        pending = {**self._pending, **offsets}
+        self._pending = {one: offset for one, offset in pending.items() if self._published.get(one) != offset}
+        if not self._pending or (self._failed_at is not None and self._clock.monotonic() - self._failed_at < _PAUSE):
             return
-        # A cluster that has never had a group takes its time for the first one.
+        # A cluster creates its offsets topic with its first group, which takes seconds.
         tries, self._tries = self._tries, _TRIES
         try:
-            self._cluster.commit(self._group, self._new, tries=tries)
+            self._cluster.commit(self._group, self._pending, tries=tries)
         except ForebayError as error:
-            if self._failed is None:
-                text = "progress is not published to the group %r; reading goes on, and it is tried every %.0f s: %s"
+            if self._failed_at is None:
+                text = "committing progress to the group %r failed; reading continues, next try every %.0f s: %s"
                 _log.warning(text, self._group, _PAUSE, error)
-            self._failed = self._clock.monotonic()
+            self._failed_at = self._clock.monotonic()
             return
-        if self._failed is not None:
-            _log.info("progress is published to the group %r again", self._group)
-        self._told |= self._new
-        self._new, self._failed = {}, None
+        if self._failed_at is not None:
+            _log.info("committing progress to the group %r works again", self._group)
+        self._published |= self._pending
+        self._pending, self._failed_at = {}, None
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranges of offsets become tasks, where `minPartitions` or `maxRecordsPerPartition` say it: Spark's arithmetic."""
+"""Cuts ranges of offsets into tasks by `minPartitions` and `maxRecordsPerPartition`, with Spark's arithmetic."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from forebay.sources.kafka.split import KafkaSplit
 
 @dataclass(frozen=True)
 class RangeRules:
-    """The two options; with neither, the host cuts and packs by bytes and cores.
+    """The two options. Without them the host cuts and packs by bytes and cores.
 
     Args:
-        min_partitions: About so many tasks at least; big ranges are cut in proportion.
-        max_records: The most offsets of one task.
+        min_partitions: The approximate minimum of tasks; big ranges are cut in proportion.
+        max_records: The maximum offsets of one task.
     """
 
     min_partitions: int | None = None
     max_records: int | None = None
 
     def tasks(self, slices: Sequence[KafkaSplit], *, keep_empty: bool = False) -> list[tuple[KafkaSplit]] | None:
-        """Return one task per range, the ranges cut as the options say; None if they say nothing.
+        """Return one task per range, cut by the options; None without options.
 
         Args:
-            slices: What is to be read, each with an end.
-            keep_empty: Keep ranges without offsets, which are left out else.
+            slices: The ranges to read, each with an end.
+            keep_empty: Keep ranges without offsets, which are otherwise dropped.
         """
         if self.min_partitions is None and self.max_records is None:
             return None
@@ -41,7 +41,7 @@ class RangeRules:
 
     @staticmethod
     def _spread(ranges: Sequence[KafkaSplit], wanted: int) -> list[KafkaSplit]:
-        """Cut big ranges in proportion; what stays whole does not count for the shares of the others (SPARK-36576)."""
+        """Cut big ranges in proportion. Uncut ranges do not count for the shares of the others (SPARK-36576)."""
         sizes = [one.left or 0 for one in ranges]
         total = sum(sizes)
         whole = [_parts(size, total, wanted) == 1 for size in sizes]
@@ -55,7 +55,7 @@ class RangeRules:
 
 
 def divide(split: KafkaSplit, count: int) -> list[KafkaSplit]:
-    """Return a range cut into `count` parts of equal numbers of offsets, fewer if there are not so many."""
+    """Cut a range into `count` parts of equal numbers of offsets, or into fewer if it has fewer offsets."""
     left = split.left
     if left is None or count <= 1 or left <= 1:
         return [split]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an ending time stops a stream: what was found first counts, since retention removes the record that says it."""
+"""Remembers the offsets at which an ending time stops a stream: retention may remove the record that tells them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 from forebay.framework.microbatch.offsets.compact import compact, expand
 from forebay.framework.microbatch.offsets.offset import damaged
 from forebay.framework.split import Json
-from forebay.sources.kafka.planning.start_resolver import OffsetResolver
+from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class TimeLimits:
-    """Remembers the first offset that is too late, of each partition that has one. Called on the planning thread.
+    """Caches the first offset at or after the ending time of each partition. Called on the planning thread.
 
     Args:
         resolver: Asks the brokers.
@@ -24,25 +24,29 @@ class TimeLimits:
         self._found: dict[str, tuple[int, int]] = {}
 
     def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the offsets to stop before; asks for those that are not known yet, so it may block.
+        """Return the ends by time; asks the brokers for unknown ones, so it may block.
 
         Args:
-            splits: At most one of each partition. One without a record so late has no limit, for now.
+            splits: At most one of each partition. A partition without a record that late has no limit yet.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        times = {split.id: time for split in splits if (time := self._resolver.ending_time(split.place)) is not None}
-        ids = {split.place: split.id for split in splits if split.id in times}
-        # A limit for another time is of other options: those of before a restart.
-        new = [place for place, name in ids.items() if self._found.get(name, (None,))[0] != times[name]]
-        for place, offset in self._resolver.ends_by_time(new).items():
-            self._found[ids[place]] = times[ids[place]], offset
-        known = {place: self._found[name] for place, name in ids.items() if name in self._found}
-        return {place: offset for place, (time, offset) in known.items() if time == times[ids[place]]}
+        times = {
+            split.id: time
+            for split in splits
+            if (time := self._resolver.ending_time(split.topic_partition)) is not None
+        }
+        ids = {split.topic_partition: split.id for split in splits if split.id in times}
+        # A restart may have changed the ending time: limits of the former time do not count.
+        new = [partition for partition, name in ids.items() if self._found.get(name, (None,))[0] != times[name]]
+        for partition, offset in self._resolver.ends_by_time(new).items():
+            self._found[ids[partition]] = times[ids[partition]], offset
+        known = {partition: self._found[name] for partition, name in ids.items() if name in self._found}
+        return {partition: offset for partition, (time, offset) in known.items() if time == times[ids[partition]]}
 
     def state(self, ids: Collection[str]) -> Json:
-        """Return what is known of these splits, JSON-ready and small; None = nothing. The others are forgotten."""
+        """Return the limits of these splits as small JSON, or None; forget those of others."""
         self._found = {name: found for name, found in self._found.items() if name in ids}
         kept: dict[str, dict[str, dict[str, int]]] = {}
         for name, (time, offset) in sorted(self._found.items()):
@@ -51,10 +55,10 @@ class TimeLimits:
         return {"limits": compact(kept)} if kept else None
 
     def restore(self, state: Json, source: str) -> None:
-        """Take back what `state` returned; None is nothing.
+        """Restore the result of `state`.
 
         Args:
-            state: Of a checkpoint.
+            state: From a checkpoint; None = no limits.
             source: The format name, for errors.
 
         Raises:

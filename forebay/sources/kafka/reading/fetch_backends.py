@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ways to take what a consumer has fetched: as bytes, decoded by columns, or as anybody would, record by record."""
+"""Two backends that poll a consumer: raw bytes decoded by columns, or kafka-python's records one by one."""
 
 from __future__ import annotations
 
@@ -12,73 +12,73 @@ from kafka import TopicPartition
 from kafka.version import __version__ as kafka_python
 
 from forebay.sources.kafka.client import kafka_internals
+from forebay.sources.kafka.client.offset_loss import Key
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import Decoded
+from forebay.sources.kafka.records.decoding import Decoded, RawFetch
 from forebay.sources.kafka.records.parsing import Record
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.raw import RawFetch
 
 _log = logging.getLogger(__name__)
 
-_MANY = 1 << 30
-_SLOW_RECORDS = 10_000
+_ALL_RECORDS = 1 << 30
+_RECORDS_PER_POLL = 10_000
 
-Key = tuple[str, int]
-Limits = Callable[[str, int, int], RawFetch | None]
-"""Says what of a partition, from an offset on, is wanted: a RawFetch without bytes; None: nothing."""
-Fetched = tuple[Key, Iterator[Decoded]]
+Wanted = Callable[[str, int, int], RawFetch | None]
+"""Returns the wanted part of a partition from an offset on, as a RawFetch without bytes; None = nothing."""
+FetchedRecords = tuple[Key, Iterator[Decoded]]
+"""A partition, and its fetched records, decoded when iterated."""
 
 
-class Consuming(Protocol):
-    """Polls a consumer. For one thread."""
+class FetchBackend(Protocol):
+    """Polls a consumer. Called on one thread."""
 
-    def poll(self, seconds: float) -> list[Fetched]:
-        """Wait for fetches, at most so long, and return them to be decoded, in order.
+    def poll(self, seconds: float) -> list[FetchedRecords]:
+        """Wait for fetches for at most `seconds`, and return them in order.
 
         Raises:
-            KafkaError: What the consumer meets.
+            KafkaError: The consumer fails.
         """
 
     def end_of(self, key: Key) -> int | None:
-        """Return where a broker last said that a partition ends for this reader; None: not heard yet."""
+        """Return the end of a partition from its last fetch, under the isolation level; None = no fetch yet."""
 
 
-def consuming(
+def fetch_backend(
     consumer: Any,  # noqa: ANN401 - kafka-python has no types
     schema: pa.Schema,
-    limits: Limits,
+    wanted: Wanted,
     *,
     check_crcs: bool,
     by_columns: bool,
-) -> Consuming:
-    """Return the quick way where kafka-python's inside is as expected and it is wanted, else the slow one.
+) -> FetchBackend:
+    """Return the columnar backend if it is wanted and kafka-python's internals allow it, else the one by record.
 
     Args:
         consumer: The consumer.
         schema: The wanted columns.
-        limits: What of a partition is wanted.
-        check_crcs: Compare checksums; the slow way leaves it to the consumer.
-        by_columns: Take the quick way if possible.
+        wanted: Returns the wanted part of a partition.
+        check_crcs: Verify checksums; in the backend by record the consumer does.
+        by_columns: Use the columnar backend if possible.
     """
     if not by_columns:
-        return _ByRecord(consumer, schema, limits)
+        return _RecordBackend(consumer, schema, wanted)
     misfit = kafka_internals.misfit()
     if misfit is not None:
-        _log.warning("kafka-python %s is not as expected (%s): records are read one by one", kafka_python, misfit)
-        return _ByRecord(consumer, schema, limits)
-    return _ByColumns(consumer, schema, limits, check_crcs=check_crcs)
+        _log.warning("kafka-python %s has unexpected internals (%s): records are read one by one", kafka_python, misfit)
+        return _RecordBackend(consumer, schema, wanted)
+    return _ColumnarBackend(consumer, schema, wanted, check_crcs=check_crcs)
 
 
-class _ByColumns:
-    def __init__(self, consumer: Any, schema: pa.Schema, limits: Limits, *, check_crcs: bool) -> None:  # noqa: ANN401
+class _ColumnarBackend:
+    def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted, *, check_crcs: bool) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = ColumnarDecoder(schema, check_crcs=check_crcs)
-        self._ends = kafka_internals.give_raw(consumer, limits)
+        self._ends = kafka_internals.give_raw(consumer, wanted)
         if kafka_internals.receiver_misfit() is None:
             kafka_internals.receive_fast(consumer)
 
-    def poll(self, seconds: float) -> list[Fetched]:
-        found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_MANY)
+    def poll(self, seconds: float) -> list[FetchedRecords]:
+        found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_ALL_RECORDS)
         fetches = [one for items in found.values() for one in items]
         if fetches:
             kafka_internals.ask_ahead(self._consumer)
@@ -88,36 +88,36 @@ class _ByColumns:
         return self._ends.get(key)
 
 
-class _ByRecord:
-    def __init__(self, consumer: Any, schema: pa.Schema, limits: Limits) -> None:  # noqa: ANN401
+class _RecordBackend:
+    def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = PlainDecoder(schema)
-        self._limits = limits
-        self._told: dict[Key, int] = {}
+        self._wanted = wanted
+        self._reported: dict[Key, int] = {}
 
-    def poll(self, seconds: float) -> list[Fetched]:
-        found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_SLOW_RECORDS)
-        fetched: list[Fetched] = []
-        # Partitions without records are looked at too: their positions move over what is no record.
-        for place in self._consumer.assignment() - self._consumer.paused():
-            key = (place.topic, place.partition)
-            items = found.get(place, ())
-            after = self._consumer.position(place, timeout_ms=0)
-            wanted = self._limits(*key, items[0].offset if items else after or 0)
-            if wanted is None or after is None or (not items and after == self._told.get(key)):
+    def poll(self, seconds: float) -> list[FetchedRecords]:
+        found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_RECORDS_PER_POLL)
+        fetched: list[FetchedRecords] = []
+        # Positions also move over control and compacted records, so partitions without records count too.
+        for partition in self._consumer.assignment() - self._consumer.paused():
+            key = (partition.topic, partition.partition)
+            items = found.get(partition, ())
+            after = self._consumer.position(partition, timeout_ms=0)
+            wanted = self._wanted(*key, items[0].offset if items else after or 0)
+            if wanted is None or after is None or (not items and after == self._reported.get(key)):
                 continue
-            self._told[key] = after
+            self._reported[key] = after
             rows = [_record(item) for item in items if wanted.end is None or item.offset < wanted.end]
             after = after if wanted.end is None else min(after, wanted.end)
             if after == wanted.end:
-                self._consumer.pause(place)
+                self._consumer.pause(partition)
             table = self._decoder.table(rows, wanted) if rows else None
             fetched.append((key, iter([Decoded(table, after)])))
         return fetched
 
     def end_of(self, key: Key) -> int | None:
-        place = TopicPartition(*key)
-        return self._consumer.highwater(place) if place in self._consumer.assignment() else None
+        partition = TopicPartition(*key)
+        return self._consumer.highwater(partition) if partition in self._consumer.assignment() else None
 
 
 def _record(item: Any) -> Record:  # noqa: ANN401 - kafka-python has no types

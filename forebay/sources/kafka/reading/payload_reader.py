@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes keys and values of fetched records, column by column, and does with bad ones what `mode` says."""
+"""Decodes keys and values of fetched records by columns, and handles corrupt records by `mode`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.formats.encodings import utf8_problem, with_valid_utf8
 from forebay.formats.json.cells import CellReader, Cells, spread
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.sources.kafka.reading.payloads import CORRUPT, Payloads
+from forebay.sources.kafka.options.payloads import CORRUPT, Payloads
 from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _SHOWN = 100
 
 
 class PayloadDecoder:
-    """Turns record batches with raw keys and values into those of a schema. For one thread.
+    """Decodes the raw keys and values of record batches. Called on one thread.
 
     Args:
         payloads: How keys and values are decoded.
@@ -38,36 +38,36 @@ class PayloadDecoder:
         self._schema = schema
         self._source = source
         self._readers: dict[str, CellReader | None] = {}
-        for name in payloads.judged(schema.names):
+        for name in payloads.decoded(schema.names):
             kind = payloads.types[name]
             fields = list(kind) if isinstance(kind, pa.StructType) else None
             self._readers[name] = None if fields is None else CellReader(pa.schema(fields), payloads.options)
         self.dropped = 0
-        """How many records were left out so far."""
+        """Number of records dropped so far."""
         self.first_dropped = ""
-        """Where the first of them stands, and why it was left out."""
+        """Topic, partition and offset of the first dropped record, and the reason."""
 
-    def decode(self, batch: pa.RecordBatch, place: TopicPartition) -> pa.RecordBatch | None:
-        """Return the decoded records; None if all are left out.
+    def decode(self, batch: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch | None:
+        """Return the decoded records; None if all are dropped.
 
         Raises:
-            DataError: A record is bad and the mode is FAILFAST; it names topic, partition, offset and reason.
+            DataError: A record is corrupt and the mode is FAILFAST; it names topic, partition, offset and reason.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
         found = {name: self._decoded(name, columns[name]) for name in self._readers}
         bad = sorted({row for one in found.values() for row in one.bad})
         mode = self._payloads.options.mode
         if bad and mode == "FAILFAST":
-            raise self._refusal(batch, bad[0], found, place)
+            raise self._refusal(batch, bad[0], found, partition)
         columns |= {name: one.values for name, one in found.items()}
-        if self._payloads.corrupt in self._schema.names:
-            told = bad if mode == "PERMISSIVE" else []
-            columns[self._payloads.corrupt] = self._corrupt(batch, told, found, place)
+        if self._payloads.corrupt_column in self._schema.names:
+            reported = bad if mode == "PERMISSIVE" else []
+            columns[self._payloads.corrupt_column] = self._corrupt(batch, reported, found, partition)
         made = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if not bad or mode == "PERMISSIVE":
             return made
         if not self.dropped:
-            self.first_dropped = f"{_spot(batch, bad[0], place)}: {self._reason(batch, bad[0], found)}"
+            self.first_dropped = f"{_location(batch, bad[0], partition)}: {self._reason(batch, bad[0], found)}"
         self.dropped += len(bad)
         kept = np.ones(batch.num_rows, np.bool_)
         kept[bad] = False
@@ -87,46 +87,48 @@ class PayloadDecoder:
         return "; ".join(reasons)
 
     def _corrupt(
-        self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], place: TopicPartition
+        self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], partition: TopicPartition
     ) -> pa.Array:
-        """Return the column for bad records: null for the good ones."""
+        """Return the corrupt-record column: null for good records."""
         if not bad:
             return pa.nulls(batch.num_rows, CORRUPT)
         rows = batch.take(pa.array(bad))
-        told = pa.StructArray.from_arrays(
+        corrupt = pa.StructArray.from_arrays(
             [
                 rows.column("key"),
                 rows.column("value"),
-                pa.array([place.topic] * len(bad), pa.string()),
-                pa.array([place.partition] * len(bad), pa.int32()),
+                pa.array([partition.topic] * len(bad), pa.string()),
+                pa.array([partition.partition] * len(bad), pa.int32()),
                 rows.column("offset"),
                 pa.array([self._reason(batch, row, found) for row in bad], pa.string()),
             ],
             fields=list(CORRUPT),
         )
-        places = np.full(batch.num_rows, -1)
-        places[bad] = np.arange(len(bad))
-        return spread(told, places)
+        rows_of = np.full(batch.num_rows, -1)
+        rows_of[bad] = np.arange(len(bad))
+        return spread(corrupt, rows_of)
 
-    def _refusal(self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells], place: TopicPartition) -> DataError:
+    def _refusal(
+        self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells], partition: TopicPartition
+    ) -> DataError:
         texts = {name: batch.column(name)[row].as_py() for name, one in found.items() if row in one.bad}
         shown = "; ".join(f"the {name} begins with {text[:_SHOWN]!r}" for name, text in texts.items())
         return DataError(
-            f"the record at {_spot(batch, row, place)} is bad: {self._reason(batch, row, found)}; {shown}",
+            f"the record at {_location(batch, row, partition)} is corrupt: {self._reason(batch, row, found)}; {shown}",
             source=self._source,
-            split=place.split_id,
+            split=partition.split_id,
             position=batch.column("offset")[row].as_py(),
             option="mode",
-            advice=f"mode=PERMISSIVE keeps such records and tells them in the column {self._payloads.corrupt}, "
-            "mode=DROPMALFORMED leaves them out",
+            advice=f"mode=PERMISSIVE keeps such records in the column {self._payloads.corrupt_column}, "
+            "mode=DROPMALFORMED drops them",
         )
 
 
 class PayloadSplitReader(SplitReader):
-    """Reads records with another split reader, and decodes them.
+    """Decodes the records of another split reader.
 
     Args:
-        reader: Gives record batches with raw keys and values.
+        reader: Returns record batches with raw keys and values.
         decoder: Decodes them.
         source: The format name, for the log.
     """
@@ -138,15 +140,15 @@ class PayloadSplitReader(SplitReader):
         self._failed: DataError | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Take more ranges."""
+        """Add splits."""
         self._reader.add_splits(splits)
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return what there is, decoded; a record that is left out moves the position all the same.
+        """Return decoded records; dropped records move the position, too.
 
         Raises:
-            DataError: A record is bad and the mode is FAILFAST; what was fetched before it is returned first.
-            ForebayError: What the other reader raises.
+            DataError: A record is corrupt and the mode is FAILFAST; earlier parts are returned first.
+            ForebayError: The other reader fails.
         """
         if self._failed is not None:
             raise self._failed
@@ -167,14 +169,14 @@ class PayloadSplitReader(SplitReader):
         self._reader.wake_up()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Pause some ranges and go on with others."""
+        """Pause some splits and resume others."""
         return self._reader.pause_or_resume_splits(pause, resume)
 
     def close(self) -> None:
-        """Close the other reader, and say in the log what was left out."""
+        """Close the other reader, and log the dropped records."""
         if self._decoder.dropped:
             _log.warning(
-                "%s: mode=DROPMALFORMED left out %d bad records of a task; the first one: %s",
+                "%s: mode=DROPMALFORMED dropped %d corrupt records of a task; the first one: %s",
                 self._source,
                 self._decoder.dropped,
                 self._decoder.first_dropped,
@@ -183,7 +185,7 @@ class PayloadSplitReader(SplitReader):
 
 
 def _strings(raw: pa.Array) -> Cells:
-    """Return texts, with U+FFFD for what is no UTF-8, as Spark shows what it cast."""
+    """Cast to strings, with U+FFFD for invalid UTF-8, as Spark's CAST shows them."""
     try:
         return Cells(raw.cast(pa.string()), [])
     except pa.ArrowInvalid:
@@ -191,5 +193,5 @@ def _strings(raw: pa.Array) -> Cells:
         return Cells(values.cast(pa.string()), bad)
 
 
-def _spot(batch: pa.RecordBatch, row: int, place: TopicPartition) -> str:
-    return f"topic {place.topic}, partition {place.partition}, offset {batch.column('offset')[row].as_py()}"
+def _location(batch: pa.RecordBatch, row: int, partition: TopicPartition) -> str:
+    return f"topic {partition.topic}, partition {partition.partition}, offset {batch.column('offset')[row].as_py()}"

@@ -98,7 +98,7 @@ class Constants:
         kept = self._texts.get(value)
         if kept is None or len(kept) < rows:
             data = value.encode()
-            places = np.arange(rows + 1, dtype=np.int32) * len(data)
-            buffers = [None, _buffer(places), pa.py_buffer(data * rows)]
+            positions = np.arange(rows + 1, dtype=np.int32) * len(data)
+            buffers = [None, _buffer(positions), pa.py_buffer(data * rows)]
             kept = self._texts[value] = pa.Array.from_buffers(pa.string(), rows, buffers)
         return kept.slice(0, rows)

@@ -14,12 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.sources.kafka.records import arrays
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, Decoded
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.nested import headers_column
 from forebay.sources.kafka.records.numbers import Bytes, Ints, numbers
 from forebay.sources.kafka.records.parsing import LEAST_RECORD, MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.raw import Body, RawFetch
 from forebay.sources.kafka.records.selecting import Selection
 from forebay.sources.kafka.records.walking import starts
 

@@ -10,7 +10,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.records.raw import RawFetch
+from forebay.sources.kafka.records.wire import Header
+from forebay.sources.kafka.split import TopicPartition
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -48,6 +49,51 @@ def record_schema(columns: Sequence[str] | None = None, *, include_headers: bool
                 f"Kafka records have no column {name!r}", option="columns", advice=f"there are {', '.join(COLUMNS)}"
             )
     return pa.schema([pa.field(name, COLUMNS[name]) for name in columns])
+
+
+@dataclass(frozen=True, slots=True)
+class RawFetch:
+    """What a broker sent for one partition, as it came.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        data: The bytes: record batches, the last one perhaps cut off.
+        start: The first wanted offset.
+        end: The offset to stop before; None: no end.
+        read_committed: Leave out records of aborted transactions.
+        aborted: Those transactions, as (producer id, first offset); a broker names them with each fetch.
+    """
+
+    topic: str
+    partition: int
+    data: memoryview
+    start: int
+    end: int | None = None
+    read_committed: bool = False
+    aborted: Sequence[tuple[int, int]] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition, for errors."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The records of one batch, decompressed.
+
+    Args:
+        header: What the batch says of itself.
+        data: The bytes that hold them; of an uncompressed batch, all the fetched ones. Of an old message, the message.
+        begin: Where they begin in `data`.
+        end: Where they end.
+    """
+
+    header: Header
+    data: memoryview
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)

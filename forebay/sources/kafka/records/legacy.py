@@ -10,9 +10,10 @@ from kafka.record.legacy_records import LegacyRecordBatch
 
 from forebay.errors import ForebayError
 from forebay.sources.kafka.records.codecs import decompress
+from forebay.sources.kafka.records.decoding import Body
 from forebay.sources.kafka.records.parsing import Record
-from forebay.sources.kafka.records.raw import Body
-from forebay.sources.kafka.records.wire import BatchFrame
+from forebay.sources.kafka.records.wire import corrupt_batch
+from forebay.sources.kafka.split import TopicPartition
 
 _LENGTH = struct.Struct(">i")
 
@@ -32,7 +33,7 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
         return decompress(self.compression_type, self._buffer[at : at + size])
 
 
-def records(body: Body, place: BatchFrame, *, check_crcs: bool) -> Iterator[Record]:
+def records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> Iterator[Record]:
     """Yield the records of an old message, which may hold others, compressed.
 
     Raises:
@@ -51,6 +52,8 @@ def records(body: Body, place: BatchFrame, *, check_crcs: bool) -> Iterator[Reco
     except ForebayError:
         raise
     except Exception as error:
-        raise place.damage(f"a message of format {body.header.magic} is damaged: {error!r}", offset) from error
+        raise corrupt_batch(
+            partition, f"a message of format {body.header.magic} is damaged: {error!r}", offset
+        ) from error
     if not right:
-        raise place.damage("the checksum of the message is wrong", offset)
+        raise corrupt_batch(partition, "the checksum of the message is wrong", offset)

@@ -31,13 +31,13 @@ def headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np
     rows = len(at)
     having = np.flatnonzero(~without)
     counts = np.zeros(rows, np.int64)
-    counts[having], places = numbers(source, at[having])
+    counts[having], positions = numbers(source, at[having])
     stops = stops[having]
-    if (counts < 0).any() or (counts[having] > stops - places).any() or counts.max(initial=0) > _MOST_STEPS:
+    if (counts < 0).any() or (counts[having] > stops - positions).any() or counts.max(initial=0) > _MOST_STEPS:
         raise MalformedError("a number of headers that cannot be")
     lists = np.zeros(rows + 1, np.int32)
     np.cumsum(counts, out=lists[1:])
-    parts = _walk(source, places, stops, counts[having], lists[:-1][having].astype(np.int64))
+    parts = _walk(source, positions, stops, counts[having], lists[:-1][having].astype(np.int64))
     values = _pairs(source, parts)
     validity = arrays.bitmap(counts > 0)
     return pa.Array.from_buffers(COLUMNS["headers"], rows, [validity, pa.py_buffer(lists.data)], children=[values])

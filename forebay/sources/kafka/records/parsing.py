@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from forebay.sources.kafka.records.raw import Body
-from forebay.sources.kafka.records.wire import BatchFrame
+from forebay.sources.kafka.records.decoding import Body
+from forebay.sources.kafka.records.wire import corrupt_batch
+from forebay.sources.kafka.split import TopicPartition
 
 LEAST_RECORD = 7
 """Bytes of the smallest record: length, attributes, time, offset, two null lengths, no headers."""
@@ -82,12 +83,12 @@ class Cursor:
         return bytes(self._data[self.at - length : self.at])
 
 
-def records(body: Body, place: BatchFrame, *, with_headers: bool = False) -> Iterator[Record]:
+def records(body: Body, partition: TopicPartition, *, with_headers: bool = False) -> Iterator[Record]:
     """Yield the records of a batch in the format of today.
 
     Args:
         body: The batch.
-        place: The partition, for errors.
+        partition: The partition, for errors.
         with_headers: Read the headers too; else they are skipped unseen.
 
     Raises:
@@ -99,12 +100,16 @@ def records(body: Body, place: BatchFrame, *, with_headers: bool = False) -> Ite
         try:
             yield _record(cursor, body, with_headers=with_headers)
         except MalformedError as error:
-            raise place.damage(
-                f"record {number} of {header.records} in the batch from this offset on is damaged: {error}", header.base
+            raise corrupt_batch(
+                partition,
+                f"record {number} of {header.records} in the batch from this offset on is damaged: {error}",
+                header.base,
             ) from error
     if cursor.at != body.end:
-        raise place.damage(
-            f"{body.end - cursor.at} bytes are left after the {header.records} records of the batch", header.base
+        raise corrupt_batch(
+            partition,
+            f"{body.end - cursor.at} bytes are left after the {header.records} records of the batch",
+            header.base,
         )
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records import legacy, parsing
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, Decoded
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.parsing import Record
-from forebay.sources.kafka.records.raw import Body, RawFetch
 from forebay.sources.kafka.records.selecting import Selection
+from forebay.sources.kafka.records.wire import corrupt_batch
 
 _FARTHEST = (1 << 63) // 1000 - 1
 
@@ -72,9 +72,9 @@ class PlainDecoder:
         with_headers = "headers" in self._schema.names
         found: Iterable[Record]
         if body.header.magic == 2:
-            found = parsing.records(body, fetch.place, with_headers=with_headers)
+            found = parsing.records(body, fetch.topic_partition, with_headers=with_headers)
         else:
-            found = legacy.records(body, fetch.place, check_crcs=self._check)
+            found = legacy.records(body, fetch.topic_partition, check_crcs=self._check)
         return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
 
     def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
@@ -85,7 +85,9 @@ class PlainDecoder:
         """
         for row in rows if "timestamp" in self._schema.names else ():
             if abs(row.timestamp) > _FARTHEST:
-                raise fetch.place.damage(f"the time stamp {row.timestamp} ms is out of range", row.offset)
+                raise corrupt_batch(
+                    fetch.topic_partition, f"the time stamp {row.timestamp} ms is out of range", row.offset
+                )
         columns: dict[str, list[object]] = {
             "key": [row.key for row in rows],
             "value": [row.value for row in rows],

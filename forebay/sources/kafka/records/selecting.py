@@ -11,9 +11,9 @@ import crc32c
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records.codecs import decompress
+from forebay.sources.kafka.records.decoding import Body, RawFetch
 from forebay.sources.kafka.records.parsing import records
-from forebay.sources.kafka.records.raw import Body, RawFetch
-from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, headers
+from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers
 
 _MARK = struct.Struct(">hh")  # version and type of the key of a control record
 _ABORT = 0
@@ -42,7 +42,7 @@ class Selection:
             DataError: A damaged batch: its topic, partition and offset are in the text.
         """
         fetch = self._fetch
-        for header in headers(fetch.data, fetch.place):
+        for header in headers(fetch.data, fetch.topic_partition):
             if fetch.end is not None and header.base >= fetch.end and header.magic == 2:
                 self._pass(fetch.end)
                 return
@@ -102,21 +102,23 @@ class Selection:
         return header.records > 0 and not header.control
 
     def _ends_aborted(self, header: Header) -> bool:
-        mark = next(records(self._body(header), self._fetch.place), None)
+        mark = next(records(self._body(header), self._fetch.topic_partition), None)
         if mark is None or mark.key is None or len(mark.key) < _MARK.size:
-            raise self._fetch.place.damage("the mark at the end of a transaction cannot be read", header.base)
+            raise corrupt_batch(
+                self._fetch.topic_partition, "the mark at the end of a transaction cannot be read", header.base
+            )
         return bool(_MARK.unpack_from(mark.key)[1] == _ABORT)
 
     def _body(self, header: Header) -> Body:
-        data, place = self._fetch.data, self._fetch.place
+        data, partition = self._fetch.data, self._fetch.topic_partition
         if header.magic < 2:
             return Body(header, data[header.begin : header.end], 0, header.end - header.begin)
         if self._check and crc32c.crc32c(data[header.begin + CRC_BEGIN : header.end]) != header.crc:
-            raise place.damage("the checksum of the record batch is wrong", header.base)
+            raise corrupt_batch(partition, "the checksum of the record batch is wrong", header.base)
         if header.codec == 0:
             return Body(header, data, header.body, header.end)
         try:
             plain = decompress(header.codec, data[header.body : header.end])
         except ValueError as error:
-            raise place.damage(str(error), header.base) from error
+            raise corrupt_batch(partition, str(error), header.base) from error
         return Body(header, plain, 0, len(plain))

@@ -174,16 +174,16 @@ def _guesses(source: Bytes, begin: int, end: int, count: int) -> Ints:
     )
     row, column = np.nonzero(windows == 0)
     zero = begin + span * (row + 1) + column
-    place = zero - 1 - (source.u8[zero - 2] >= 0x80)
+    position = zero - 1 - (source.u8[zero - 2] >= 0x80)
     likely = source.u8[zero - 1] < 0x80
-    at = place
+    at = position
     for _ in range(_CHAIN):
         step = STEP[source.u16[at]]
         at = np.minimum(at + step, end - LEAST_RECORD)
         after = source.u8[at + 1 + (source.u8[at] >= 0x80)]
         likely &= (step >= LEAST_RECORD) & (after == 0)
-    row, place = row[likely], place[likely]
+    row, position = row[likely], position[likely]
     _, firsts = np.unique(row, return_index=True)
-    found = np.concatenate([np.array([begin], np.int64), place[firsts]])
+    found = np.concatenate([np.array([begin], np.int64), position[firsts]])
     ascending: Ints = found[np.append(True, found[1:] > np.maximum.accumulate(found)[:-1])]
     return ascending

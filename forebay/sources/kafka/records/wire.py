@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from forebay.errors import DataError
+from forebay.sources.kafka.split import TopicPartition
 
 _COMMON = struct.Struct(">qiib")  # base offset, length, leader epoch (or an old checksum), magic
 _V2 = struct.Struct(">qiibIhiqqqhii")
@@ -29,20 +30,14 @@ _LOG_APPEND = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
-_DAMAGED = "skip this offset, or look at the broker's disk and at the network in between"
 
-
-class BatchFrame(NamedTuple):
-    """Which partition bytes come from, for errors."""
-
-    topic: str
-    partition: int
-
-    def damage(self, what: str, offset: int, advice: str = _DAMAGED) -> DataError:
-        """Return the error for damaged bytes at an offset."""
-        return DataError(
-            f"topic {self.topic}, partition {self.partition}, offset {offset}: {what}", position=offset, advice=advice
-        )
+def corrupt_batch(partition: TopicPartition, what: str, offset: int) -> DataError:
+    """Return the error for damaged bytes at an offset."""
+    return DataError(
+        f"topic {partition.topic}, partition {partition.partition}, offset {offset}: {what}",
+        position=offset,
+        advice="skip this offset, or look at the broker's disk and at the network in between",
+    )
 
 
 class Header(NamedTuple):
@@ -102,7 +97,7 @@ class Header(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-def headers(data: memoryview, place: BatchFrame) -> Iterator[Header]:
+def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
     """Walk the whole record batches of fetched bytes; what a broker cut off at the end is left out.
 
     Raises:
@@ -114,22 +109,24 @@ def headers(data: memoryview, place: BatchFrame) -> Iterator[Header]:
         end = begin + LOG_OVERHEAD + length
         least = HEADER_SIZE if magic == 2 else _LEAST_OLD
         if length < least - LOG_OVERHEAD or not 0 <= magic <= 2:
-            raise place.damage(f"a record batch of format {magic} and {length} bytes cannot be", base)
+            raise corrupt_batch(partition, f"a record batch of format {magic} and {length} bytes cannot be", base)
         if not 0 <= base <= _MOST_OFFSET:
-            raise place.damage("a record batch at such an offset cannot be", base)
+            raise corrupt_batch(partition, "a record batch at such an offset cannot be", base)
         if end > size:
             return
-        header = _header(data, begin, end, place) if magic == 2 else _old(base, begin, end, magic)
+        header = _header(data, begin, end, partition) if magic == 2 else _old(base, begin, end, magic)
         if base <= reached:  # else its records would be read twice, or after later ones
-            raise place.damage(f"a record batch that begins here cannot follow one that goes up to {reached}", base)
+            raise corrupt_batch(
+                partition, f"a record batch that begins here cannot follow one that goes up to {reached}", base
+            )
         yield header
         begin, reached = end, header.last
 
 
-def _header(data: memoryview, begin: int, end: int, place: BatchFrame) -> Header:
+def _header(data: memoryview, begin: int, end: int, partition: TopicPartition) -> Header:
     base, _, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
     if count < 0 or delta < 0 or base + delta > _MOST_OFFSET:
-        raise place.damage(f"a record batch with {count} records over {delta + 1} offsets cannot be", base)
+        raise corrupt_batch(partition, f"a record batch with {count} records over {delta + 1} offsets cannot be", base)
     return Header(begin, end, base, base + delta, magic, epoch, crc, attributes, first, latest, producer, count)
 
 

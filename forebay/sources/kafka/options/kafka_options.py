@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kafka source, and what follows from them without asking a broker."""
+"""The options of the Kafka source and their validation, without asking a broker."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
@@ -15,10 +16,9 @@ from forebay.formats.ddl import type_text
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
-from forebay.sources.kafka.planning.offset_range import OffsetRange
-from forebay.sources.kafka.planning.ranges import RangeRules
-from forebay.sources.kafka.planning.subscription import Subscription
-from forebay.sources.kafka.reading.payloads import Payloads
+from forebay.sources.kafka.options.offset_range import OffsetRange
+from forebay.sources.kafka.options.payloads import Payloads
+from forebay.sources.kafka.options.subscription import Subscription
 
 _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp")
 
@@ -26,8 +26,8 @@ _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_ti
 class KafkaOptions(Source):
     """The options of `KafkaSource`. The enumerator and the split reader depend on this class, not on the source."""
 
-    subscribe: list[str] = option(default_factory=list, doc="topics, between commas")
-    subscribe_pattern: str | None = option(default=None, doc="a Java regular expression that the names of topics match")
+    subscribe: list[str] = option(default_factory=list, doc="topics, separated by commas")
+    subscribe_pattern: str | None = option(default=None, doc="a Java regular expression for whole names of topics")
     assign: str | None = option(default=None, doc='partitions, as {"topic":[0,1]}')
     kafka: dict[str, str | Secret] = option(
         default_factory=dict, prefix="kafka.", doc="options of Java's consumer, such as kafka.bootstrap.servers"
@@ -40,56 +40,53 @@ class KafkaOptions(Source):
         default=None, doc='start at the times of {"topic":{"0":1700000000000}}, ms since 1970'
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = option(
-        default="error", doc="what to do if a partition has no record at or after its starting time"
+        default="error", doc="for a partition without a record at or after its starting time"
     )
     ending_offsets: str | None = option(default=None, doc='latest, or {"topic":{"0":50,"1":-1}}')
     ending_timestamp: int | None = option(default=None, doc="end before the first record of this time, ms since 1970")
     ending_offsets_by_timestamp: str | None = option(default=None, doc="end before the times of each partition")
-    fail_on_data_loss: bool = option(default=True, doc="fail where records are gone before they were read")
-    min_partitions: int | None = option(default=None, doc="read in at least about so many tasks, cutting big ranges")
-    max_records_per_partition: int | None = option(default=None, doc="most offsets that one task reads")
+    fail_on_data_loss: bool = option(default=True, doc="fail when records are gone before they were read")
+    min_partitions: int | None = option(default=None, doc="cut big ranges into about this many tasks")
+    max_records_per_partition: int | None = option(default=None, doc="maximum offsets of one task")
     include_headers: bool = option(default=False, doc="add the column headers")
     poll_timeout_ms: int = option(
-        default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="how long a task waits for records that must be there"
+        default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="how long a task waits for existing records"
     )
-    num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="how often asking for offsets is retried")
-    retry_interval_ms: int = option(
-        default=10, name="fetchOffset.retryIntervalMs", doc="how long to wait between two of these tries"
-    )
-    group_id_prefix: str = option(default="forebay-kafka", doc="what client ids begin with, where no group is named")
+    num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="retries of requests for offsets")
+    retry_interval_ms: int = option(default=10, name="fetchOffset.retryIntervalMs", doc="wait between these retries")
+    group_id_prefix: str = option(default="forebay-kafka", doc="the client id, without kafka.group.id")
     commit_offsets: bool = option(
         default=False,
-        doc="publish progress to kafka.group.id for tools that show lag; it is not read back",
+        doc="commit progress to kafka.group.id for tools that show lag; the query never reads it back",
     )
     oauth_token_provider: str | None = option(
-        default=None, doc="gives tokens for OAUTHBEARER: package.module:Provider, a kafka-python AbstractTokenProvider"
+        default=None,
+        doc="makes OAUTHBEARER tokens: package.module:Provider, a kafka-python AbstractTokenProvider",
     )
 
     value_format: Literal["bytes", "string", "json"] = option(
-        default="bytes", may_change=False, doc="what values become: bytes as they are, text, or a struct"
+        default="bytes", may_change=False, doc="decode values: raw bytes, a string, or a struct"
     )
     key_format: Literal["bytes", "string", "json"] = option(
-        default="bytes", may_change=False, doc="what keys become, likewise"
+        default="bytes", may_change=False, doc="decode keys, likewise"
     )
     value_schema: str | None = option(
         default=None, doc="the fields of JSON values, as for Spark's from_json: id BIGINT, tags ARRAY<STRING>"
     )
     key_schema: str | None = option(default=None, doc="the fields of JSON keys, likewise")
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = option(
-        default="PERMISSIVE", doc="what becomes of a record whose key or value cannot be decoded"
+        default="PERMISSIVE", doc="how to handle a record whose key or value cannot be decoded"
     )
-    column_name_of_corrupt_record: str = option(
-        default="_corrupt_record", doc="the column with such records, where keys or values are decoded"
-    )
+    column_name_of_corrupt_record: str = option(default="_corrupt_record", doc="the column for such records")
     json_options: dict[str, str] = option(
         default_factory=dict, prefix="json.", doc="options of Spark's from_json, such as json.timestampFormat"
     )
-    time_zone: str = option(default="UTC", doc="zone of times in JSON without one; on Spark the session's by default")
+    time_zone: str = option(default="UTC", doc="zone of JSON times that name none; by default the session's on Spark")
 
     _columns: ClassVar[tuple[str, ...] | None] = None
 
     def __post_init__(self) -> None:
-        for name in _JSON:  # a dict in Python is the JSON that one writes in Spark
+        for name in _JSON:  # Python users may pass a dict in place of Spark's JSON
             value = getattr(self, name)
             if isinstance(value, Mapping):
                 object.__setattr__(self, name, json.dumps(value))
@@ -103,10 +100,10 @@ class KafkaOptions(Source):
         """Refuse options that do not fit together; asks no broker.
 
         Raises:
-            ConfigurationError: Naming the option.
+            ConfigurationError: It names the option.
         """
         self.subscription()
-        self.offset_range()
+        wants_group = self.offset_range.wants_group
         self.client_options()
         self.payloads()
         for option_name, value, least in (
@@ -120,8 +117,7 @@ class KafkaOptions(Source):
                 raise ConfigurationError(
                     f"{option_name} is {value}", source=self.name, option=option_name, advice=f"give {least} or more"
                 )
-        needs_group = self.commit_offsets or self.offset_range().wants_group
-        if needs_group and not self.group_id:
+        if (self.commit_offsets or wants_group) and not self.group_id:
             raise ConfigurationError(
                 f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group",
                 source=self.name,
@@ -131,35 +127,32 @@ class KafkaOptions(Source):
 
     @property
     def group_id(self) -> str | None:
-        """The consumer group that is told of progress, or asked for it; nobody joins it."""
+        """The consumer group for commits and for `startingOffsets=committed`; the source never joins it."""
         found = next((value for name, value in self.kafka.items() if name.lower() == "group.id"), None)
         return found.reveal() if isinstance(found, Secret) else found
 
     def subscription(self) -> Subscription:
-        """Return which partitions are read.
+        """Return the subscription.
 
         Raises:
-            ConfigurationError: None or several of the three options say it, or what they say is wrong.
+            ConfigurationError: None or several of the three options are given, or one is invalid.
         """
         return Subscription.of(self.subscribe, self.subscribe_pattern, self.assign)
 
+    @cached_property
     def offset_range(self) -> OffsetRange:
-        """Return where the read starts and ends.
+        """Where the read starts and ends; parsed once.
 
         Raises:
-            ConfigurationError: What the options say is wrong.
+            ConfigurationError: An option is invalid.
         """
         return OffsetRange.of(self)
 
-    def range_rules(self) -> RangeRules:
-        """Return how ranges of offsets become tasks."""
-        return RangeRules(self.min_partitions, self.max_records_per_partition)
-
     def client_options(self) -> ClientOptions:
-        """Return what clients are made with.
+        """Return the options of kafka-python's clients.
 
         Raises:
-            ConfigurationError: An option of `kafka.*` is unknown, wrong or not supported.
+            ConfigurationError: An option of `kafka.*` is unknown, invalid or not supported.
         """
         given = dict(self.kafka)
         if not any(name.lower() == "client.id" for name in given):
@@ -170,16 +163,16 @@ class KafkaOptions(Source):
         """Return how keys and values are decoded.
 
         Raises:
-            ConfigurationError: What the options say is wrong.
+            ConfigurationError: An option is invalid.
         """
         return Payloads.of(self)
 
     def schema(self) -> pa.Schema:
-        """Return Spark's columns, those chosen; with decoded keys or values also the one for bad records."""
+        """Return the selected columns of Spark's schema; with decoding also the corrupt-record column."""
         return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return this source reading only these columns: others are not decoded."""
+        """Return this source reading only these columns; it does not decode others."""
         other = copy.copy(self)
         object.__setattr__(other, "_columns", columns)
         return other

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From where to where a query reads: the options for it, in the order in which Spark heeds them."""
+"""The options for start and end of a read, in Spark's order of precedence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.planning.bounds import (
+from forebay.sources.kafka.options.bounds import (
     EARLIEST,
     LATEST,
     Bound,
@@ -19,7 +19,7 @@ from forebay.sources.kafka.planning.bounds import (
 
 
 class BoundOptions(Protocol):
-    """The options that say it."""
+    """The options for start and end."""
 
     @property
     def starting_offsets(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
@@ -42,8 +42,8 @@ class OffsetRange:
     """Where a query starts and ends.
 
     Args:
-        start: The start; None = what the host takes: earliest in a batch, latest in a stream.
-        end: The end; None = as far as it goes.
+        start: The start; None = earliest in a batch, latest in a stream.
+        end: The end; None = the latest offset.
         latest_if_no_match: A partition without a record at or after its starting time starts at its end.
     """
 
@@ -53,10 +53,10 @@ class OffsetRange:
 
     @classmethod
     def of(cls, options: BoundOptions) -> OffsetRange:
-        """Return what the options say; a time goes before times, and times before offsets.
+        """Parse the options. One time precedes times by partition, and these precede offsets.
 
         Raises:
-            ConfigurationError: What one of them says is wrong.
+            ConfigurationError: An option is invalid.
         """
         start = _bound(
             ("startingTimestamp", options.starting_timestamp),
@@ -72,7 +72,7 @@ class OffsetRange:
             earliest = end.kind is BoundKind.OFFSETS and EARLIEST in end.values.values()
             if end.kind in (BoundKind.EARLIEST, BoundKind.COMMITTED) or earliest:
                 raise ConfigurationError(
-                    f"{end.option} cannot be {end.kind.value if not earliest else 'earliest (-2)'}: nothing were left",
+                    f"{end.option}={end.kind.value if not earliest else 'earliest (-2)'} leaves nothing to read",
                     option=end.option,
                     advice="give latest, offsets or a time",
                 )
@@ -82,14 +82,14 @@ class OffsetRange:
 
     @property
     def wants_group(self) -> bool:
-        """Whether a consumer group is asked where to start."""
+        """Whether the query starts at the committed offsets of a consumer group."""
         return self.start is not None and self.start.kind is BoundKind.COMMITTED
 
     def check(self, *, streaming: bool) -> None:
-        """Refuse what one of the hosts cannot do.
+        """Refuse a batch that starts at the latest offsets.
 
         Raises:
-            ConfigurationError: A batch would start at the latest offsets: nothing were left to read.
+            ConfigurationError: The start leaves nothing to read.
         """
         start = self.start
         if streaming or start is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`subscribePattern` is a Java regular expression: the same in Python, as far as names of topics can tell.
+"""Translates the Java regular expression of `subscribePattern` to Python's `re`, exactly for names of topics.
 
-The name of a topic has only ASCII letters, digits, dots, underscores and hyphens. So a character class, with Java's
-nesting, intersections and properties, is worked out to the letters it means, and written down as those.
+Names of topics have only ASCII letters, digits, dots, underscores and hyphens. So each Java character class, with its
+nesting, intersections and properties, becomes the plain list of those characters that it matches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from forebay.errors import ConfigurationError
 
 LEGAL: Final = frozenset(string.ascii_letters + string.digits + "._-")
-"""What the name of a topic is made of."""
+"""The characters that Kafka allows in names of topics."""
 
 _LETTERS: Final = frozenset(string.ascii_letters)
 _DIGITS: Final = frozenset(string.digits)
@@ -48,23 +48,23 @@ _SHORT: Final = {
 
 
 def compile_topics(pattern: str, option: str = "subscribePattern") -> re.Pattern[str]:
-    """Return what matches the same names of topics as Java's `pattern` does; use `fullmatch`, as Spark does.
+    """Return a pattern that matches the same names as Java's `pattern`; use `fullmatch`, as Spark does.
 
     Raises:
-        ConfigurationError: It is no regular expression, or one that is said otherwise in Python.
+        ConfigurationError: It is no regular expression, or it uses a feature without a translation.
     """
     try:
-        return re.compile(_Java(pattern).translated(), re.ASCII)
+        return re.compile(_JavaPattern(pattern).translated(), re.ASCII)
     except (re.error, ValueError, IndexError, OverflowError) as error:
         raise ConfigurationError(
-            f"{option} {pattern!r} cannot be used: {str(error) or 'it ends too early'}",
+            f"{option} {pattern!r} cannot be used: {str(error) or 'it is incomplete'}",
             option=option,
             advice="write a regular expression of letters, classes, groups and repetitions, such as orders-.*",
         ) from error
 
 
-class _Java:
-    """Goes through a Java regular expression once."""
+class _JavaPattern:
+    """Translates a Java regular expression in one pass."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -85,9 +85,9 @@ class _Java:
         return "".join(parts)
 
     def _group(self) -> str:
-        """What begins a group."""
+        """Translate the beginning of a group, after its parenthesis."""
         if re.match(r"\?[a-zA-Z]*[duxU][a-zA-Z]*[):-]", self._text[self._at :]):
-            raise ValueError("the flags d, u, x and U are Java's own")
+            raise ValueError("the flags d, u, x and U exist only in Java")
         named = re.match(r"\?<(?=[a-zA-Z])", self._text[self._at :])
         self._at += 2 if named else 0
         return "(?P<" if named else "("
@@ -113,13 +113,13 @@ class _Java:
         return found
 
     def _escape(self) -> str:
-        """What comes behind a backslash, outside of a class."""
+        """Translate an escape outside of a class, after its backslash."""
         if self._take("Q"):
             return re.escape(self._quoted())
         if self._peek() in "AbB123456789":
             return "\\" + self._next()
         if self._take("G") or self._take("R") or self._take("X"):
-            raise ValueError(f"\\{self._text[self._at - 1]} is Java's own")
+            raise ValueError(f"\\{self._text[self._at - 1]} exists only in Java")
         if self._take("z") or self._take("Z"):
             return r"\Z"  # no name ends in a line break
         if self._take("k<"):
@@ -129,7 +129,7 @@ class _Java:
         return _as_class(self._escaped())
 
     def _escaped(self) -> frozenset[str]:
-        """The characters that an escape means."""
+        """Return the characters that an escape matches."""
         char = self._next()
         if char in "pP":
             name = self._next()
@@ -139,7 +139,7 @@ class _Java:
             key = name.lower().removeprefix("general_category=").removeprefix("script=")
             found = _PROPERTIES.get(_PROPERTIES_ALSO.get(key, key))
             if found is None:
-                raise ValueError(f"the property {name!r} is not known here")
+                raise ValueError(f"the property {name!r} is not supported")
             return found if char == "p" else LEGAL - found
         if char.lower() in _SHORT:
             return _SHORT[char.lower()] if char.islower() else LEGAL - _SHORT[char.lower()]
@@ -153,11 +153,11 @@ class _Java:
         if char.isalnum():
             if char in "tnrfae":
                 return frozenset("\0")  # a control character: no name has one
-            raise ValueError(f"\\{char} is not known here")
+            raise ValueError(f"\\{char} is not supported")
         return frozenset(char)
 
     def _set(self) -> frozenset[str]:
-        """The characters that a class means; the opening bracket was taken."""
+        """Return the characters that a class matches, after its opening bracket."""
         negated = self._take("^")
         found: frozenset[str] = frozenset()
         whole: frozenset[str] | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which partitions are read: `subscribe`, `subscribePattern` or `assign`."""
+"""The partitions that a query reads: `subscribe`, `subscribePattern` or `assign`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.kafka.planning.bounds import assigned_json
-from forebay.sources.kafka.planning.topic_patterns import compile_topics
+from forebay.sources.kafka.options.bounds import assigned_json
+from forebay.sources.kafka.options.topic_patterns import compile_topics
 from forebay.sources.kafka.split import TopicPartition
 
 _NAMES = "assign, subscribe, subscribePattern"
@@ -17,24 +17,24 @@ _NAMES = "assign, subscribe, subscribePattern"
 
 @dataclass(frozen=True)
 class Subscription:
-    """What is read: exactly one of the three is set.
+    """The topics or partitions to read; exactly one field is set.
 
     Args:
-        topics: These topics, all partitions.
-        pattern: The topics whose whole name matches.
-        places: These partitions.
+        topics: Topics with all their partitions.
+        pattern: A pattern that matches whole names of topics.
+        partitions: Partitions.
     """
 
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
-    places: tuple[TopicPartition, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
 
     @classmethod
     def of(cls, subscribe: Sequence[str], pattern: str | None, assign: str | None) -> Subscription:
-        """Return what the three options say.
+        """Parse the three options.
 
         Raises:
-            ConfigurationError: None or several are given, or what is given is wrong.
+            ConfigurationError: None or several are given, or one is invalid.
         """
         given = [bool(subscribe), pattern is not None, assign is not None].count(True)
         if given == 0:
@@ -47,10 +47,10 @@ class Subscription:
             raise ConfigurationError(
                 f"Only one of the following options can be specified for Kafka source: {_NAMES}",
                 option="subscribe",
-                advice="give the one that says what is to be read",
+                advice="give only one of them",
             )
         if assign is not None:
-            return cls(places=tuple(assigned_json(assign)))
+            return cls(partitions=tuple(assigned_json(assign)))
         if pattern is not None:
             if not pattern.strip():
                 raise ConfigurationError(
@@ -60,42 +60,44 @@ class Subscription:
         return cls(tuple(dict.fromkeys(subscribe)))
 
     def named_topics(self) -> list[str] | None:
-        """Return the topics that are read; None = all are to be looked at for the pattern."""
+        """Return the topics to ask for; None = all, to match the pattern."""
         if self.pattern is not None:
             return None
-        return list(self.topics) or sorted({place.topic for place in self.places})
+        return list(self.topics) or sorted({partition.topic for partition in self.partitions})
 
-    def read_of(self, name: str, leaders: Mapping[int, int], *, first: bool) -> list[TopicPartition]:
-        """Return the partitions of a topic that are read.
+    def partitions_of(self, name: str, leaders: Mapping[int, int], *, first: bool) -> list[TopicPartition]:
+        """Return the partitions of a topic to read.
 
         Args:
             name: The topic.
-            leaders: The broker that leads each partition it has; -1 = none does.
-            first: The query is new: what is named must be there.
+            leaders: The leader of each existing partition; -1 = none.
+            first: The query is new, so each partition of `assign` must exist.
 
         Raises:
-            ConfigurationError: A partition that is named is not there.
-            RetriableError: One has no leader.
+            ConfigurationError: A partition of `assign` does not exist.
+            RetriableError: A partition has no leader.
         """
-        chosen = [place for place in self.places if place.topic == name]
-        if self.places:
-            missing = [place for place in chosen if place.partition not in leaders]
+        chosen = [partition for partition in self.partitions if partition.topic == name]
+        if self.partitions:
+            missing = [partition for partition in chosen if partition.partition not in leaders]
             if missing and first:
                 raise ConfigurationError(
                     f"the topic {name!r} has no partition {missing[0].partition}: it has {len(leaders)}",
                     split=missing[0].split_id,
                     option="assign",
-                    advice="name only partitions that there are",
+                    advice="name only existing partitions",
                 )
-            chosen = [place for place in chosen if place not in missing]  # lost, if they were there before
+            chosen = [
+                partition for partition in chosen if partition not in missing
+            ]  # discovery reports the missing ones as lost
             if not chosen:
                 return []
-        places = chosen or [TopicPartition(name, number) for number in sorted(leaders)]
-        alone = [place for place in places if leaders[place.partition] < 0]
+        partitions = chosen or [TopicPartition(name, number) for number in sorted(leaders)]
+        alone = [partition for partition in partitions if leaders[partition.partition] < 0]
         if alone:
             raise RetriableError(
-                f"the partition {alone[0].split_id} has no leader, so nobody can read it",
+                f"the partition {alone[0].split_id} has no leader, so it cannot be read",
                 split=alone[0].split_id,
-                advice="look at the brokers: those with its replicas are down",
+                advice="check the brokers that hold its replicas: they are down",
             )
-        return places
+        return partitions

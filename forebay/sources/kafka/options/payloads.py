@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the options say about keys and values: bytes as they are, text, or JSON with a schema; and about bad ones."""
+"""The options for decoding keys and values: raw bytes, strings, or JSON with a schema; and for corrupt records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CORRUPT = pa.struct(
         pa.field("reason", pa.string()),
     ]
 )
-"""The type of the column for bad records: the raw record, where it stands, and what is wrong with it."""
+"""The type of the corrupt-record column: the raw record, its topic, partition and offset, and the reason."""
 
 _JSON = (
     "date_format",
@@ -41,11 +41,11 @@ _JSON = (
     "allow_backslash_escaping_any_character",
     "allow_unquoted_control_chars",
 )
-"""The options of JSON that are about one record with a known schema."""
+"""The options of `JsonOptions` that apply to one record with a known schema."""
 
 
 class DecodingOptions(Protocol):
-    """The options of `KafkaOptions` that say how keys and values are decoded."""
+    """The options of `KafkaOptions` for decoding."""
 
     @property
     def value_format(self) -> str: ...  # noqa: D102 - see KafkaOptions
@@ -69,11 +69,11 @@ class DecodingOptions(Protocol):
 
 @dataclass(frozen=True)
 class Payloads:
-    """What becomes of keys and values.
+    """How keys and values are decoded.
 
     Args:
-        types: The type of each of the two that is decoded, by column: a string, or the struct of a JSON schema.
-        options: How JSON is read, what becomes of bad records, and the name of the column for them.
+        types: The type of each decoded column of `key` and `value`: a string, or the struct of a JSON schema.
+        options: The JSON options, the mode, and the name of the corrupt-record column.
     """
 
     types: dict[str, pa.DataType]
@@ -81,10 +81,10 @@ class Payloads:
 
     @classmethod
     def of(cls, source: DecodingOptions) -> Payloads:
-        """Return what a source's options say. Called wherever a source is made, and on task threads.
+        """Parse the options of a source. Called wherever a source is made, and on task threads.
 
         Raises:
-            ConfigurationError: They do not fit together, or a schema is wrong.
+            ConfigurationError: The options do not fit together, or a schema is invalid.
         """
         types: dict[str, pa.DataType] = {}
         options = _json_options(source)
@@ -100,23 +100,23 @@ class Payloads:
         return payloads
 
     @property
-    def corrupt(self) -> str:
-        """The name of the column for bad records."""
+    def corrupt_column(self) -> str:
+        """The name of the corrupt-record column."""
         return self.options.column_name_of_corrupt_record
 
     def schema(self, columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schema:
-        """Return the schema of what is read.
+        """Return the schema of the read.
 
         Args:
-            columns: The wanted ones, in this order; None: all.
-            include_headers: Whether `headers` is among all.
+            columns: The wanted columns, in this order; None = all.
+            include_headers: Whether all columns include `headers`.
 
         Raises:
             ConfigurationError: An unknown column.
         """
         if not self.types:
             return record_schema(columns, include_headers=include_headers)
-        known = {**COLUMNS, **self.types, self.corrupt: CORRUPT}
+        known = {**COLUMNS, **self.types, self.corrupt_column: CORRUPT}
         if columns is None:
             columns = [name for name in known if include_headers or name != "headers"]
         for name in columns:
@@ -126,41 +126,41 @@ class Payloads:
                 )
         return pa.schema([pa.field(name, known[name]) for name in columns])
 
-    def judged(self, columns: Sequence[str]) -> list[str]:
-        """Return which of key and value are decoded for these columns; what nobody reads is neither good nor bad."""
-        return [name for name in self.types if name in columns or self.corrupt in columns]
+    def decoded(self, columns: Sequence[str]) -> list[str]:
+        """Return which of `key` and `value` these columns need decoded; the others are not checked either."""
+        return [name for name in self.types if name in columns or self.corrupt_column in columns]
 
-    def raw(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns, as bytes, that these columns are made of."""
-        wanted = {*columns, *self.judged(columns)}
-        if self.judged(columns):
-            wanted.add("offset")  # an error says where
-        if self.corrupt in columns:
+    def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns to fetch, with raw keys and values, for these columns."""
+        wanted = {*columns, *self.decoded(columns)}
+        if self.decoded(columns):
+            wanted.add("offset")  # for errors
+        if self.corrupt_column in columns:
             wanted |= {"key", "value"}
         return tuple(name for name in COLUMNS if name in wanted)
 
     def _check(self, source: DecodingOptions) -> None:
         for option_name, given in (
             ("mode", source.mode != "PERMISSIVE"),
-            ("columnNameOfCorruptRecord", self.corrupt != JsonOptions.column_name_of_corrupt_record),
+            ("columnNameOfCorruptRecord", self.corrupt_column != JsonOptions.column_name_of_corrupt_record),
         ):
             if given and not self.types:
                 raise ConfigurationError(
-                    f"{option_name} is about keys and values that are decoded, and none is",
+                    f"{option_name} applies to decoded keys and values only, and neither is decoded",
                     source=source.name,
                     option=option_name,
                     advice="set valueFormat or keyFormat, or leave it out",
                 )
         if source.json_options and "json" not in (source.value_format, source.key_format):
             raise ConfigurationError(
-                "options of JSON are given, and neither keys nor values are JSON",
+                "options of JSON are given, but neither keys nor values are JSON",
                 source=source.name,
                 option=f"json.{next(iter(source.json_options))}",
                 advice="set valueFormat=json or keyFormat=json, or leave it out",
             )
-        if self.corrupt in COLUMNS:
+        if self.corrupt_column in COLUMNS:
             raise ConfigurationError(
-                f"the column {self.corrupt!r} is there already",
+                f"the source already has a column {self.corrupt_column!r}",
                 source=source.name,
                 option="columnNameOfCorruptRecord",
                 advice="give another name",
@@ -168,7 +168,7 @@ class Payloads:
 
 
 def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> pa.DataType | None:
-    """Return the type of a decoded key or value; None for one that is not decoded."""
+    """Return the type of a decoded key or value; None for raw bytes."""
     option_name = f"{column}Schema"
     if form != "json":
         if schema is not None:
@@ -183,15 +183,15 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
             f"{column}Format=json needs a schema",
             option=option_name,
             advice=f"give {option_name} as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>'; "
-            f"or read {column}Format=string, and look at some with forebay.peek",
+            f"or look at some records with {column}Format=string and forebay.peek",
         )
     fields = parse_schema(schema, option_name)
     corrupt = options.column_name_of_corrupt_record
     if corrupt in fields.names and not pa.types.is_string(fields.field(corrupt).type):
         raise ConfigurationError(
-            f"the field {corrupt!r} of {option_name} must be a string: it is for the texts that are malformed",
+            f"the field {corrupt!r} of {option_name} must be a string, because it holds malformed text",
             option=option_name,
-            advice="leave it out: the column of this name tells more; or set columnNameOfCorruptRecord",
+            advice="leave it out, since the column of this name tells more; or set columnNameOfCorruptRecord",
         )
     try:
         for field in fields:
@@ -215,7 +215,7 @@ def _json_options(source: DecodingOptions) -> JsonOptions:
             **values,
             mode=source.mode,
             column_name_of_corrupt_record=source.column_name_of_corrupt_record,
-            # The session may have a zone that JSON cannot be read in, and then only JSON must not be.
+            # JSON does not support every session time zone; without JSON any zone is accepted.
             time_zone=source.time_zone if "json" in (source.key_format, source.value_format) else "UTC",
         )
     except ConfigurationError as error:

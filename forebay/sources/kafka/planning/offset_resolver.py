@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resolves the options of start and end to offsets, once, when partitions are discovered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+from forebay.errors import ConfigurationError, DataLossError
+from forebay.sources.kafka.client.cluster import Cluster
+from forebay.sources.kafka.options.bounds import EARLIEST, LATEST, Bound, BoundKind
+from forebay.sources.kafka.options.offset_range import OffsetRange
+from forebay.sources.kafka.split import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class OffsetResolver:
+    """Resolves starts and ends of partitions. Called on the planning thread; may block.
+
+    Args:
+        cluster: Asks the brokers.
+        offset_range: The options.
+        committed: Ends are those of `read_committed`.
+        fail_on_data_loss: A starting offset whose record is gone is an error.
+        group: The consumer group of `startingOffsets=committed`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offset_range: OffsetRange,
+        *,
+        committed: bool,
+        fail_on_data_loss: bool,
+        group: str | None,
+    ) -> None:
+        self._cluster = cluster
+        self._range = offset_range
+        self._committed = committed
+        self._fail_on_data_loss = fail_on_data_loss
+        self._group = group
+
+    def starts(self, partitions: Collection[TopicPartition], default: BoundKind) -> dict[TopicPartition, int]:
+        """Return the first offset to read of each partition.
+
+        Args:
+            partitions: All partitions of a new query.
+            default: Where to start without such an option.
+
+        Raises:
+            ConfigurationError: The options do not fit the partitions.
+            DataLossError: The record at a starting offset is gone.
+        """
+        bound = self._range.start or Bound(default, "startingOffsets")
+        bound.check_names(partitions)
+        if bound.kind is BoundKind.TIMES:
+            return self._at_times(partitions, bound)
+        if bound.kind is BoundKind.COMMITTED and self._group is not None:
+            kept = self._cluster.group_offsets(self._group, partitions)
+            missing = [partition for partition in partitions if partition not in kept]
+            if missing:
+                _log.info("%d partitions without a committed offset start at the earliest offset", len(missing))
+            return self._existing({**kept, **dict.fromkeys(missing, EARLIEST)}, bound)
+        if bound.kind is BoundKind.OFFSETS:
+            return self._existing({partition: bound.values[partition] for partition in partitions}, bound)
+        return self.offsets(partitions, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
+
+    def ends(self, partitions: Collection[TopicPartition], *, streaming: bool) -> dict[TopicPartition, int]:
+        """Return the end of each partition that has a known one.
+
+        Args:
+            partitions: All partitions of a new query.
+            streaming: An ending offset may lie in the future, and `TimeLimits` resolves ending times.
+
+        Raises:
+            ConfigurationError: The options do not fit the partitions.
+        """
+        bound = self._range.end
+        if bound is None:
+            return {}
+        bound.check_names(partitions)
+        if bound.kind is BoundKind.TIMES:
+            return {} if streaming else self.ends_by_time(partitions)
+        ends = {partition: bound.values[partition] for partition in partitions if bound.values[partition] != LATEST}
+        if not streaming:
+            for partition, latest in self.offsets(ends, LATEST).items():
+                if ends[partition] > latest:
+                    raise ConfigurationError(
+                        f"{bound.option} ends at {ends[partition]}, beyond the end of the partition at {latest}",
+                        split=partition.split_id,
+                        option=bound.option,
+                        advice="give an offset of at most that, or -1 for the latest",
+                    )
+        return ends
+
+    def ends_by_time(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset at or after the ending time, of each partition with such a record."""
+        times = {partition: moment for partition in partitions if (moment := self.ending_time(partition)) is not None}
+        found = self._cluster.offsets(times, committed=self._committed)
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    def ending_time(self, partition: TopicPartition) -> int | None:
+        """Return the ending time of a partition in ms since 1970, if the options set one."""
+        bound = self._range.end
+        return None if bound is None or bound.kind is not BoundKind.TIMES else _time(bound, partition)
+
+    def reads(self, partition: TopicPartition) -> bool:
+        """Whether a partition found later is read: not if the ending options name only others."""
+        end = self._range.end
+        return end is None or end.time is not None or partition in end.values
+
+    def later_end(self, partition: TopicPartition) -> int | None:
+        """Return the end of a partition found later; the options may name it if its topic was recreated."""
+        end = self._range.end
+        if end is None or end.kind is not BoundKind.OFFSETS or end.values[partition] == LATEST:
+            return None
+        return end.values[partition]
+
+    def offsets(self, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
+        """Return the earliest or the latest offset of each partition."""
+        return self._cluster.offsets(dict.fromkeys(partitions, spec), committed=self._committed)
+
+    def _at_times(self, partitions: Collection[TopicPartition], bound: Bound) -> dict[TopicPartition, int]:
+        times = {partition: moment for partition in partitions if (moment := _time(bound, partition)) is not None}
+        # Ends first: a record that arrives between the two requests is found by its time.
+        ends = self.offsets(partitions, LATEST)
+        found = self._cluster.offsets(times, committed=self._committed)
+        for partition in partitions:
+            if found[partition] >= 0:
+                continue
+            if not self._range.latest_if_no_match:
+                moment = times[partition]
+                raise ConfigurationError(
+                    f"{partition.split_id} has no record at or after {moment} ({_iso(moment)})",
+                    split=partition.split_id,
+                    option=bound.option,
+                    advice="give an earlier time, or startingOffsetsByTimestampStrategy=latest to wait for new records",
+                )
+            found[partition] = ends[partition]
+        return found
+
+    def _existing(self, wanted: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
+        """Resolve -2 and -1, and check that every offset lies between the first record and the end.
+
+        Raises:
+            ConfigurationError: An offset lies beyond the end.
+            DataLossError: An offset lies before the first record, under `failOnDataLoss`.
+        """
+        first, last = self.offsets(wanted, EARLIEST), self.offsets(wanted, LATEST)
+        resolved = {}
+        for partition, offset in wanted.items():
+            known = {EARLIEST: first[partition], LATEST: last[partition]}
+            resolved[partition] = known.get(offset, offset)
+            if resolved[partition] > last[partition]:
+                raise ConfigurationError(
+                    f"{bound.option} starts at {offset}, beyond the end of the partition at {last[partition]}",
+                    split=partition.split_id,
+                    option=bound.option,
+                    advice="give an offset of at most that, or -1 for the latest",
+                )
+            if resolved[partition] < first[partition]:
+                self._report_loss(partition, offset, first[partition], bound)
+                resolved[partition] = first[partition]
+        return resolved
+
+    def _report_loss(self, partition: TopicPartition, offset: int, first: int, bound: Bound) -> None:
+        text = f"{bound.option} starts at the offset {offset}, but the first offset of the partition is {first}"
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                text,
+                split=partition.split_id,
+                position=offset,
+                option=bound.option,
+                advice=f"start at {first} or later, or give failOnDataLoss=false to start there",
+            )
+        _log.warning("%s: %s; reading starts there, and %d offsets are lost", partition.split_id, text, first - offset)
+
+
+def _time(bound: Bound, partition: TopicPartition) -> int | None:
+    return bound.values.get(partition, bound.time)
+
+
+def _iso(moment: int) -> str:
+    try:
+        return datetime.fromtimestamp(moment / 1000, UTC).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return "beyond the year 9999"
