@@ -23,6 +23,7 @@ MAX_RECORD_BYTES = 128 << 20
 BOM = b"\xef\xbb\xbf"
 """A byte order mark. Only at the start of a file it is none of the text."""
 
+_FIRST_STEP = 1 << 10
 _PAST_END_BYTES = 64 << 10
 _CUT_HEAD_BYTES = 64 << 10
 _SAMPLES = 64
@@ -155,7 +156,9 @@ class RecordBlocks:
                 return self._block(window, stop)
             if window.ended:
                 return None
-            window.fill(min(step, max(missing, len(window.data), _PAST_END_BYTES)))
+            # A long record is searched anew whenever more of it came, so its steps grow with it.
+            largest = max(step, len(window.data) // 2)
+            window.fill(min(largest, max(missing, len(window.data), _PAST_END_BYTES)))
 
     def _stop(self, window: Window, inside: int | None, step: int) -> int:
         """Where the next block ends, as an index into the window; 0 if that needs more data."""
@@ -208,16 +211,29 @@ class RecordBlocks:
         """The first record start at or after `index`; None if `data` does not hold one (or not surely)."""
         low = max(0, index - self._width)
         if self.separator is not None:
-            found = data.find(self.separator, low)
-            return None if found < 0 else found + self._width
-        feed = data.find(b"\n", low)
-        carriage = data.find(b"\r", low, len(data) if feed < 0 else feed)
+            at = data.find(self.separator, low)
+            return None if at < 0 else at + self._width
+        feed, carriage = self._line_end(data, low)
         if carriage < 0:
             return None if feed < 0 else feed + 1
         after = carriage + 1
         if after == len(data):
             return after if ended else None
         return after + 1 if data[after] == 0x0A else after
+
+    @staticmethod
+    def _line_end(data: bytearray, low: int) -> tuple[int, int]:
+        """The next line feed and the carriage return before it, from `low` on; -1 for none.
+
+        Where there are no line feeds, looking for one through all data at each carriage return would take long.
+        """
+        feed = carriage = -1
+        step = _FIRST_STEP
+        while feed < 0 and carriage < 0 and low < len(data):
+            feed = data.find(b"\n", low, low + step)
+            carriage = data.find(b"\r", low, low + step if feed < 0 else feed)
+            low, step = low + step, 2 * step
+        return feed, carriage
 
     def _last_start(self, data: bytearray) -> int:
         """The end of the last record in `data` that is surely whole, when more data follows; 0 if there is none."""

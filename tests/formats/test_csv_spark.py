@@ -361,3 +361,51 @@ def test_decimals_of_any_length_read_as_spark_reads_them(spark_utc, memory_file,
     found = of_ours(memory_file, data, schema, {})
     assert len(found) == len(expected) == len(tokens)
     assert not [each for each in zip(tokens, found, expected, strict=True) if each[1] != each[2]]
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"escape": '"'},
+        {"unescaped_quote_handling": "STOP_AT_CLOSING_QUOTE"},
+        {"unescaped_quote_handling": "SKIP_VALUE"},
+        {"unescaped_quote_handling": "BACK_TO_DELIMITER"},
+    ],
+    ids=str,
+)
+def test_long_trouble_reads_as_spark_reads_it(spark_utc, memory_file, tmp_path, options, multi_line) -> None:
+    pieces = ['"', '""', '"x', '"\\', '" x', '\\\\"', '\\"', "\\", '" ', '"\r\n', "1,2\n"]
+    if options.get("unescaped_quote_handling") != "BACK_TO_DELIMITER":
+        pieces += ['",', '",\\"']  # Spark fails where it goes back to more than one of them
+    files = [f'1,"a{piece * 400}{end}'.encode() for piece in pieces for end in ('b",3\nc,d\n', '"\nc,d\n', "")]
+    expected = of_spark(
+        spark_utc, tmp_path / "files", files, "a string, b string", {**options, "multi_line": multi_line}
+    )
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    for block_bytes in (1 << 20, 100):
+        given = {**options, "multi_line": multi_line, "block_bytes": block_bytes}
+        found = [of_ours(memory_file, data, schema, given) for data in files]
+        assert dict(zip(files, found, strict=True)) == dict(zip(files, expected, strict=True))
+
+
+def test_numbers_of_many_digits_read_as_spark_reads_them(spark_utc, memory_file, tmp_path) -> None:
+    many = 5000
+    tokens = ["7" * many, "0" * many, "0" * many + "7", "-" + "0" * many + "7", "7" * many + "x", "0" * many + "x"]
+    tokens += ["9" * 19, "9" * 20, "-" + "9" * 20, "9" * 10, "\u0663" * 9, "\u0660" * many, "\u0663" * many]
+    tokens += ["0." + "7" * many, "7" * many + ".", "." + "7" * many, "7." + "7" * many + "e1x", "0x" + "f" * many]
+    tokens += ["0x" + "f" * many + "p1", "0x1." + "f" * many + "p1", "1e" + "7" * many, "1e-" + "7" * many]
+    kinds = {
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "tinyint": pa.int8(),
+        "double": pa.float64(),
+        "float": pa.float32(),
+    }
+    data = "".join(",".join([token] * len(kinds)) + "\n" for token in tokens).encode()
+    schema = pa.schema([(f"c{at}", kind) for at, kind in enumerate(kinds.values())])
+    ddl = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))
+    (expected,) = of_spark(spark_utc, tmp_path / "files", [data], ddl, {})
+    found = of_ours(memory_file, data, schema, {})
+    assert not [each for each in zip(tokens, found, expected, strict=True) if each[1] != each[2]]

@@ -7,6 +7,7 @@ import re
 from collections import deque
 
 from forebay.formats.csv.rules import NUL, CsvRules, TooManyChars, TooManyColumns
+from forebay.formats.csv.value_text import ValueText
 
 WHITESPACE = "".join(map(chr, range(33)))
 """What the parser takes for white space."""
@@ -45,8 +46,7 @@ class CsvCursor:
         self._normalize = True
         self._values: list[str | None] = []
         self._pending: deque[list[str | None]] = deque()
-        self._buffer = ""
-        self._blank = 0
+        self._value = ValueText()
         self._trim = False
         self._unescaped = False
         self._skipped = False
@@ -90,22 +90,19 @@ class CsvCursor:
                 raise
 
     def _append(self, text: str) -> None:
-        self._buffer += text
-        if -1 < self._rules.max_chars < len(self._buffer):
+        self._value.append(text)
+        if -1 < self._rules.max_chars < len(self._value):
             raise TooManyChars
 
     def _length(self) -> int:
-        return -1 if self._skipped else len(self._buffer) - self._blank
+        return -1 if self._skipped else len(self._value)
 
     def _value_parsed(self) -> None:
+        value = self._value.take()
         if self._trim:
-            self._blank = len(self._buffer) - len(self._buffer.rstrip(WHITESPACE))
-        length = self._length()
-        if self._skipped:
-            self._push(None)
-        else:
-            self._push(self._buffer[:length] if length > 0 else self._rules.empty_value)
-        self._buffer, self._blank, self._skipped = "", 0, False
+            value = value.rstrip(WHITESPACE)
+        self._push(None if self._skipped else value or self._rules.empty_value)
+        self._skipped = False
 
     def _empty_parsed(self) -> None:
         self._push(self._rules.null_value)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -41,7 +42,8 @@ class CsvHeader:
     def line(self, block: Block) -> tuple[str, int] | None:
         """The text of the first line in a block that can be a header and the index behind it, None if there is none."""
         comment = self._options.comment.encode() or None
-        data, at = block.data, 0
+        data = block.data
+        at = self._after_blank_lines(data)
         while at < len(data):
             after = self._blocks.next_start(data, at)
             line = self._without_end(bytes(data[at:after]))
@@ -49,6 +51,14 @@ class CsvHeader:
                 return decoded(line), after
             at = after
         return None
+
+    def _after_blank_lines(self, data: bytearray) -> int:
+        """Where the line begins that has the first character that is no white space, or a line before it."""
+        separator = self._blocks.separator
+        if separator is not None and len(separator) > 1:
+            return 0
+        blank = len(data) - len(data.lstrip(BLANKS))
+        return max(data.rfind(end, 0, blank) + 1 for end in ([b"\n", b"\r"] if separator is None else [separator]))
 
     def _without_end(self, line: bytes) -> bytes:
         separator = self._blocks.separator
@@ -77,12 +87,12 @@ def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
 
     Called by inference for the first file, and by `check_header` for every file.
     """
-    lower = [None if token is None else token.lower() for token in tokens]
+    times = Counter(token.lower() for token in tokens if token is not None)
     names = []
     for index, token in enumerate(tokens):
         if not token or token == null_value:
             names.append(f"_c{index}")
-        elif lower.count(token.lower()) > 1:
+        elif times[token.lower()] > 1:
             names.append(f"{token}{index}")
         else:
             names.append(token)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -40,8 +41,8 @@ class RowMaker:
         self._position = position
         self._rows = 0
         corrupt = options.column_name_of_corrupt_record
-        names = _unique(schema.names)
-        wanted = names if columns is None else list(columns)
+        names = dict.fromkeys(_unique(schema.names))
+        wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in names]
         if missing:
             raise ConfigurationError(
@@ -52,7 +53,8 @@ class RowMaker:
         self.schema = pa.schema([schema.field(name) for name in wanted])
         self.names = [name for name in names if name != corrupt]
         """The columns of the data, without the one for corrupt records."""
-        self.wanted = [self.names.index(name) for name in wanted if name != corrupt]
+        places = {name: place for place, name in enumerate(self.names)}
+        self.wanted = [places[name] for name in wanted if name != corrupt]
         """Which of these are wanted."""
         self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
         if corrupt in names and not _is_text(schema.field(corrupt).type):
@@ -143,7 +145,7 @@ def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Rec
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    twice = [name for name in names if names.count(name) > 1]
+    twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise ConfigurationError(
             f"the schema has the column {twice[0]!r} twice",

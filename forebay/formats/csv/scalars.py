@@ -12,8 +12,8 @@ import unicodedata
 import pyarrow as pa
 
 _SPACES = "".join(map(chr, range(33)))
-_DECIMAL_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
+_DECIMAL_FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
 _DECIMAL = re.compile(r"([+-]?)(\d+)?(?:(\.)(\d*))?(?:[eE]([+-]?\d+))?")
 _EXPONENT_DIGITS = 10
 """Digits of the largest exponent that Java's BigDecimal takes."""
@@ -28,7 +28,8 @@ def parse_int(text: str, bits: int) -> int | None:
         return None
     for char in digits:
         digit = _digit(char)
-        if digit is None:
+        # Whatever follows makes nothing of a number that is too large already.
+        if digit is None or value >= 2**bits:
             return None
         value = value * 10 + digit
     value *= sign

@@ -152,9 +152,9 @@ class CsvTokenizer(CsvCursor):
         if self._length() != 0:
             return False
         end = self._plain_quoted_end()
-        value = self._text[self._i : end]
-        if end < 0 or -1 < self._rules.max_chars < len(value):
+        if end < 0 or -1 < self._rules.max_chars < end - self._i:
             return False
+        value = self._text[self._i : end]
         self._push(value or self._rules.empty_value)
         self._i = end + 1
         self._normalize = True
@@ -197,60 +197,68 @@ class CsvTokenizer(CsvCursor):
             self._value_parsed()
 
     def _quoted_value(self) -> None:
+        while not self._quoted_part():
+            continue
+
+    def _quoted_part(self) -> bool:
+        """Read on to the end of the value, or to a quote that turns out to be part of it; return whether it ended."""
         if self._prev != NUL and self._until_delimiter:
             if self._rules.stray_quotes == "SKIP_VALUE":
                 self._skip_value()
-                return
-            self._buffer = self._quote + self._buffer
+                return True
+            self._value.prepend(self._quote)
             self._ch = self._next_char()
             self._trim = self._rules.trim_trailing
             self._append_until_delimiter()
-            return
+            return True
         self._ch = self._next_char()
         while not (self._prev == self._quote and (self._ch <= " " or self._ch in self._enders)):
-            if self._quoted_step():
-                return
-        if self._ch not in self._enders:
-            self._after_quoted()
+            ended = self._quoted_step()
+            if ended is not None:
+                return ended
+        if self._ch not in self._enders and self._goes_on_after_blanks():
+            return False
         if self._ch not in self._enders:
             raise UnescapedQuote
+        return True
 
-    def _quoted_step(self) -> bool:
-        """Take the next stretch inside quotes; True if that was the end of the value."""
+    def _quoted_step(self) -> bool | None:
+        """Take the next stretch inside quotes; True at the end of the value, False at a stray quote, None otherwise."""
         if self._ch in (self._quote, self._escape):
-            self._quote_or_escape()
+            if self._quote_or_escape():
+                self._stray_quote_in_value()
             self._prev = self._ch
             self._ch = self._next_char()
-            return self._unescaped and self._ch in self._enders
+            return True if self._unescaped and self._ch in self._enders else None
         if self._prev == self._quote:
-            self._stray_quote()
-            return True
+            return not self._stray_quote()
         if self._prev == self._escape and self._escape != NUL:
             self._append(self._escape)
         stops = (self._quote, self._escape, self._rules.escape_escape)
         self._ch = self._append_until(self._ch, self._quote_run, stops)
         self._prev = self._ch
         self._ch = self._next_char()
-        return False
+        return None
 
-    def _after_quoted(self) -> None:
-        """White space after a closing quote does not count, but if more follows, the quote did not close."""
-        blank = ""
+    def _goes_on_after_blanks(self) -> bool:
+        """Pass over white space after a closing quote; if more follows, the quote did not close: return True."""
+        start = self._i - 1
         while True:
-            blank += self._ch
             self._ch = self._next_char()
             if self._ch == self._newline:
-                return
+                return False
             if self._ch > " " or self._ch == self._sep:
                 break
-        if self._ch != self._sep and self._rules.stray_quotes != "RAISE_ERROR":
-            self._append(self._quote + blank)
-            if self._until_delimiter or self._ch not in (self._quote, self._escape):
-                self._append(self._ch)
-            self._prev = self._ch
-            self._quoted_value()
+        if self._ch == self._sep or self._rules.stray_quotes == "RAISE_ERROR":
+            return False
+        self._append(self._quote + self._text[start : self._i - 1])
+        if self._until_delimiter or self._ch not in (self._quote, self._escape):
+            self._append(self._ch)
+        self._prev = self._ch
+        return True
 
-    def _quote_or_escape(self) -> None:
+    def _quote_or_escape(self) -> bool:
+        """Take a quote or an escape character; return whether the quote before it turns out to be a stray one."""
         escape_escape = self._rules.escape_escape
         if self._ch == self._escape and self._prev == escape_escape and escape_escape != NUL:
             self._append(self._escape)
@@ -264,40 +272,54 @@ class CsvTokenizer(CsvCursor):
         elif self._ch == self._quote and self._prev == self._quote:
             self._append(self._quote)
         elif self._prev == self._quote:
-            self._stray_quote_in_value()
+            return True
+        return False
 
-    def _stray_quote(self) -> None:
-        """A quote inside quotes that neither ends the value nor is escaped."""
+    def _stray_quote(self) -> bool:
+        """A quote inside quotes that neither ends the value nor is escaped; return whether the value goes on."""
         self._unescaped = True
         handling = self._rules.stray_quotes
         if handling == "BACK_TO_DELIMITER":
-            while found := self._any_delimiter.search(self._buffer):
-                self._push(self._buffer[: found.start()])
-                if found[0] == self._newline and (row := self._row_parsed()):
+            for value, delimiter in self._value.divide(self._any_delimiter):
+                self._push(value)
+                if delimiter == self._newline and (row := self._row_parsed()):
                     self._pending.append(row)
-                self._buffer = self._buffer[found.end() :]
             self._append(self._ch)
             self._prev = NUL
-            self._quoted_value()
-        elif handling in ("STOP_AT_CLOSING_QUOTE", "STOP_AT_DELIMITER"):
+            return True
+        if handling in ("STOP_AT_CLOSING_QUOTE", "STOP_AT_DELIMITER"):
             self._append(self._quote + self._ch)
             self._prev = self._ch
-            self._quoted_value()
-        else:
-            self._skip_or_raise()
+            return True
+        self._skip_or_raise()
+        return False
 
     def _stray_quote_in_value(self) -> None:
+        """Read on to a delimiter. Univocity recurses here at each further stray quote before an escape character.
+
+        `calls` is how many of its calls are open: each goes on behind the delimiter at which the inner one stopped.
+        """
         if self._rules.stray_quotes in ("SKIP_VALUE", "RAISE_ERROR"):
             self._skip_or_raise()
             return
         self._append(self._quote)
         self._prev = self._ch
-        while self._ch not in self._enders:
-            if self._ch in (self._quote, self._escape):
-                self._quote_or_escape()
+        calls = 1
+        while True:
+            if self._ch in self._enders:
+                calls -= 1
+                if not calls:
+                    return
+            elif self._ch in (self._quote, self._escape):
+                if self._quote_or_escape():
+                    self._append(self._quote)
+                    self._prev = self._ch
+                    calls += 1
+                    continue
             elif self._prev == self._quote:
-                self._stray_quote_in_value()
-                return
+                self._append(self._quote)
+                self._prev = self._ch
+                continue
             else:
                 self._append(self._ch)
             self._prev = self._ch
@@ -309,7 +331,8 @@ class CsvTokenizer(CsvCursor):
         self._skip_value()
 
     def _skip_value(self) -> None:
-        self._buffer, self._blank, self._skipped = "", 0, True
+        self._value.clear()
+        self._skipped = True
         ch = self._ch
         while ch not in self._enders:
             ch = self._next_char()

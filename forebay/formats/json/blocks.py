@@ -36,6 +36,8 @@ _FEW_LINES = 32
 _MOST_SKIPPED = 32
 _SHOWN = 200
 _EXPLAINED_BYTES = 1 << 20
+_MOST_TEXT = (1 << 31) - 1
+"""Bytes of one column of strings."""
 
 
 @dataclass(slots=True)
@@ -292,12 +294,28 @@ class BlockReader:
         place = 0
         for item in self._schema:
             if item.name == self._options.column_name_of_corrupt_record:
-                rows = batch.num_rows
-                columns.append(pa.nulls(rows, item.type) if corrupt is None else column(list(corrupt), item.type))
+                columns.append(pa.nulls(batch.num_rows, item.type) if corrupt is None else self._texts(corrupt))
             else:
                 columns.append(batch.column(place))
                 place += 1
         return _batch(columns, self._schema, batch.num_rows)
+
+    def _texts(self, corrupt: list[bytes | None]) -> pa.Array:
+        """The column for malformed records. Each row of a malformed array has the text of the whole array, as in Spark.
+
+        Raises:
+            DataError: That is more than a column can hold.
+        """
+        size = sum(len(text) for text in corrupt if text is not None)
+        if size > _MOST_TEXT:
+            name = self._options.column_name_of_corrupt_record
+            raise DataError(
+                f"a malformed array of {self._path} would fill the column {name!r} with {size:,} bytes: its whole text "
+                f"for each of its {len(corrupt):,} rows, as in Spark",
+                option="columnNameOfCorruptRecord",
+                advice=f"correct the file, leave {name!r} out of the schema, or set mode to DROPMALFORMED",
+            )
+        return column(list(corrupt), pa.string())
 
 
 def _may_be_object(line: bytes) -> bool:

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile inputs take time in proportion to their size; `benchmarks/hostile_inputs.py` prints how much.
+
+Time that grows with the square of the size shows as a test that hangs: each of these took minutes before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.errors import DataError
+from forebay.formats.csv.format import CsvFormat
+from forebay.formats.csv.header import names_of
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.scalars import parse_int
+from forebay.formats.csv.tokenizer import CsvTokenizer
+from forebay.formats.csv.value_text import ValueText
+from forebay.formats.json.format import JsonFormat
+from forebay.formats.json.options import JsonOptions
+
+Files = Callable[..., Any]
+
+LIMIT = pytest.mark.timeout(120)
+MB = 1_000_000
+# Characters that take four bytes in memory: copying them takes longest, going through them is as quick as ever.
+LINE = "\U0001f600" * 12 + "\n"
+LINES = LINE * (8 * MB // len(LINE.encode()))
+
+
+def csv_rows(memory_file: Files, text: str, kind: str, **options: Any) -> list[tuple[Any, ...]]:
+    schema = pa.schema([("a", {"string": pa.string(), "int": pa.int32(), "double": pa.float64()}[kind])])
+    found = CsvFormat(CsvOptions(**options)).read(memory_file(text.encode()), schema)
+    return [value for batch, _ in found for value in batch.column(0).to_pylist()]
+
+
+CSV: dict[str, tuple[str, str, dict[str, Any], list[Any]]] = {
+    "a quoted cell of several blocks": (f'"{LINES}",3\n', "string", {"multi_line": True}, [LINES]),
+    "one stray quote before rows": (f'"x\n{LINES}', "string", {"multi_line": True}, [f"x\n{LINES}"]),
+    "an integer of 4,000,000 digits": ("7" * 4 * MB, "int", {}, [None]),
+    "an integer of 4,000,000 zeros and a digit": ("0" * 4 * MB + "7", "int", {}, [7]),
+    "1,000,000 digits and a letter": ("7" * MB + "x", "double", {}, [None]),
+    "a hexadecimal number without its exponent": ("0x" + "f" * MB, "double", {}, [None]),
+    "blank lines of carriage returns before a header": ("\r" * 4 * MB + "a\rv", "string", {"header": True}, ["v"]),
+}
+
+
+@LIMIT
+@pytest.mark.parametrize("name", CSV)
+def test_hostile_csv_is_read_in_time(memory_file: Files, name: str) -> None:
+    text, kind, options, expected = CSV[name]
+    found = csv_rows(memory_file, text, kind, **options)
+    assert found == expected
+
+
+def test_rows_with_stray_quotes_copy_each_character_a_few_times() -> None:
+    class Counted(str):
+        __slots__ = ("copied",)
+
+        def __getitem__(self, key: Any) -> str:
+            found = super().__getitem__(key)
+            self.copied = getattr(self, "copied", 0) + len(found)
+            return found
+
+    text = Counted('"x""y",3\n' * 10_000)
+    tokenizer = CsvTokenizer(CsvOptions().rules())
+    tokenizer.begin(text, True)
+    assert list(iter(tokenizer.next, None)) == [['"x""y"', "3"]] * 10_000
+    assert text.copied < 10 * len(text)
+
+
+@LIMIT
+def test_a_header_of_many_columns_is_compared_in_time() -> None:
+    tokens = [f"c{number}" for number in range(200_000)] + ["C1", ""]
+    names = names_of(tokens, "")
+    assert (names[0], names[1], names[-2:]) == ("c0", "c11", ["C1200000", "_c200001"])
+
+
+@pytest.mark.parametrize("handling", ["STOP_AT_DELIMITER", "STOP_AT_CLOSING_QUOTE", "BACK_TO_DELIMITER"])
+@pytest.mark.parametrize(
+    ("piece", "inside"),
+    [
+        ('"x', {"BACK_TO_DELIMITER": "x"}),
+        ('"\\', {}),
+        ('" x', {}),
+        ('\\\\"', {"": '\\"'}),
+    ],
+)
+def test_any_number_of_stray_quotes_in_one_value_is_read(piece: str, inside: dict[str, str], handling: str) -> None:
+    """Each was a call deeper before, and a thousand a RecursionError."""
+    rules = CsvOptions(unescaped_quote_handling=handling).rules()
+    few, many = (CsvTokenizer(rules).line(f'"a{piece * count}b",c') for count in (4, 40_004))
+    assert few is not None
+    assert many is not None
+    repeated = inside.get(handling, inside.get("", piece))
+    before, after = (few[0] or "").split(repeated * 3, 1)
+    assert many == [before + repeated * 40_003 + after, *few[1:]]
+
+
+def test_digits_are_converted_only_until_the_number_is_out_of_range() -> None:
+    class Digits(str):
+        __slots__ = ("seen",)
+
+        def __iter__(self) -> Any:
+            for seen, char in enumerate(str(self), 1):
+                self.seen = seen
+                yield char
+
+    digits = Digits("9" * 1000)
+    assert parse_int(digits, 64) is None
+    assert digits.seen < 25
+
+
+def test_text_is_copied_once_when_it_is_appended_and_once_when_it_is_taken() -> None:
+    value = ValueText()
+    value.append("ab")
+    value.append("c,d")
+    value.prepend('"')
+    assert len(value) == 6
+    assert list(value.divide(re.compile("[,;]"))) == [('"abc', ",")]
+    value.append("e")
+    assert list(value.divide(re.compile("[,;]"))) == []
+    value.append("f;g;")
+    assert list(value.divide(re.compile("[,;]"))) == [("def", ";"), ("g", ";")]
+    assert (len(value), value.take()) == (0, "")
+    value.append("x")
+    assert (value.take(), len(value)) == ("x", 0)
+
+
+def test_a_malformed_array_that_would_fill_the_corrupt_column_a_thousand_times_is_refused(memory_file: Files) -> None:
+    """Spark puts the text of the whole array into each of its rows."""
+    data = json.dumps([{"a": "x"}] * 15_000).encode()
+    schema = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
+    with pytest.raises(DataError, match="would fill the column '_corrupt_record'") as raised:
+        list(JsonFormat(JsonOptions()).read(memory_file(data), schema))
+    assert raised.value.option == "columnNameOfCorruptRecord"
+    without = JsonFormat(JsonOptions()).read(memory_file(data), schema.remove(1))
+    assert sum(batch.num_rows for batch, _ in without) == 15_000
