@@ -25,7 +25,7 @@ from forebay.framework.runtime import ThreadRuntime
 from forebay.looking.tables import text_table
 from forebay.sources.files import FileSource
 from forebay.sources.files.split import FileSplit
-from forebay.storage.state_store import LocalStateStore
+from forebay.state.local_state_store import LocalStateStore
 
 T = TypeVar("T")
 WHERE = Path("build/bench")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 
 class FileFormat(ABC):

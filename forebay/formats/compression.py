@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.storage.file_status import last_name
+from forebay.stores.file_status import last_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 _STEP_BYTES = 1 << 20
 _MAX_BLOCK_BYTES = 1 << 30

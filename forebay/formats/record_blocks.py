@@ -12,7 +12,7 @@ from forebay.formats.compression import codec_of, open_decompressed
 from forebay.formats.encodings import as_utf8
 
 if TYPE_CHECKING:
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 BLOCK_BYTES = 2 << 20
 """How much is read at a time by default: large enough for vectorised parsing, small enough for the memory budget."""

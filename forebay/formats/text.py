@@ -14,8 +14,8 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import FileFormat
 from forebay.formats.compression import open_decompressed
 from forebay.formats.encodings import valid_utf8
+from forebay.formats.input_file import InputFile
 from forebay.formats.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Block, RecordBlocks
-from forebay.storage.input_file import InputFile
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
 

@@ -22,8 +22,10 @@ from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.looking.tables import html_table, printable, text_table
-from forebay.storage.state_store import open_state_store
-from forebay.storage.store import Store, is_url, join, place_of, store_for
+from forebay.state.open_state_store import open_state_store
+from forebay.stores.open_store import store_for
+from forebay.stores.paths import is_url, join, place_of
+from forebay.stores.store import Store
 
 _HEADER: Final = ("source", "split", "read to", "being read to", "end")
 _LONGEST: Final = 200

@@ -18,10 +18,10 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, DataError
+from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.row_groups import RowGroups
 from forebay.sources.files.source import FileSource
-from forebay.storage.file_index import list_files
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.stored_file import StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,8 +207,8 @@ import forebay
 from forebay.errors import ConfigurationError
 from forebay.sources.files.row_groups import RowGroups
 from forebay.sources.files.source import FileSource
-from forebay.storage.file_index import list_files
-from forebay.storage.stored_file import StoredFile
+from forebay.sources.files.listing.file_index import list_files
+from forebay.stores.stored_file import StoredFile
 
 path, names, ignore = sys.argv[1], sys.argv[2].split(","), sys.argv[3] == "True"
 source = FileSource(path=path, max_partition_bytes=100, ignore_corrupt_files=ignore)

@@ -20,7 +20,7 @@ import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.inprocess import checkpoints, run
 from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
-from forebay.storage import durable
+from forebay.state import atomic_files
 
 
 class Numbers(forebay.SimpleSource):
@@ -145,7 +145,7 @@ def test_two_runs_never_both_write_their_last_checkpoint(tmp_path, monkeypatch, 
     chance = random.Random(seed)
     turns, finished, refused = Turns(chance), [], []
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
-    monkeypatch.setattr(checkpoints, "put_if_absent", turns.before(durable.put_if_absent))
+    monkeypatch.setattr(checkpoints, "put_if_absent", turns.before(atomic_files.put_if_absent))
     monkeypatch.setattr(CheckpointStore, "_numbers", turns.before(CheckpointStore._numbers))
     monkeypatch.setattr(CheckpointStore, "_path", turns.before(CheckpointStore._path))
 

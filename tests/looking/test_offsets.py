@@ -24,7 +24,7 @@ from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.looking.offsets import offsets
-from forebay.storage.state_store import LocalStateStore
+from forebay.state.local_state_store import LocalStateStore
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
 

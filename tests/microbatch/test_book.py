@@ -23,7 +23,7 @@ from forebay.framework.retry import RetryPolicy
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.storage.state_store import LocalStateStore
+from forebay.state.local_state_store import LocalStateStore
 
 
 class File(Split):

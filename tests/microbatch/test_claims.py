@@ -34,7 +34,7 @@ from forebay.framework.rows import Batch
 from forebay.framework.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Json, Split
-from forebay.storage.state_store import open_state_store
+from forebay.state.open_state_store import open_state_store
 
 N = pa.schema({"n": pa.int64()})
 

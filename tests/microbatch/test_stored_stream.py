@@ -12,7 +12,7 @@ from forebay.framework.microbatch.offsets import stored_book
 from forebay.framework.microbatch.offsets.offset import canonical
 from forebay.framework.microbatch.offsets.state import default_location, state_store
 from forebay.framework.split import Split
-from forebay.storage.state_store import LocalStateStore
+from forebay.state.local_state_store import LocalStateStore
 
 
 def files(count):

@@ -17,15 +17,16 @@ PACKAGE = ROOT / "forebay"
 LEAVES = {"errors", "options", "clock", "registry", "version", "values"}
 # What a room may import beside itself and the leaves. The door may import everything.
 ROOMS: dict[str, set[str]] = {
-    "storage": set(),
-    "formats": {"storage"},
+    "stores": set(),
+    "state": {"stores"},
+    "formats": {"stores"},
     "watermarks": set(),
-    "framework": {"watermarks", "storage"},
-    "sources": {"framework", "formats", "storage"},
+    "framework": {"watermarks", "state"},
+    "sources": {"framework", "formats", "stores"},
     "spark": {"framework"},
-    "looking": {"framework", "storage"},
+    "looking": {"framework", "state", "stores"},
     "cli": {"looking", "sources"},
-    "testkit": {"spark", "framework", "storage"},
+    "testkit": {"spark", "framework", "state"},
 }
 FREE = {""}
 
@@ -56,9 +57,9 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pyarrow": tuple(f"{room}/" for room in ROOMS),
     "pyspark": ("spark/", "testkit/"),
     "py4j": ("spark/", "testkit/"),
-    "fsspec": ("storage/",),
-    "boto3": ("storage/", "testkit/"),
-    "botocore": ("storage/", "testkit/"),
+    "fsspec": ("stores/",),
+    "boto3": ("state/", "stores/", "testkit/"),
+    "botocore": ("state/", "stores/", "testkit/"),
     "kafka": ("sources/kafka/", "testkit/"),
     "crc32c": ("sources/kafka/",),
     "cryptography": ("sources/kafka/",),
@@ -202,9 +203,9 @@ def test_no_permission_outlives_its_need():
 
 BREACHES = [
     ("errors.py", "import pyarrow", foreign_fault),
-    ("clock.py", "from forebay.storage.store import Store", room_fault),
+    ("clock.py", "from forebay.stores.store import Store", room_fault),
     ("options/spec.py", "import forebay.framework.split", room_fault),
-    ("storage/local.py", "from forebay.formats.csv.format import read", room_fault),
+    ("stores/local.py", "from forebay.formats.csv.format import read", room_fault),
     ("watermarks/idleness.py", "from forebay.framework.split import Split", room_fault),
     ("formats/csv/format.py", "from forebay.framework.reader import SourceReader", room_fault),
     ("framework/source.py", "def f():\n    from forebay.spark.batch import plan", room_fault),

@@ -20,7 +20,7 @@ from forebay.options import Secret
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
 from forebay.sources.files.split_reader import FileSplitReader
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.stored_file import StoredFile
 
 Write = Callable[..., str]
 Row = tuple[int, str | None]

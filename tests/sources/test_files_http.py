@@ -19,10 +19,10 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.options import Secret
 from forebay.sources.files import FileSource
+from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.split_reader import FileSplitReader
-from forebay.storage.file_index import list_files
-from forebay.storage.file_status import FileStatus
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.file_status import FileStatus
+from forebay.stores.stored_file import StoredFile
 
 pytest.importorskip("aiohttp", reason="fsspec reads http:// with it")
 

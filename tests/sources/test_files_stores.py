@@ -25,7 +25,7 @@ from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.split_reader import FileSplitReader
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.stored_file import StoredFile
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -16,7 +16,7 @@ import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.files import FileSource
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.storage import file_index
+from forebay.sources.files.listing import file_index
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

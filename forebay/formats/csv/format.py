@@ -16,8 +16,8 @@ from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.rows import RowMaker
 from forebay.formats.csv.rules import TooManyChars, TooManyColumns, UnescapedQuote
+from forebay.formats.input_file import InputFile
 from forebay.formats.record_blocks import RecordBlocks
-from forebay.storage.input_file import InputFile
 
 
 @dataclass(frozen=True)

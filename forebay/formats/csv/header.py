@@ -13,8 +13,8 @@ from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.split import BLANKS
 from forebay.formats.csv.tokenizer import CsvTokenizer
 from forebay.formats.encodings import decoded
+from forebay.formats.input_file import InputFile
 from forebay.formats.record_blocks import Block, RecordBlocks
-from forebay.storage.input_file import InputFile
 
 _LOOKED_BEFORE = 1 << 20
 _SMALL_BLOCK = 64 << 10

@@ -12,7 +12,7 @@ from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.types import ColumnTypes
-from forebay.storage.input_file import InputFile
+from forebay.formats.input_file import InputFile
 
 _ALL = 0.99  # Spark takes a ratio above this for all
 

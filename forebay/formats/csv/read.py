@@ -14,8 +14,8 @@ from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.records import RecordSplitter, detected_line_separator
 from forebay.formats.csv.split import Tokens
 from forebay.formats.encodings import as_utf8
+from forebay.formats.input_file import InputFile
 from forebay.formats.record_blocks import BOM, Block, Window
-from forebay.storage.input_file import InputFile
 
 _MAX_ROWS = 1 << 16
 _HEAD_BYTES = 64 << 10

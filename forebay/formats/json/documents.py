@@ -18,7 +18,7 @@ from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.options import JsonOptions
 
 if TYPE_CHECKING:
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 _NEXT = re.compile(r"[ \t\r\n]*([,\]])[ \t\r\n]*")
 _START = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*")

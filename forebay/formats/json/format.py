@@ -19,7 +19,7 @@ from forebay.formats.json.options import JsonOptions
 from forebay.formats.record_blocks import Block, RecordBlocks
 
 if TYPE_CHECKING:
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 
 _UNKNOWN = pa.schema([])

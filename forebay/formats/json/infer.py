@@ -21,7 +21,7 @@ from forebay.formats.json.text import Malformed
 from forebay.formats.record_blocks import Block
 
 if TYPE_CHECKING:
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 _ALL = 0.99
 _SHOWN = 200

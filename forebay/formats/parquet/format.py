@@ -19,7 +19,7 @@ from forebay.formats.parquet.rebase import RebaseMode, rebase_of
 from forebay.formats.parquet.schema import columns_of, inferred_schema, merged
 
 if TYPE_CHECKING:
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 8 << 20

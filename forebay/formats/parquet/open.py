@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from forebay.errors import ConfigurationError, DataError, ForebayError
 
 if TYPE_CHECKING:
-    from forebay.storage.input_file import InputFile
+    from forebay.formats.input_file import InputFile
 
 _FOOTER_BUFFER = 64 << 10
 _ENCRYPTED_FOOTER = b"PARE"

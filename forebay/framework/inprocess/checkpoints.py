@@ -16,8 +16,8 @@ from forebay.framework.inprocess.checkpoint_options import changeable_options, f
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
 from forebay.options import changed_on_restart, class_options
-from forebay.storage.durable import put_if_absent, remove_unfinished
-from forebay.storage.lock import DirectoryLock, lock_directory
+from forebay.state.atomic_files import put_if_absent, remove_unfinished
+from forebay.state.directory_lock import DirectoryLock, lock_directory
 from forebay.version import __version__
 
 _log = logging.getLogger(__name__)

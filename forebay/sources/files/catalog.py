@@ -13,7 +13,7 @@ from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
 from forebay.formats.compression import CODECS
 from forebay.options import OptionSpec, class_options, parse_options
-from forebay.storage.file_status import last_name
+from forebay.stores.file_status import last_name
 
 _SUFFIXES = {
     "csv": "csv",

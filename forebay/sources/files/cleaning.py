@@ -12,13 +12,16 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, BinaryIO
 
 from forebay.errors import ConfigurationError, ForebayError
+from forebay.sources.files.listing import globs
+from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.split import FileSplit
-from forebay.storage import globs, set_aside
-from forebay.storage.file_index import FileIndex
-from forebay.storage.file_status import FileStatus
-from forebay.storage.local import translated
-from forebay.storage.remote_facts import tells_versions
-from forebay.storage.store import Place, Store, is_url, join, parent, place_of, plain_path, store_for, without_dots
+from forebay.stores import safe_delete
+from forebay.stores.file_status import FileStatus
+from forebay.stores.local import translated
+from forebay.stores.open_store import store_for
+from forebay.stores.paths import Place, is_url, join, parent, place_of, plain_path, without_dots
+from forebay.stores.remote_facts import tells_versions
+from forebay.stores.store import Store
 
 if TYPE_CHECKING:
     from forebay.sources.files.source import FileSource
@@ -104,7 +107,7 @@ class Cleaner:
                 read.setdefault(directory, []).append(split)
         for directory, there in read.items():
             try:
-                set_aside.give_back(directory, partial(_is_among, there))
+                safe_delete.give_back(directory, partial(_is_among, there))
             except OSError as error:
                 _log.warning("%s: could not look for half-cleaned files: %s", self._source.name, error)
             else:
@@ -144,7 +147,7 @@ class Cleaner:
         if is_url(path):
             return
         try:
-            set_aside.remove_broken_link(path)
+            safe_delete.remove_broken_link(path)
         except OSError as error:
             raise translated(error, path, "delete") from error
 

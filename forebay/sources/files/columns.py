@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.storage.file_status import FileStatus, spark_file_name, spark_file_path
-from forebay.storage.partition_values import partition_value
-from forebay.storage.partitions import merge_schema
+from forebay.sources.files.listing.partition_values import partition_value
+from forebay.sources.files.listing.partitions import merge_schema
+from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_path
 from forebay.values.zones import session_zone
 
 METADATA = "_metadata"

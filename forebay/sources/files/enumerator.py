@@ -13,9 +13,9 @@ from forebay.formats.base import FileFormat
 from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerator
 from forebay.framework.split import Split
 from forebay.sources.files.columns import METADATA
+from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.source import FileSource
 from forebay.sources.files.split import FileSplit
-from forebay.storage.file_index import FileIndex
 
 _log = logging.getLogger(__name__)
 

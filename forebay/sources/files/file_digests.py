@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from forebay.framework.digests import Digest, hash_of
 from forebay.sources.files.split import FileSplit
-from forebay.storage.file_status import GENERATION, FileStatus, last_name
+from forebay.stores.file_status import GENERATION, FileStatus, last_name
 
 _TIME, _ETAG, _GENERATION = 0, 1, 2
 _KIND = 3

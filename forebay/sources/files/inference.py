@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.files import catalog
 from forebay.sources.files.columns import METADATA, metadata_type, with_partitions
-from forebay.storage.file_status import FileStatus
+from forebay.stores.file_status import FileStatus
 
 if TYPE_CHECKING:
     from forebay.sources.files.source import FileSource
@@ -99,7 +99,7 @@ def inferred_schema(source: FileSource) -> pa.Schema:
 
 def _inside(source: FileSource, files: Sequence[FileStatus]) -> pa.Schema:
     """Return the schema of what is in the files; without those that the user said to leave out."""
-    from forebay.sources.files.trouble import placed, readable
+    from forebay.sources.files.read_errors import placed, readable
 
     file_format = source.format()
     stored = [source.stored(status) for status in files]

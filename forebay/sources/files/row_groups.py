@@ -10,7 +10,7 @@ from typing import Self
 
 from forebay.formats.parquet.groups import group_bytes, row_starts
 from forebay.formats.parquet.open import opened
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.stored_file import StoredFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,14 @@ from forebay.sources.files import catalog
 from forebay.sources.files.cleaning import check_cleaning
 from forebay.sources.files.columns import nullable
 from forebay.sources.files.inference import inferred_schema, told_by_files, told_by_paths, untold
+from forebay.sources.files.listing.file_index import FileIndex, ListOptions, list_files
 from forebay.sources.files.split import FileSplit, place_of
 from forebay.sources.files.store_arguments import store_arguments
 from forebay.sources.files.user_schema import check_schema
-from forebay.storage.file_index import FileIndex, ListOptions, list_files
-from forebay.storage.file_status import FileStatus
-from forebay.storage.storage_options import StorageOptions
-from forebay.storage.store import refuse_password
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import refuse_password
+from forebay.stores.storage_options import StorageOptions
+from forebay.stores.stored_file import StoredFile
 
 if TYPE_CHECKING:
     FormatOptions = Mapping[str, str | bool | int | float]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from forebay.framework.split import Position, Split
-from forebay.storage.file_status import FileStatus
+from forebay.stores.file_status import FileStatus
 
 _VERSION = "//@"  # no path that a listing makes of a local file has two slashes in a row
 

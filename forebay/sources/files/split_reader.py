@@ -19,11 +19,11 @@ from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.files.catalog import COUNT_ROWS
 from forebay.sources.files.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
+from forebay.sources.files.read_errors import excused, placed
 from forebay.sources.files.source import FileSource
 from forebay.sources.files.split import FileSplit, place_of
-from forebay.sources.files.trouble import excused, placed
-from forebay.storage.store import is_url
-from forebay.storage.stored_file import StoredFile
+from forebay.stores.paths import is_url
+from forebay.stores.stored_file import StoredFile
 
 _log = logging.getLogger(__name__)
 

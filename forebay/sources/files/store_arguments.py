@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from forebay.options import Secret
 from forebay.options.secret import is_sensitive
-from forebay.storage.storage_options import StorageOptions
+from forebay.stores.storage_options import StorageOptions
 
 # Words of the names of arguments that are numbers. All digits elsewhere are a name or a credential.
 _NUMBERS = re.compile(

@@ -16,13 +16,13 @@ from forebay.framework.split import Json, Position, Split
 from forebay.sources.files import catalog
 from forebay.sources.files.cleaning import Cleaner
 from forebay.sources.files.enumerator import FileEnumerator
+from forebay.sources.files.file_tracker import SeenFiles, split_of
 from forebay.sources.files.inference import told_by_paths
+from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.row_groups import RowGroups
-from forebay.sources.files.seen import SeenFiles, split_of
 from forebay.sources.files.source import FileSource
 from forebay.sources.files.split import FileSplit, place_of
-from forebay.storage.file_index import FileIndex
-from forebay.storage.file_status import FileStatus
+from forebay.stores.file_status import FileStatus
 
 _log = logging.getLogger(__name__)
 

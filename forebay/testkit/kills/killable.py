@@ -15,7 +15,7 @@ from forebay.framework.microbatch.tasks.task import Delivered, ReadTask
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.options import option
-from forebay.storage.state_store import LocalStateStore
+from forebay.state.local_state_store import LocalStateStore
 from forebay.testkit.kills.points import KillList
 
 _PLANNING: Final = {

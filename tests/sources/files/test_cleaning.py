@@ -15,10 +15,10 @@ import pytest
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.files import FileSource, cleaning
 from forebay.sources.files.cleaning import Cleaner
-from forebay.sources.files.seen import split_of
-from forebay.storage import local, remote_facts, set_aside
-from forebay.storage.file_status import FileStatus
-from forebay.storage.stored_file import StoredFile
+from forebay.sources.files.file_tracker import split_of
+from forebay.stores import local, remote_facts, safe_delete
+from forebay.stores.file_status import FileStatus
+from forebay.stores.stored_file import StoredFile
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]
@@ -269,7 +269,7 @@ def test_of_two_that_came_meanwhile_both_are_read_and_the_first_one_is_named(
         plain(*names, **options)
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(set_aside, "_link", late)
+        patch.setattr(safe_delete, "_link", late)
         query.planner.commit(query.offset)
     other = next(each.name for each in inbox.iterdir() if each.name != "a.b.txt")
     assert "was replaced twice" in caplog.text
@@ -290,7 +290,7 @@ def test_what_a_kill_left_half_cleaned_comes_back_at_the_next_start(
     query.offset = end
     if replaced:
         put("a.txt", "newer\n", at=9)
-    (inbox / "a.txt").rename(set_aside._hidden(str(inbox / "a.txt")))
+    (inbox / "a.txt").rename(safe_delete._hidden(str(inbox / "a.txt")))
     query.restart()
     assert query.drain() == ([["newer"]] if replaced else [])
     assert list(inbox.iterdir()) == []

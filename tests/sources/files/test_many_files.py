@@ -16,8 +16,8 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.framework.microbatch.offsets import book
 from forebay.framework.split import Split
 from forebay.sources.files.file_digests import digests_of, is_version
-from forebay.sources.files.seen import split_of
-from forebay.storage.file_status import FileStatus
+from forebay.sources.files.file_tracker import split_of
+from forebay.stores.file_status import FileStatus
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]

@@ -14,8 +14,8 @@ import pytest
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.sources.files import FileSource, FileSplit
-from forebay.sources.files.seen import SeenFiles
-from forebay.storage.file_status import FileStatus
+from forebay.sources.files.file_tracker import SeenFiles
+from forebay.stores.file_status import FileStatus
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]

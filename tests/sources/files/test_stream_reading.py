@@ -18,7 +18,7 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.files import FileSource
-from forebay.storage import local
+from forebay.stores import local
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]

@@ -22,7 +22,7 @@ from forebay.framework.microbatch.supply.freshness import Trouble
 from forebay.framework.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.storage.state_store import StateStore
+from forebay.state.state_store import StateStore
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from forebay.errors import ConfigurationError, FatalError
 from forebay.framework.microbatch.calls import Calls
 from forebay.framework.split import Position, Split, normalise
-from forebay.storage.state_store import StateStore
+from forebay.state.state_store import StateStore
 
 _SHOWN: Final = 48
 """Characters of a split's id in a name, for who looks at the directory; the digest tells them apart."""

@@ -7,8 +7,8 @@ import importlib.util
 from typing import Final
 
 from forebay.framework.host_options import HostOptions
-from forebay.storage.state_store import StateStore, can_keep_state, open_state_store, scheme_of
-from forebay.storage.storage_options import StorageOptions
+from forebay.state.open_state_store import can_keep_state, open_state_store, scheme_of
+from forebay.state.state_store import StateStore
 
 _BESIDE: Final = "_forebay"
 
@@ -24,7 +24,7 @@ def state_store(options: HostOptions) -> StateStore | None:
     if options.state_location is None:
         return None
     settings = {name: secret.reveal() for name, secret in options.state_storage.items()}
-    return open_state_store(options.state_location, StorageOptions(settings))
+    return open_state_store(options.state_location, settings)
 
 
 def default_location(checkpoints: str | None) -> str | None:

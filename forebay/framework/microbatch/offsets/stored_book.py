@@ -19,7 +19,7 @@ from forebay.framework.microbatch.offsets.offset import DIGESTS, Agreed, Offset,
 from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, outdated
 from forebay.framework.source import Source
 from forebay.framework.split import Json
-from forebay.storage.state_store import OPTION, StateStore
+from forebay.state.state_store import OPTION, StateStore
 
 T = TypeVar("T")
 

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log that Spark's streaming file sink keeps beside its output: only what it names has been committed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import BinaryIO
+from urllib.parse import unquote
+
+from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.stores.paths import join, place_of
+from forebay.stores.store import Store
+
+DIRECTORY = "_spark_metadata"
+_BATCH = re.compile(r"(\d+)(\.compact)?", re.ASCII)
+_ATTEMPTS = 5
+
+
+def committed_paths(store: Store, log: str) -> list[str]:
+    """The paths of the files a sink has committed, in the log's order; as plain paths or URLs.
+
+    Called by listings for each directory that has such a log. A compaction that deletes log files meanwhile is
+    survived by looking again.
+
+    Args:
+        store: The store of the log.
+        log: The path of the `_spark_metadata` directory.
+
+    Raises:
+        ConfigurationError: The log is of a version that is not known.
+        DataError: A log file is missing or damaged.
+        RetriableError: The log kept changing while it was read.
+    """
+    for _ in range(_ATTEMPTS):
+        names = _needed(store, log)
+        entries: list[tuple[str, str]] = []
+        try:
+            for name in names:
+                entries += _entries(store, join(log, name))
+        except FileNotFoundError:
+            continue
+        deleted = {path for path, action in entries if action == "delete"}
+        return list(dict.fromkeys(_plain(path) for path, action in entries if path not in deleted))
+    raise RetriableError(f"the sink log {log!r} kept changing while it was read", advice="read it again")
+
+
+def _needed(store: Store, log: str) -> list[str]:
+    """The names of the log files that make up the state now: the newest compact one and all after it."""
+    listed = store.children(log, lambda name: _BATCH.fullmatch(name) is not None)
+    if listed is None:
+        return []
+    batches: dict[int, str] = {}
+    compact = -1
+    for file in listed.files:
+        match = _BATCH.fullmatch(file.name)
+        if match is None:
+            continue
+        number = int(match[1])
+        if match[2]:
+            compact = max(compact, number)
+        if match[2] or number not in batches:
+            batches[number] = file.name
+    if not batches:
+        return []
+    wanted = range(max(compact, 0), max(batches) + 1)
+    missing = [number for number in wanted if number not in batches]
+    if missing:
+        raise DataError(
+            f"the sink log {log!r} has no file for micro-batch {missing[0]}, but one for {max(batches)}",
+            advice="restore the log file, or read the data files by a glob such as path/*, which looks at no log",
+        )
+    return [batches[number] for number in wanted]
+
+
+def _entries(store: Store, path: str) -> list[tuple[str, str]]:
+    stream: BinaryIO
+    with store.open(path) as stream:
+        version, *lines = stream.read().decode("utf-8", "replace").split("\n")
+    if version.strip() != "v1":
+        if re.fullmatch(r"v\d+", version.strip()):
+            raise ConfigurationError(
+                f"the sink log {path!r} is of version {version.strip()}; this reader knows v1",
+                advice="update forebay, or read the data files by a glob such as path/*, which looks at no log",
+            )
+        raise _damaged(path, 1)
+    entries: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            if not entry.get("isDir", False):
+                entries.append((str(entry["path"]), str(entry.get("action", "add"))))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise _damaged(path, number) from None
+    return entries
+
+
+def _damaged(path: str, line: int) -> DataError:
+    return DataError(
+        f"the sink log {path!r} is damaged",
+        position=f"line {line}",
+        advice="restore the log file, or read the data files by a glob such as path/*, which looks at no log",
+    )
+
+
+def _plain(url: str) -> str:
+    """A path of ours from the URI-encoded form that Spark logs."""
+    place = place_of(unquote(url))
+    path = place.root
+    for part in place.parts:
+        path = join(path, part)
+    return path

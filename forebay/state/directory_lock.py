@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lock on a directory: one owner at a time, on one machine or on all that share a file system with locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import weakref
+from pathlib import Path
+
+from forebay.errors import ConfigurationError
+from forebay.state.atomic_files import make_directory
+from forebay.stores.local import translated
+
+_NAME = ".lock"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+class DirectoryLock:
+    """Holds a directory until `release`, the end of the process by whatever means, or the end of this object.
+
+    The kernel holds the lock for the process that took it, so a kill leaves nothing behind; the file `.lock` stays, and
+    says who had it last. Processes that are forked later do not share it. Made by `lock_directory`; any thread.
+
+    Args:
+        handle: The file descriptor that has the lock.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, _unlock, handle)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let go of the directory; repeatable."""
+        self._finalizer()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: close the descriptor, which leaves the lock to the parent."""
+        if self._finalizer.detach() is not None:
+            os.close(self._handle)
+
+
+def lock_directory(directory: Path) -> DirectoryLock | None:
+    """Take a directory, which is made if it is not there; return None if its file system has no locks.
+
+    Raises:
+        ConfigurationError: Somebody else has it, or there is no permission to write there.
+        RetriableError: The disk did not take it.
+    """
+    path = directory / _NAME
+    try:
+        make_directory(directory)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise translated(error, str(path), "write") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    except OSError as error:
+        owner = os.pread(handle, 300, 0).decode(errors="replace")
+        os.close(handle)
+        if error.errno in _NO_LOCKS:
+            return None
+        if isinstance(error, BlockingIOError):
+            raise ConfigurationError(f"{directory} is in use by {owner or 'another process'}") from None
+        raise translated(error, str(path), "write") from error
+    return DirectoryLock(handle)
+
+
+def _unlock(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
+def _forget_all() -> None:
+    for lock in list(_held):
+        lock.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Where bytes and small durable facts live: listings, readable files, atomic writes."""

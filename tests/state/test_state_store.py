@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State in a directory, and which locations can hold state at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+import pytest
+
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.state.open_state_store import can_keep_state, open_state_store
+from forebay.stores.storage_options import StorageOptions
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
+def test_a_directory_by_path_or_url_is_the_same_one(tmp_path, form):
+    store = open_state_store(form.format(tmp_path / "a b%20c"))
+    assert store.put_if_absent("q/1", b"x") is True
+    assert (tmp_path / "a b%20c" / "q" / "1").read_bytes() == b"x"
+    assert store.names("q/") == ["q/1"]
+    store.delete(["q/1", "q/1"])
+    assert store.get("q/1") is None
+
+
+def test_what_is_deleted_leaves_no_directories(tmp_path):
+    store = open_state_store(str(tmp_path / "state"))
+    names = ["q/claims/1/a", "q/claims/1/b", "q/claims/10/a", "q/x"]
+    for name in names:
+        store.put_if_absent(name, b"x")
+    assert store.names("q/") == ["q/x"]
+    store.delete(store.names("q/claims/1/"))
+    assert not (tmp_path / "state" / "q" / "claims" / "1").exists()
+    assert store.get("q/claims/10/a") == b"x"
+    store.delete(names)
+    store.delete(names)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_state_store("state")
+    store.put_if_absent("a", b"x")
+    monkeypatch.chdir("/")
+    assert store.get("a") == b"x"
+
+
+@pytest.mark.parametrize("location", ["hdfs://name/x", "gs://b/x", "abfss://c@a/x", "dbfs:/x", "https://h/x"])
+def test_other_stores_are_refused_by_name(location):
+    assert not can_keep_state(location)
+    with pytest.raises(ConfigurationError, match=location.split(":")[0]) as caught:
+        open_state_store(location)
+    assert caught.value.option == "stateLocation" and "s3://bucket" in caught.value.advice
+
+
+@pytest.mark.parametrize("location", ["/x", "x", "x/y:z", "file:/x", "s3://b/x", "S3A://b/x"])
+def test_these_can_keep_state(location):
+    assert can_keep_state(location)
+
+
+def test_a_directory_takes_no_credentials(tmp_path):
+    with pytest.raises(ConfigurationError, match="takes no stateStorage"):
+        open_state_store(str(tmp_path), StorageOptions({"key": "x"}))
+
+
+def test_an_empty_location_is_refused():
+    with pytest.raises(ConfigurationError, match="not a directory"):
+        open_state_store("")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_says_what_is_full_and_leaves_nothing(tmp_path, monkeypatch, number):
+    store = open_state_store(str(tmp_path))
+
+    def full(_handle):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RetriableError, match="no room left") as caught:
+        store.put_if_absent("a", b"x")
+    assert caught.value.option == "stateLocation" and str(tmp_path) in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trouble_names_the_option_of_the_state(tmp_path):
+    store = open_state_store(str(tmp_path))
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(RetriableError) as caught:
+        store.get("directory")
+    assert caught.value.option == "stateLocation"
+
+
+def test_a_place_that_is_no_directory_is_said_to_be_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="no directory") as caught:
+        open_state_store(str(tmp_path / "file" / "below")).put_if_absent("q/a", b"")
+    assert caught.value.option == "stateLocation"
+
+
+@pytest.mark.parametrize(("age", "left"), [(7200, []), (10, [".b.tmp"])])
+def test_what_a_killed_writer_left_goes_with_the_rest(tmp_path, age, left):
+    store = open_state_store(str(tmp_path))
+    store.put_if_absent("q/claims/1/a", b"")
+    tmp = tmp_path / "q" / "claims" / "1" / ".b.tmp"
+    tmp.write_text("half")
+    os.utime(tmp, (time.time() - age,) * 2)
+    store.delete(["q/claims/1/a"])
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
