@@ -22,24 +22,24 @@ from forebay.looking.tables import printable, text_table
 from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:
-    from forebay.sources.kafka.lag import Lag, LagReader, PartitionLag, Standing
+    from forebay.sources.kafka.lag import Lag, LagReader, PartitionLag, ReadPosition
 
 _FORMAT: Final = "forebay_kafka"
 _SERVERS: Final = "kafka.bootstrap.servers"
 _HEADER: Final = ("topic", "partition", "position", "end", "lag")
-_TOO_MUCH: Final = 3
-"""The exit code where the lag is more than it may be."""
+_LAG_EXCEEDED: Final = 3
+"""Exit code for a lag above `--max-lag`."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """How far one reader is behind, now.
+class LagReport:
+    """The current lag of one reader.
 
     Args:
-        kind: What it is: `checkpoint` or `group`.
-        name: Which one.
-        servers: The brokers that were asked.
-        lag: What was found.
+        kind: `checkpoint` or `group`.
+        name: Its directory or name.
+        servers: The brokers.
+        lag: Its lag.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Look:
         rows = [_row(one) for one in self.lag.partitions]
         total = f"{len(rows):,} partition{'' if len(rows) == 1 else 's'}"
         rows.append(("total", total, "", "", f"{self.lag.total:,}", ""))
-        # Words to the left and numbers to the right, as one compares them; the notes only where there are some.
+        # Align words left and numbers right; show the column of notes only if there are any.
         notes = any(row[-1] for row in rows)
         widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
         cells = [
@@ -66,7 +66,7 @@ class Look:
         return "\n".join([f"{self.kind} {self.name}, brokers {self.servers}", table, *self.lag.notes])
 
     def to_json(self) -> str:
-        """Return it for machines, in one line."""
+        """Return the report as one line of JSON."""
         partitions = [asdict(one) for one in self.lag.partitions]
         return json.dumps(
             {
@@ -84,65 +84,67 @@ def lag(
     checkpoint: Annotated[
         str | None, typer.Option(help="The checkpoint directory of a streaming query that reads forebay_kafka.")
     ] = None,
-    group: Annotated[str | None, typer.Option(help="A consumer group: what it has committed.")] = None,
+    group: Annotated[str | None, typer.Option(help="A consumer group, by its committed offsets.")] = None,
     bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", "-b", help="The brokers: host:port, between commas.")
+        str | None, typer.Option("--bootstrap-servers", "-b", help="The brokers: host:port, separated by commas.")
     ] = None,
     option: Options = None,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Look again so often, until Ctrl-C.")
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Repeat at this interval until Ctrl-C.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     max_lag: Annotated[
-        int | None, typer.Option(min=0, help="End with exit code 3 if the lag is more than that, or is not known.")
+        int | None, typer.Option(min=0, help="Exit with code 3 if the lag is higher or unknown.")
     ] = None,
 ) -> None:
     """Show how far a streaming query, or a consumer group, is behind its topics: partition by partition."""
     if checkpoint is None and group is None:
-        raise typer.BadParameter("say whose lag: --checkpoint DIRECTORY or --group NAME")
+        raise typer.BadParameter("give --checkpoint DIRECTORY or --group NAME")
     if watch is not None and max_lag is not None:
-        raise typer.BadParameter("--max-lag is for one look, not with --watch")
+        raise typer.BadParameter("--max-lag cannot be combined with --watch")
     reader = _reader(_options(option, bootstrap_servers))
-    asked: list[Callable[[], Look]] = []
+    asked: list[Callable[[], LagReport]] = []
     if checkpoint is not None:
         directory = checkpoint
-        asked.append(lambda: Look("checkpoint", directory, reader.servers, reader.of_standings(_standings(directory))))
+        asked.append(
+            lambda: LagReport("checkpoint", directory, reader.servers, reader.of_positions(_positions(directory)))
+        )
     if group is not None:
         name = group
-        asked.append(lambda: Look("group", name, reader.servers, reader.of_group(name)))
+        asked.append(lambda: LagReport("group", name, reader.servers, reader.of_group(name)))
     try:
-        found = _shown(lambda: [ask() for ask in asked], Look.to_json if as_json else str, watch)
+        found = _shown(lambda: [ask() for ask in asked], LagReport.to_json if as_json else str, watch)
     finally:
         reader.close()
     if max_lag is not None:
         _check_lag(found, max_lag)
 
 
-def _check_lag(found: Sequence[Look], most: int) -> None:
+def _check_lag(found: Sequence[LagReport], most: int) -> None:
     worst = max((one.lag.total for one in found), default=0)
-    unknown = [one for look in found for one in look.lag.partitions if one.lag is None]
+    unknown = [one for report in found for one in report.lag.partitions if one.lag is None]
     if worst > most:
-        say(f"forebay: the lag is {worst:,}, more than {most:,}", err=True)
+        say(f"forebay: the lag is {worst:,}, above {most:,}", err=True)
     for one in unknown:
-        say(f"forebay: the lag of {one.topic}/{one.partition} is not known: {one.note}", err=True)
+        say(f"forebay: the lag of {one.topic}/{one.partition} is unknown: {one.note}", err=True)
     if worst > most or unknown:
-        raise typer.Exit(_TOO_MUCH)
+        raise typer.Exit(_LAG_EXCEEDED)
 
 
-# ---- what is asked
+# ---- input
 
 
 def _options(option: list[str] | None, servers: str | None) -> Mapping[str, str]:
     options = option_texts(option)
     named = {name for name in options if name.lower() == _SERVERS}
     if any(name.lower() == "kafka.group.id" for name in options):
-        raise typer.BadParameter("say --group NAME instead of -o kafka.group.id")
+        raise typer.BadParameter("use --group NAME instead of -o kafka.group.id")
     if servers is not None and named:
         raise typer.BadParameter(f"the brokers are given twice: --bootstrap-servers and -o {_SERVERS}")
     if servers is None and not named:
         raise typer.BadParameter(
-            "only the brokers know how far partitions go: name them by --bootstrap-servers HOST:PORT; where a query "
-            "stands is told without them by `forebay offsets CHECKPOINT`"
+            "only the brokers know the ends of partitions: give --bootstrap-servers HOST:PORT; without brokers, "
+            "`forebay offsets CHECKPOINT` shows the positions of a query"
         )
     return options if servers is None else {**options, _SERVERS: servers}
 
@@ -157,40 +159,42 @@ def _reader(options: Mapping[str, str]) -> LagReader:
     return LagReader(options)
 
 
-def _standings(directory: str) -> list[Standing]:
-    """Return where a query stands in each partition; two sources of it may read the same one.
+def _positions(directory: str) -> list[ReadPosition]:
+    """Return the positions of a query; two sources of it may read one partition.
 
     Raises:
-        ConfigurationError: There is no checkpoint, or no position of this source in it.
+        ConfigurationError: There is no checkpoint, or it has no position of this source.
     """
-    from forebay.sources.kafka.lag import Standing
+    from forebay.sources.kafka.lag import ReadPosition
 
     found = offsets_of(directory)
-    standings = []
+    positions = []
     for each in found.splits:
         if each.source.partition(" ")[0] == _FORMAT and isinstance(each.position, int):
             topic_id = each.fields.get("topic_id")
-            standings.append(
-                Standing(TopicPartition.of(each.split), each.position, topic_id if isinstance(topic_id, str) else None)
+            positions.append(
+                ReadPosition(
+                    TopicPartition.of(each.split), each.position, topic_id if isinstance(topic_id, str) else None
+                )
             )
-    if not standings:
+    if not positions:
         raise _without_positions(directory, found)
-    return standings
+    return positions
 
 
 def _without_positions(directory: str, found: Offsets) -> ConfigurationError:
     if any(_of_sparks_source(other) for other in found.others):
         return ConfigurationError(
-            f"{directory} is the checkpoint of a query of Spark's own Kafka source, whose progress is not ours to tell",
+            f"{directory} is a checkpoint of Spark's own Kafka source, whose lag forebay does not show",
             option="--checkpoint",
-            advice='start the query with format("forebay_kafka"): it goes on in place, and then its lag is told',
+            advice='start the query with format("forebay_kafka"): it continues there, and its lag is shown',
         )
-    why = "; ".join([] if found.micro_batch is not None else ["no micro-batch was planned yet"])
+    why = "; ".join([] if found.micro_batch is not None else ["no micro-batch is planned yet"])
     why = why or "; ".join(found.notes or [f"it reads {', '.join(sorted({one.source for one in found.splits}))}"])
     return ConfigurationError(
         f"{directory} has no position of {_FORMAT}: {why}",
         option="--checkpoint",
-        advice="give the checkpoint of a query that reads it and has begun; `forebay offsets` shows all of it",
+        advice="give the checkpoint of a started query of this source; `forebay offsets` shows its content",
     )
 
 
@@ -210,12 +214,14 @@ def _of_sparks_source(offset: str) -> bool:
     )
 
 
-# ---- how it is shown
+# ---- output
 
 
-def _shown(ask: Callable[[], Sequence[Look]], words: Callable[[Look], str], every: float | None) -> Sequence[Look]:
-    """Show what is found, once or again and again; return what was found last."""
-    found = ask()  # what is wrong from the start ends the command
+def _shown(
+    ask: Callable[[], Sequence[LagReport]], words: Callable[[LagReport], str], every: float | None
+) -> Sequence[LagReport]:
+    """Show the reports once or repeatedly; return the last ones."""
+    found = ask()  # an error of the first request ends the command
     with _screen(watching=every is not None and words is str) as show:
         try:
             show("\n".join(map(words, found)))
@@ -224,9 +230,9 @@ def _shown(ask: Callable[[], Sequence[Look]], words: Callable[[Look], str], ever
                 try:
                     found = ask()
                     show("\n".join(map(words, found)))
-                except RetriableError as error:  # brokers come back
+                except RetriableError as error:  # wait for the brokers
                     show(str(error)) if words is str else say(f"forebay: {error}", err=True)
-        except KeyboardInterrupt:  # how one ends watching
+        except KeyboardInterrupt:  # ends `--watch`
             pass
     return found
 

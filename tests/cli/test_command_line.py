@@ -146,8 +146,8 @@ def test_offsets_shows_a_checkpoint(told, tmp_path):
         (["kafka", "lag"], 2, "--checkpoint DIRECTORY or --group NAME"),
         (["kafka", "lag", "--group", "g"], 2, "--bootstrap-servers HOST:PORT"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.bootstrap.servers=y:1"], 2, "given twice"),
-        (["kafka", "lag", "--checkpoint", "/x", "-b", "x:1", "-o", "kafka.group.id=g"], 2, "say --group NAME"),
-        (["kafka", "lag", "--group", "g", "-b", "x:1", "--watch", "1", "--max-lag", "5"], 2, "one look"),
+        (["kafka", "lag", "--checkpoint", "/x", "-b", "x:1", "-o", "kafka.group.id=g"], 2, "use --group NAME"),
+        (["kafka", "lag", "--group", "g", "-b", "x:1", "--watch", "1", "--max-lag", "5"], 2, "cannot be combined"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "subscribe=t"], 1, "subscribe"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.enable.auto.commit=true"], 1, "positions"),
         (["kafka", "lag", "--checkpoint", "/nowhere", "-b", "x:1"], 1, "is no checkpoint of a streaming query"),
@@ -169,8 +169,8 @@ def ours(source):
 @pytest.mark.parametrize(
     ("entries", "text"),
     [
-        ([SPARKS], "is the checkpoint of a query of Spark's own Kafka source"),
-        ([], "no micro-batch was planned yet"),
+        ([SPARKS], "is a checkpoint of Spark's own Kafka source"),
+        ([], "no micro-batch is planned yet"),
         (['{"logOffset":3}'], 'source (0) is none of forebay\'s: {"logOffset":3}'),
         (["-"], "nothing was planned of it yet"),
         (['{"v":99,"source":"forebay_kafka","n":3,"forebay":"9.0"}'], "newer forebay (9.0)"),
@@ -220,7 +220,7 @@ def test_in_a_terminal_watching_draws_in_place_and_shows_why_it_cannot_look(monk
         found = outcomes.pop(0)
         if isinstance(found, Exception):
             raise found
-        return [kafka_lag.Look("group", "g", "x:1", lag.Lag((found,)))]
+        return [kafka_lag.LagReport("group", "g", "x:1", lag.Lag((found,)))]
 
     monkeypatch.setattr(kafka_lag, "time", SimpleNamespace(sleep=pause))
     (last,) = kafka_lag._shown(ask, str, 2.0)
@@ -234,7 +234,7 @@ def test_in_a_terminal_watching_draws_in_place_and_shows_why_it_cannot_look(monk
 def test_numbers_are_to_the_right_and_notes_only_where_there_are_some():
     lag = import_module("forebay.sources.kafka.lag")
     good, gone = lag.PartitionLag("orders", 0, 5, 2005, 2000), lag.PartitionLag("t", 11, 7, None, None, "it is gone")
-    assert str(kafka_lag.Look("group", "g", "x:1", lag.Lag((good, gone), ("t: more",)))).splitlines() == [
+    assert str(kafka_lag.LagReport("group", "g", "x:1", lag.Lag((good, gone), ("t: more",)))).splitlines() == [
         "group g, brokers x:1",
         "┌────────┬──────────────┬──────────┬───────┬───────┬────────────┐",
         "│ topic  │    partition │ position │   end │   lag │ note       │",
@@ -245,4 +245,4 @@ def test_numbers_are_to_the_right_and_notes_only_where_there_are_some():
         "└────────┴──────────────┴──────────┴───────┴───────┴────────────┘",
         "t: more",
     ]
-    assert "note" not in str(kafka_lag.Look("group", "g", "x:1", lag.Lag((good,))))
+    assert "note" not in str(kafka_lag.LagReport("group", "g", "x:1", lag.Lag((good,))))

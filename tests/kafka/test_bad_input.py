@@ -229,11 +229,11 @@ def test_a_mechanism_that_the_broker_does_not_offer(guarded):
 
 def test_without_a_login_where_one_is_wanted(guarded):
     reading = source(guarded.login, "t", SPOKEN_TO)
-    refused(reading, RetriableError, guarded.login, "it wants a login (kafka.security.protocol)")
+    refused(reading, RetriableError, guarded.login, "it requires a login (kafka.security.protocol)")
 
 
 def test_with_a_login_where_none_is_wanted(guarded):
-    error = refused(source(guarded.address, "t", login()), ConfigurationError, guarded.address, "nobody logs in")
+    error = refused(source(guarded.address, "t", login()), ConfigurationError, guarded.address, "takes no login")
     assert error.option == "kafka.security.protocol"
 
 
@@ -256,7 +256,7 @@ def test_the_right_to_see_a_topic_and_none_to_read_it(rights):
 def test_no_right_to_a_group(rights):
     rights.let("READ")
     reading = source(rights.login, "t", login() | {"group.id": "g"}, starting_offsets="committed")
-    refused(reading, ConfigurationError, "'g'", "READ the group", "kafka-acls")
+    refused(reading, ConfigurationError, "'g'", "READ on the group", "kafka-acls")
     rights.let("READ", "GROUP", "g")
     assert values(reading, 1) == [b"there"]
 

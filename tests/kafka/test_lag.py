@@ -108,7 +108,7 @@ def test_no_such_group_and_too_much_lag_have_exit_codes(told, kafka, orders):
     assert told("--group", group, "-b", kafka.address, "--max-lag", "500")[0] == 0
     code, shown, said = told("--group", group, "-b", kafka.address, "--max-lag", "499")
     assert code == 3 and "2,500" in shown
-    assert said == "forebay: the lag is 500, more than 499\n"
+    assert said == "forebay: the lag is 500, above 499\n"
 
 
 def test_a_lag_that_is_not_known_is_no_small_one(told, kafka, orders):
@@ -116,7 +116,7 @@ def test_a_lag_that_is_not_known_is_no_small_one(told, kafka, orders):
     commit(kafka, group, orders, {0: 3000, 1: 11})
     code, shown, said = told("--group", group, "-b", kafka.address, "--max-lag", "5")
     assert (code, "?" in shown) == (3, True)
-    assert said.startswith(f"forebay: the lag of {orders}/1 is not known: beyond the end")
+    assert said.startswith(f"forebay: the lag of {orders}/1 is unknown: beyond the end")
 
 
 def test_both_may_be_asked_for(told, kafka, orders, checkpoint):
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_a_partition_is_noted(told, kafka, orders):
     notes = {(one["topic"], one["partition"]): (one["lag"], one["note"]) for one in json.loads(shown)["partitions"]}
     assert notes.pop((orders, 0)) == (2900, "100 offsets are gone: it begins at 200")
     assert notes.pop((orders, 1)) == (0, "")
-    assert notes.pop((short, 0)) == (None, "beyond the end: it was truncated, or its topic made anew")
+    assert notes.pop((short, 0)) == (None, "beyond the end: it was truncated, or its topic was recreated")
     assert notes in ({}, {(gone, 0): (None, "it is gone")})  # the broker forgets offsets of topics that are gone
     _, table, _ = told("--group", group, "-b", kafka.address)
     assert "│ note" in table and "?" in table and "begins at 200" in table
@@ -154,7 +154,7 @@ def test_a_topic_that_was_made_anew_is_to_be_read_from_its_begin(told, kafka, ch
     _, shown, _ = told("--checkpoint", directory, "-b", kafka.address, "--json")
     (one,) = json.loads(shown)["partitions"]
     assert (one["position"], one["end"], one["lag"]) == (10, 12, 12)
-    assert one["note"] == "the position is of an earlier topic of this name"
+    assert one["note"] == "the position belongs to an earlier topic of this name"
     assert told("--checkpoint", directory, "-b", kafka.address, "--max-lag", "11")[0] == 3
 
 

@@ -72,7 +72,7 @@ def test_wrong_options_are_refused_by_name(options, option, says):
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
-        ("auto.offset.reset", "latest", "say startingOffsets"),
+        ("auto.offset.reset", "latest", "use startingOffsets"),
         ("enable.auto.commit", "true", "commitOffsets"),
         ("key.deserializer", "x", "binary"),
         ("value.deserializer", "x", "binary"),
@@ -80,10 +80,10 @@ def test_wrong_options_are_refused_by_name(options, option, says):
         ("max.poll.records", "10", "maxRowsPerBatch"),
         ("session.timeout.ms", "10", "no consumer group"),
         ("fetch.min.byte", "1", "kafka.fetch.min.bytes"),
-        ("fetch.min.bytes", "many", "no whole number"),
-        ("check.crcs", "yes", "neither true nor false"),
-        ("isolation.level", "committed", "none of read_uncommitted, read_committed"),
-        ("security.protocol", "TLS", "none of PLAINTEXT"),
+        ("fetch.min.bytes", "many", "must be an integer"),
+        ("check.crcs", "yes", "must be true or false"),
+        ("isolation.level", "committed", "must be one of read_uncommitted, read_committed"),
+        ("security.protocol", "TLS", "must be one of PLAINTEXT"),
         ("ssl.truststore.location", "/x", "has no effect"),
         ("sasl.mechanism", "PLAIN", "has no effect"),
         ("ssl.cipher.suites", "x", "OpenSSL"),

@@ -43,13 +43,13 @@ def test_a_login_is_read_from_jaas(text, password):
         ("", "no login module"),
         ("com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;", "kinit"),
         ("a.b.OAuthBearerLoginModule required;", "oauthTokenProvider"),
-        ("x.Nonsense required;", "not known here"),
+        ("x.Nonsense required;", "not supported"),
         ('x.PlainLoginModule required username="alice";', "no password"),
         (
             'x.PlainLoginModule required username="alice" password="hidden-pw" serviceName=x;',
             "besides username and password",
         ),
-        ("alice:hidden-pw required;", "not known here"),
+        ("alice:hidden-pw required;", "not supported"),
         ('x.PlainLoginModule required username="alice" password="hidden-pw', "quotation mark"),
         ("x.PlainLoginModule required username alice hidden-pw;", "name=value"),
     ],
@@ -112,7 +112,11 @@ def test_no_secret_is_shown():
     ("options", "option", "says"),
     [
         ({"security.protocol": "SASL_SSL"}, "security.protocol", "sasl.mechanism"),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism", "who logs in"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+            "sasl.mechanism",
+            "with user and password is missing",
+        ),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI", "sasl.jaas.config": PLAIN},
             "sasl.jaas.config",
@@ -148,7 +152,7 @@ def test_oauth_asks_a_provider_that_is_named():
     with pytest.raises(ConfigurationError, match="go together"):
         source(**given)
     options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | {f"kafka.{k}": v for k, v in given.items()}
-    for path, says in (("no.such:X", "cannot be made"), ("datetime:UTC", "is no AbstractTokenProvider")):
+    for path, says in (("no.such:X", "cannot be created"), ("datetime:UTC", "is no AbstractTokenProvider")):
         found = KafkaSource.from_options({**options, "oauthTokenProvider": path})
         with pytest.raises(ConfigurationError, match=says):
             found.client_options().arguments("consumer")
@@ -194,7 +198,7 @@ def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
         ({"truststore.location": "/no/such"}, "No such file"),
         ({"truststore.location": "trust.p12", "truststore.password": "wrong"}, "check kafka.ssl.truststore.password"),
         ({"keystore.location": "both.p12", "keystore.password": "wrong"}, "check kafka.ssl.keystore.password"),
-        ({"keystore.location": "trust.pem"}, "no certificate with its key"),
+        ({"keystore.location": "trust.pem"}, "the certificate and its key cannot be read"),
         ({"keystore.key": "locked", "keystore.certificate.chain": "chain"}, "check kafka.ssl.key.password"),
     ],
 )

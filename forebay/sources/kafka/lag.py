@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far somebody is behind the topics he reads: positions, from a checkpoint or a group, beside the brokers' ends."""
+"""The lag of a query or a consumer group: its positions beside the brokers' ends."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 
 _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
-"""Those of the source's options that say how to reach brokers."""
+"""The options of the source for reaching brokers."""
 
 _CLIENT: Final = "forebay-lag"
-_NAMED: Final = 10
-_EARLIER: Final = "the position is of an earlier topic of this name"
+_LISTED: Final = 10
+"""Maximum partitions that one note lists."""
+_EARLIER: Final = "the position belongs to an earlier topic of this name"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where somebody stands in a partition.
+class ReadPosition:
+    """The position of a reader in a partition.
 
     Args:
         topic_partition: The partition.
-        position: The offset of the next record to be read.
-        topic_id: What the cluster called its topic; None = that is not known.
+        position: The next offset to read.
+        topic_id: The id of its topic at that time; None = unknown.
     """
 
     topic_partition: TopicPartition
@@ -41,15 +42,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far one partition is read.
+    """The lag of one partition.
 
     Args:
         topic: Its topic.
         partition: Its number.
-        position: The offset of the next record to be read.
-        end: The offset after the last one there is, under the isolation level that was asked for; None = nobody knows.
-        lag: How many offsets are between them; None if that means nothing.
-        note: What is wrong with it, in words; empty if nothing is.
+        position: The next offset to read.
+        end: The end of the partition under the isolation level; None = unknown.
+        lag: The number of offsets between them; None = unknown.
+        note: A problem of the partition; empty without one.
     """
 
     topic: str
@@ -62,11 +63,11 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a query or a group is behind.
+    """The lag of a query or a group.
 
     Args:
-        partitions: Each partition that it reads, by topic and number.
-        notes: What else there is to know: partitions that it does not read yet.
+        partitions: Each partition that it reads, sorted by topic and number.
+        notes: Partitions that it does not read yet.
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -74,18 +75,18 @@ class Lag:
 
     @property
     def total(self) -> int:
-        """Offsets behind, of all partitions of which that is known."""
+        """The sum of all known lags."""
         return sum(one.lag or 0 for one in self.partitions)
 
 
 class LagReader:
-    """Asks brokers how far partitions go. Called by the command line, on one thread; connects at the first question.
+    """Computes lags from the ends of partitions. Called by the command line, on one thread; connects at the first call.
 
     Args:
-        options: Texts, as the user gives them: `kafka.bootstrap.servers`, `kafka.security.protocol`, …
+        options: Texts as given by the user: `kafka.bootstrap.servers`, `kafka.security.protocol`, …
 
     Raises:
-        ConfigurationError: An option is unknown or wrong, or no brokers are named.
+        ConfigurationError: An option is unknown or invalid, or no brokers are given.
     """
 
     def __init__(self, options: Mapping[str, object]) -> None:
@@ -101,54 +102,55 @@ class LagReader:
         """The brokers, for messages."""
         return self._cluster.servers
 
-    def of_standings(self, standings: Iterable[Standing], *, others: str = "the checkpoint has no position of") -> Lag:
-        """Return how far somebody is behind the present ends.
+    def of_positions(
+        self, positions: Iterable[ReadPosition], *, others: str = "the checkpoint has no position of"
+    ) -> Lag:
+        """Return the lag of positions behind the current ends.
 
         Args:
-            standings: Where he stands. Of several in one partition the least counts, as long as its topic is the same.
-            others: What is the matter with the topics' other partitions, for a note.
+            positions: The positions. Of several in one partition, the lowest of the current topic counts.
+            others: Begins the note on the topics' other partitions.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse to.
         """
-        found = list(standings)
-        topics = self._topics({one.topic_partition.topic for one in found})
-        positions = _present(found, topics)
-        living = [topic_partition for topic_partition in positions if _leader(topics, topic_partition) >= 0]
-        ends = self._cluster.offsets(dict.fromkeys(living, LATEST), committed=self._options.read_committed)
-        starts = self._cluster.offsets(dict.fromkeys(living, EARLIEST), committed=self._options.read_committed)
+        given = list(positions)
+        topics = self._topics({one.topic_partition.topic for one in given})
+        current = _current(given, topics)
+        led = dict.fromkeys(partition for partition in current if _leader(topics, partition) >= 0)
+        committed = self._options.read_committed
+        ends = self._cluster.offsets(dict.fromkeys(led, LATEST), committed=committed)
+        starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST), committed=committed)
         rows = []
-        for topic_partition in sorted(positions):
-            position, end = positions[topic_partition].position, ends.get(topic_partition)
+        for partition, one in sorted(current.items()):
+            position, end = one.position, ends.get(partition)
             if end is None:
-                note = "it has no leader" if _has(topics, topic_partition) else "it is gone"
-                rows.append(PartitionLag(*topic_partition, position, None, None, note))
-            elif _is_of(positions[topic_partition], topics):
-                note = _note(position, starts[topic_partition], end)
-                rows.append(
-                    PartitionLag(*topic_partition, position, end, None if position > end else end - position, note)
-                )
+                note = "it has no leader" if _exists(topics, partition) else "it is gone"
+                rows.append(PartitionLag(*partition, position, None, None, note))
+            elif _is_of(one, topics):
+                lag = None if position > end else end - position
+                rows.append(PartitionLag(*partition, position, end, lag, _note(position, starts[partition], end)))
             else:
-                rows.append(PartitionLag(*topic_partition, position, end, end - starts[topic_partition], _EARLIER))
-        return Lag(tuple(rows), tuple(_missing(topics, positions, others)))
+                rows.append(PartitionLag(*partition, position, end, end - starts[partition], _EARLIER))
+        return Lag(tuple(rows), tuple(_missing(topics, current, others)))
 
     def of_group(self, group: str) -> Lag:
-        """Return how far what a consumer group has committed is behind the present ends.
+        """Return the lag of a consumer group's committed offsets behind the current ends.
 
         Raises:
             ConfigurationError: The group has committed nothing: it does not exist, or its offsets have expired.
             ForebayError: The brokers do not answer, or refuse to.
         """
-        positions = self._cluster.group_offsets(group, None)
-        if not positions:
+        offsets = self._cluster.group_offsets(group, None)
+        if not offsets:
             raise ConfigurationError(
                 f"the group {group!r} has committed no offset on {self.servers}: there is no such group, or its "
                 "offsets have expired",
                 option="kafka.group.id",
                 advice="check its name; a query of forebay commits with commitOffsets=true only, and has a checkpoint",
             )
-        standings = [Standing(topic_partition, position) for topic_partition, position in positions.items()]
-        return self.of_standings(standings, others="nothing is committed yet of")
+        positions = [ReadPosition(partition, offset) for partition, offset in offsets.items()]
+        return self.of_positions(positions, others="nothing is committed yet of")
 
     def close(self) -> None:
         """Close the connections."""
@@ -162,39 +164,41 @@ class LagReader:
         return topics
 
 
-def _is_of(standing: Standing, topics: Mapping[str, Topic]) -> bool:
-    """Whether it is about the topic that has this name now, as far as one knows."""
-    topic = topics.get(standing.topic_partition.topic)
-    return topic is None or not are_of_two_topics(standing.topic_id, topic.topic_id)
+def _is_of(position: ReadPosition, topics: Mapping[str, Topic]) -> bool:
+    """Whether a position belongs to the current topic of its name, or may do so."""
+    topic = topics.get(position.topic_partition.topic)
+    return topic is None or not are_of_two_topics(position.topic_id, topic.topic_id)
 
 
-def _present(standings: Iterable[Standing], topics: Mapping[str, Topic]) -> dict[TopicPartition, Standing]:
-    """Of each partition the least position in its present topic; if there is none, in an earlier one."""
-    found: dict[TopicPartition, Standing] = {}
-    for one in sorted(standings, key=lambda one: (not _is_of(one, topics), one.position)):
+def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> dict[TopicPartition, ReadPosition]:
+    """Return the lowest position of each partition in its current topic, else in an earlier one."""
+    found: dict[TopicPartition, ReadPosition] = {}
+    for one in sorted(positions, key=lambda one: (not _is_of(one, topics), one.position)):
         found.setdefault(one.topic_partition, one)
     return found
 
 
-def _has(topics: Mapping[str, Topic], topic_partition: TopicPartition) -> bool:
-    return topic_partition.topic in topics and topic_partition.partition in topics[topic_partition.topic].leaders
+def _exists(topics: Mapping[str, Topic], partition: TopicPartition) -> bool:
+    return partition.topic in topics and partition.partition in topics[partition.topic].leaders
 
 
-def _leader(topics: Mapping[str, Topic], topic_partition: TopicPartition) -> int:
-    return topics[topic_partition.topic].leaders[topic_partition.partition] if _has(topics, topic_partition) else -1
+def _leader(topics: Mapping[str, Topic], partition: TopicPartition) -> int:
+    return topics[partition.topic].leaders[partition.partition] if _exists(topics, partition) else -1
 
 
 def _note(position: int, start: int, end: int) -> str:
     if position > end:
-        return "beyond the end: it was truncated, or its topic made anew"
+        return "beyond the end: it was truncated, or its topic was recreated"
     if position < start:
         return f"{start - position:,} offsets are gone: it begins at {start:,}"
     return ""
 
 
-def _missing(topics: Mapping[str, Topic], positions: Mapping[TopicPartition, Standing], others: str) -> Iterable[str]:
+def _missing(
+    topics: Mapping[str, Topic], positions: Mapping[TopicPartition, ReadPosition], others: str
+) -> Iterable[str]:
     for name, topic in sorted(topics.items()):
         missing = [number for number in sorted(topic.leaders) if TopicPartition(name, number) not in positions]
         if missing:
-            shown = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
+            shown = ", ".join(map(str, missing[:_LISTED])) + (", …" if len(missing) > _LISTED else "")
             yield f"{name}: {others} {len(missing):,} more partitions ({shown})"

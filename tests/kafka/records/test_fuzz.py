@@ -62,26 +62,26 @@ def test_the_least_time_stamp_there_is_is_out_of_range(wire, field):
     """Its absolute value does not fit in 64 bits, and was taken for a small one."""
     attributes = wire.LOG_APPEND if field == "latest" else 0
     batch = wire.Batch([(0, 0, None, b"v", ())], attributes=attributes, **{field: LEAST})
-    assert f"the time stamp {LEAST} ms is out of range" in told(wire.join(batch))
+    assert f"the timestamp {LEAST} ms is out of range" in told(wire.join(batch))
 
 
 @pytest.mark.parametrize("base", [LEAST, -1, 2**63 - 1])
 def test_an_offset_that_cannot_be_is_damage(wire, base):
     data = bytearray(wire.join(wire.Batch([(0, 0, None, b"v", ())])))
     struct.pack_into(">q", data, 0, base)  # the checksum does not cover it
-    assert f"offset {base}: a record batch at such an offset cannot be" in told(memoryview(data))
+    assert f"offset {base}: a record batch has an invalid offset" in told(memoryview(data))
 
 
 def test_offsets_that_run_beyond_64_bits_are_damage(wire):
     batch = wire.Batch([(0, 0, None, b"v", ()), (9, 0, None, b"v", ())], 2**63 - 5, last=2**63 + 4)
-    assert "a record batch with 2 records over 10 offsets cannot be" in told(wire.join(batch))
+    assert "a record batch has the invalid counts of 2 records over 10 offsets" in told(wire.join(batch))
 
 
 @pytest.mark.parametrize("second", [0, 5, 9])
 def test_a_batch_does_not_begin_before_the_end_of_the_one_before_it(wire, second):
     """Its records came twice, and the position went back."""
     data = wire.join(wire.Batch([(0, 0, None, b"v", ())], last=9), wire.Batch([(0, 0, None, b"v", ())], second))
-    assert f"offset {second}: a record batch that begins here cannot follow one that goes up to 9" in told(data)
+    assert f"offset {second}: a record batch begins here after one that ends at 9" in told(data)
 
 
 def test_what_is_before_a_damaged_old_message_is_read_up_to_there(wire):
@@ -110,7 +110,7 @@ def test_a_snappy_block_that_claims_gigabytes_is_refused_before_memory_is_taken(
     """Where that much memory cannot be had, the library aborts the process."""
     block = b"\xff\xff\xff\xff\x0f" + b"some bytes"
     data = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block if framed else block
-    with pytest.raises(ValueError, match="snappy cannot decompress it: 15 bytes that say they hold 4294967295"):
+    with pytest.raises(ValueError, match="snappy cannot decompress it: 15 bytes claim to contain 4294967295"):
         decompress(2, memoryview(data))
 
 

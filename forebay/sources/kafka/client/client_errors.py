@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kafka-python raises, as errors that say which broker, topic or partition, and what to do."""
+"""Turns errors of kafka-python into forebay's, with broker, topic or partition, and the next step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from forebay.errors import ConfigurationError, DataError, FatalError, ForebayErr
 from forebay.sources.kafka.client.client_options import ClientOptions
 from forebay.sources.kafka.client.connections import UnansweredError
 
-_PATIENCE = 3.0
-"""Seconds that one look at a broker's port takes at most."""
+_PROBE_TIMEOUT = 3.0
+"""Maximum seconds to probe one port."""
 
 
 def client_error(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
-    """Return the error of ours for one of kafka-python; any thread.
+    """Return forebay's error for one of kafka-python; any thread.
 
     Args:
-        error: What was raised; one of ours is returned itself.
-        doing: What was asked, for people: "asking for offsets".
+        error: The error; a `ForebayError` is returned as it is.
+        doing: The failed action, for the text: "asking for offsets".
         options: Names the brokers.
     """
     servers = ", ".join(options.servers)
@@ -29,63 +29,65 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
     if isinstance(error, ForebayError):
         return error
     if isinstance(error, kafka_errors.AuthorizationError):
-        return _not_allowed(error, doing, options)
+        return _unauthorized(error, doing, options)
     if isinstance(error, _LOGINS):
-        return _not_let_in(error, text, options)
+        return _unauthenticated(error, text, options)
     if isinstance(error, kafka_errors.InvalidTopicError):
-        return ConfigurationError(text, option="subscribe", advice="names have letters, digits, dots, _ and - only")
+        return ConfigurationError(
+            text, option="subscribe", advice="names of topics have only letters, digits, dots, _ and -"
+        )
     if isinstance(error, kafka_errors.KafkaConfigurationError):
         return ConfigurationError(text, option="kafka.*", advice="change the option it names")
     if isinstance(error, (kafka_errors.UnsupportedVersionError, kafka_errors.UnrecognizedBrokerVersion)):
-        return FatalError(text, advice="the brokers are too old for this; use newer ones, or leave the option out")
+        return FatalError(text, advice="the brokers are too old for this: upgrade them, or leave the option out")
     if isinstance(error, (kafka_errors.CorruptRecordError, kafka_errors.UnsupportedCodecError)):
-        return DataError(text, advice="skip it by starting at a later offset, after a look at the broker's disks")
-    passing = bool(getattr(error, "retriable", False)) or isinstance(error, kafka_errors.UnknownBrokerIdError)
-    if passing or isinstance(error, OSError):
-        return RetriableError(text, advice="look at the brokers: they may be starting, or out of reach from here")
+        return DataError(text, advice="check the broker's disks, and start at a later offset to skip it")
+    retriable = bool(getattr(error, "retriable", False)) or isinstance(error, kafka_errors.UnknownBrokerIdError)
+    if retriable or isinstance(error, OSError):
+        return RetriableError(text, advice="check the brokers: they may be starting, or unreachable from this machine")
     return FatalError(text, advice="see the cause")
 
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
-    """Return the error for brokers that no connection could be made to, with what each port says; may block a little.
+    """Return the error for unreachable brokers, with the result of probing each port; may block for seconds.
 
     Args:
-        error: What the client raised.
+        error: The error of the client.
         options: Names the brokers.
     """
     found = client_error(error, "a first connection to one", options)
     if not isinstance(found, RetriableError):
         return found
-    if isinstance(error, UnansweredError) and isinstance(error.trouble, kafka_errors.IncompatibleBrokerVersion):
+    if isinstance(error, UnansweredError) and isinstance(error.last_error, kafka_errors.IncompatibleBrokerVersion):
         return ConfigurationError(
-            f"{', '.join(options.servers)} speaks Kafka, and tells nothing of topics: it is a controller, or too old",
+            f"{', '.join(options.servers)} speaks Kafka but serves no topics: it is a controller, or too old",
             option="kafka.bootstrap.servers",
             advice="give the addresses of brokers, as in their advertised.listeners",
         )
-    spoke = isinstance(error, UnansweredError) and error.spoke
-    looks = "; ".join(f"{server}: {_look(server, options, spoke=spoke)}" for server in options.servers[:5])
+    spoke_kafka = isinstance(error, UnansweredError) and error.spoke
+    probes = "; ".join(f"{server}: {_probe(server, options, spoke=spoke_kafka)}" for server in options.servers[:5])
     return RetriableError(
-        f"no broker of {', '.join(options.servers)} can be reached from {socket.gethostname()}: {looks}",
+        f"no broker of {', '.join(options.servers)} can be reached from {socket.gethostname()}: {probes}",
         option="kafka.bootstrap.servers",
-        advice="check address, port, network and kafka.security.protocol; on Spark, workers need to reach them too",
+        advice="check address, port, network and kafka.security.protocol; on Spark, workers must reach them too",
     )
 
 
-def _look(server: str, options: ClientOptions, *, spoke: bool) -> str:
-    """Return what a broker's port says to a plain connection, and to TLS."""
+def _probe(server: str, options: ClientOptions, *, spoke: bool) -> str:
+    """Probe a broker's port with TCP and TLS, and return the result as text."""
     host, _, port = server.rpartition(":")
     answer = _no_answer(options, spoke=spoke)
     try:
-        with socket.create_connection((host.strip("[]") or server, int(port)), _PATIENCE) as plain:
-            plain.settimeout(_PATIENCE)
+        with socket.create_connection((host.strip("[]") or server, int(port)), _PROBE_TIMEOUT) as plain:
+            plain.settimeout(_PROBE_TIMEOUT)
             context = options.tls.context() if options.tls is not None else _any_certificate()
             try:
                 with context.wrap_socket(plain, server_hostname=host.strip("[]")):
-                    return f"TLS works, but {answer}" if options.tls else "it wants TLS (kafka.security.protocol)"
+                    return f"TLS works, but {answer}" if options.tls else "it requires TLS (kafka.security.protocol)"
             except TimeoutError:
-                return "it takes connections, and then says nothing: timed out"
+                return "it accepts connections but sends nothing: timed out"
             except (ssl.SSLError, OSError) as error:
-                return f"TLS failed: {error}" if options.tls else f"it is there, but {answer}"
+                return f"TLS failed: {error}" if options.tls else f"the port is open, but {answer}"
     except ForebayError as error:
         return error.message
     except (OSError, ValueError) as error:
@@ -95,21 +97,21 @@ def _look(server: str, options: ClientOptions, *, spoke: bool) -> str:
 def _no_answer(options: ClientOptions, *, spoke: bool) -> str:
     mechanism = options.settings.get("sasl_mechanism")
     if mechanism:
-        return f"no login by {mechanism} came about: wrong password or mechanism?"
+        return f"the login by {mechanism} failed: wrong password or mechanism?"
     if spoke:
-        return "hangs up at the first question: it wants a login (kafka.security.protocol)"
-    return "gave no answer as Kafka does"
+        return "it closes the connection at the first request: it requires a login (kafka.security.protocol)"
+    return "it does not speak Kafka's protocol"
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Return a context that only finds out whether a port speaks TLS at all; nothing is sent through it."""
+    """Return a context for probing whether a port speaks TLS; no data passes through it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _not_let_in(error: Exception, text: str, options: ClientOptions) -> ConfigurationError:
+def _unauthenticated(error: Exception, text: str, options: ClientOptions) -> ConfigurationError:
     """Return the error for a login that a broker refused."""
     mechanism = options.settings.get("sasl_mechanism")
     if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
@@ -120,7 +122,7 @@ def _not_let_in(error: Exception, text: str, options: ClientOptions) -> Configur
         )
     if isinstance(error, kafka_errors.IllegalSaslStateError):
         return ConfigurationError(
-            f"{text}: nobody logs in there",
+            f"{text}: the listener takes no login",
             option="kafka.security.protocol",
             advice="give PLAINTEXT or SSL, or the port of the brokers' listener for SASL",
         )
@@ -128,30 +130,30 @@ def _not_let_in(error: Exception, text: str, options: ClientOptions) -> Configur
         return ConfigurationError(
             f"{text}: the token was refused",
             option="oauthTokenProvider",
-            advice="check what it gives: is the token in time, of the issuer and for the audience that brokers want?",
+            advice="check the token: its expiry, issuer and audience must be those that the brokers require",
         )
     return ConfigurationError(
-        text, option="kafka.sasl.jaas.config", advice=f"check user and password, and that they are for {mechanism}"
+        text, option="kafka.sasl.jaas.config", advice=f"check user and password, and that they belong to {mechanism}"
     )
 
 
-def _not_allowed(error: Exception, doing: str, options: ClientOptions) -> ConfigurationError:
-    """Return the error for a missing right, with what gives it."""
+def _unauthorized(error: Exception, doing: str, options: ClientOptions) -> ConfigurationError:
+    """Return the error for a missing right, with the command that grants it."""
     servers = ", ".join(options.servers)
     add = f"kafka-acls --bootstrap-server {options.servers[0]} --add --allow-principal User:NAME"
     if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
-        told = error.args[0] if error.args else ""
-        topics = sorted(map(str, told)) if isinstance(told, (set, frozenset, list, tuple)) else [str(told)]
+        named = error.args[0] if error.args else ""
+        topics = sorted(map(str, named)) if isinstance(named, (set, frozenset, list, tuple)) else [str(named)]
         return ConfigurationError(
-            f"{doing} of {servers} failed: the user may not read the topic {', '.join(topics)}, or not see it",
+            f"{doing} of {servers} failed: the user may not read or see the topic {', '.join(topics)}",
             option="subscribe",
-            advice=f"let the user DESCRIBE and READ it: {add} --operation READ --topic {topics[0]}",
+            advice=f"grant DESCRIBE and READ: {add} --operation READ --topic {topics[0]}",
         )
     text = f"{doing} of {servers} failed: {_text(error)}"
     if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
-        advice = f"let the user READ the group: {add} --operation READ --group GROUP; or leave it out"
+        advice = f"grant READ on the group: {add} --operation READ --group GROUP; or leave it out"
         return ConfigurationError(text, option="kafka.group.id", advice=advice)
-    return ConfigurationError(text, advice=f"let the user do it: {add} --operation … --cluster")
+    return ConfigurationError(text, advice=f"grant the operation: {add} --operation … --cluster")
 
 
 _LOGINS = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kafka.*`: the options of Java's consumer, said to kafka-python.
+"""Translates `kafka.*`, the options of Java's consumer, to kafka-python's arguments.
 
-What cannot be said is refused by name: an option that is taken and does nothing would be found out too late.
+It refuses options without a translation by name, because users would notice an ignored option too late.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.sources.kafka.client.tls import Tls
 Role = Literal["consumer", "admin"]
 
 CONNECT_TIMEOUT_MS: Final = 15_000
-"""How long a first connection is tried, unless `default.api.timeout.ms` says it; hosts try that again."""
+"""Timeout of the first connection without `default.api.timeout.ms`; hosts retry it."""
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
@@ -37,7 +37,7 @@ def _buffer(text: str) -> int | None:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("it is neither true nor false")
+        raise ValueError("it must be true or false")
     return text.lower() == "true"
 
 
@@ -45,7 +45,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         found = next((one for one in choices if one.lower() == text.lower()), None)
         if found is None:
-            raise ValueError(f"it is none of {', '.join(choices)}")
+            raise ValueError(f"it must be one of {', '.join(choices)}")
         return found
 
     return parse
@@ -77,17 +77,17 @@ _CONSUMER: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "isolation.level": ("isolation_level", _one_of("read_uncommitted", "read_committed")),
     "check.crcs": ("check_crcs", _flag),
 }
-_ASIDE: Final = frozenset({"group.id", "sasl.jaas.config"})
-"""Understood, but by others."""
+_HANDLED_ELSEWHERE: Final = frozenset({"group.id", "sasl.jaas.config"})
+"""Options that are no argument of kafka-python."""
 
-_OWN_POSITIONS = "the query keeps its own positions, and reads from there"
-_NO_GROUP = "this source joins no consumer group: its partitions are planned"
+_OWN_POSITIONS = "the query reads from its own positions"
+_NO_GROUP = "this source plans its partitions and joins no consumer group"
 _REFUSED: Final = {
-    "auto.offset.reset": (_OWN_POSITIONS, "say startingOffsets instead"),
-    "enable.auto.commit": (_OWN_POSITIONS, "say commitOffsets=true to publish progress to the group"),
-    "auto.commit.interval.ms": (_OWN_POSITIONS, "say commitOffsets=true to publish progress to the group"),
-    "key.deserializer": ("keys come as binary", "cast them, or decode them in a query"),
-    "value.deserializer": ("values come as binary", "cast them, or decode them in a query"),
+    "auto.offset.reset": (_OWN_POSITIONS, "use startingOffsets"),
+    "enable.auto.commit": (_OWN_POSITIONS, "use commitOffsets=true to commit progress to the group"),
+    "auto.commit.interval.ms": (_OWN_POSITIONS, "use commitOffsets=true to commit progress to the group"),
+    "key.deserializer": ("keys are binary", "cast them, or use keyFormat"),
+    "value.deserializer": ("values are binary", "cast them, or use valueFormat"),
     "interceptor.classes": ("interceptors are Java classes", "leave it out"),
     "partition.assignment.strategy": (_NO_GROUP, "leave it out"),
     "group.instance.id": (_NO_GROUP, "leave it out"),
@@ -95,26 +95,26 @@ _REFUSED: Final = {
     "session.timeout.ms": (_NO_GROUP, "leave it out"),
     "heartbeat.interval.ms": (_NO_GROUP, "leave it out"),
     "max.poll.interval.ms": (_NO_GROUP, "leave it out"),
-    "max.poll.records": ("records come as record batches", "say maxRowsPerBatch instead"),
-    "allow.auto.create.topics": ("a reader never makes topics here", "leave it out"),
-    "sasl.username": ("Java's clients have no such option", f"write it in {jaas.OPTION}"),
-    "sasl.password": ("Java's clients have no such option", f"write it in {jaas.OPTION}"),
-    "sasl.login.callback.handler.class": ("it is a Java class", 'say oauthTokenProvider="package.module:Provider"'),
-    "ssl.cipher.suites": ("its names are Java's own", "leave it out: OpenSSL chooses"),
-    "metric.reporters": ("they are Java classes", "look at the progress of the query"),
+    "max.poll.records": ("this source reads record batches", "use maxRowsPerBatch"),
+    "allow.auto.create.topics": ("this source never creates topics", "leave it out"),
+    "sasl.username": ("Java's clients have no such option", f"put it into {jaas.OPTION}"),
+    "sasl.password": ("Java's clients have no such option", f"put it into {jaas.OPTION}"),
+    "sasl.login.callback.handler.class": ("it is a Java class", 'use oauthTokenProvider="package.module:Provider"'),
+    "ssl.cipher.suites": ("its names exist only in Java", "leave it out: OpenSSL chooses"),
+    "metric.reporters": ("they are Java classes", "read the progress of the query"),
 }
 
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What clients are made with; holds no open file and no revealed secret. Picklable; for any thread.
+    """The options of kafka-python's clients, without open files and revealed secrets. Picklable; for any thread.
 
     Args:
-        settings: kafka-python's arguments that both kinds of clients understand.
-        consumer: Those that only consumers understand.
-        tls: How connections are secured; None = they are not.
-        login: `sasl.jaas.config`, unread.
-        token_provider: The import path of what gives OAUTHBEARER tokens.
+        settings: Arguments of consumers and admin clients.
+        consumer: Arguments of consumers only.
+        tls: The TLS options; None = no TLS.
+        login: `sasl.jaas.config`, not parsed.
+        token_provider: The import path of the OAUTHBEARER token provider.
     """
 
     settings: Mapping[str, object]
@@ -131,14 +131,14 @@ class ClientOptions:
 
     @property
     def read_committed(self) -> bool:
-        """Whether records of aborted and of open transactions are left out."""
+        """Whether the isolation level is `read_committed`."""
         return self.consumer.get("isolation_level") == "read_committed"
 
     def arguments(self, role: Role) -> dict[str, object]:
         """Return kafka-python's arguments, with secrets revealed. Called where a client is made.
 
         Raises:
-            ConfigurationError: A secret, a store or the token provider cannot be had.
+            ConfigurationError: A secret, a store or the token provider cannot be read.
         """
         found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
         if role == "consumer":
@@ -154,14 +154,14 @@ class ClientOptions:
 
 
 def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
-    """Return the options of clients; looks at no file and reveals no reference.
+    """Translate the options; opens no file and reveals no reference.
 
     Args:
         given: Java's options, without `kafka.`.
-        token_provider: The import path of what gives OAUTHBEARER tokens.
+        token_provider: The import path of the OAUTHBEARER token provider.
 
     Raises:
-        ConfigurationError: An option is unknown, wrong, or cannot be said to kafka-python.
+        ConfigurationError: An option is unknown, invalid, or has no translation.
     """
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
@@ -188,18 +188,18 @@ def _check_known(name: str) -> None:
     if name in _REFUSED:
         why, advice = _REFUSED[name]
         raise ConfigurationError(f"kafka.{name} is not supported: {why}", option=f"kafka.{name}", advice=advice)
-    known = {*_BOTH, *_CONSUMER, *_ASIDE, *TLS_NAMES}
+    known = {*_BOTH, *_CONSUMER, *_HANDLED_ELSEWHERE, *TLS_NAMES}
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         raise ConfigurationError(
-            f"kafka.{name} cannot be said to kafka-python" + (f"; did you mean 'kafka.{near[0]}'?" if near else ""),
+            f"kafka.{name} is not supported by kafka-python" + (f"; did you mean 'kafka.{near[0]}'?" if near else ""),
             option=f"kafka.{name}",
-            advice=f"leave it out; understood are {', '.join(f'kafka.{one}' for one in sorted(known))}",
+            advice=f"leave it out; supported are {', '.join(f'kafka.{one}' for one in sorted(known))}",
         )
 
 
 def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls, token_provider: str | None) -> None:
-    """Refuse options that would have no effect beside the others, and a login without what it needs."""
+    """Refuse options without effect, and an incomplete login."""
     mechanism = _plain(options, "sasl.mechanism").upper()
     sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
     if sasl and not protocol.startswith("SASL"):
@@ -208,10 +208,10 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
         raise _without(next(iter(tls.given)), "kafka.security.protocol is not SSL or SASL_SSL")
     if protocol.startswith("SASL"):
         if not mechanism:
-            raise _without("security.protocol", f"kafka.sasl.mechanism does not say one of {', '.join(_MECHANISMS)}")
+            raise _without("security.protocol", f"kafka.sasl.mechanism must be one of {', '.join(_MECHANISMS)}")
         wants_login = mechanism == "PLAIN" or mechanism.startswith("SCRAM")
         if wants_login and "sasl.jaas.config" not in options:
-            raise _without("sasl.mechanism", f"{jaas.OPTION} does not say who logs in")
+            raise _without("sasl.mechanism", f"{jaas.OPTION} with user and password is missing")
         if not wants_login and "sasl.jaas.config" in options:
             raise _without("sasl.jaas.config", f"{mechanism} does not use it")
     if (mechanism == "OAUTHBEARER") != (token_provider is not None):
@@ -238,21 +238,23 @@ def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str],
     try:
         return parse(text)
     except ValueError as error:
-        why = "it is no whole number" if parse in (_number, _buffer) else str(error)
+        why = "it must be an integer" if parse in (_number, _buffer) else str(error)
         raise ConfigurationError(
-            f"kafka.{name} is {text!r}: {why}", option=f"kafka.{name}", advice="write it as Java's consumer takes it"
+            f"kafka.{name} is {text!r}: {why}",
+            option=f"kafka.{name}",
+            advice="give a value that Java's consumer accepts",
         ) from None
 
 
 def _token_provider(path: str) -> object:
-    """Return what gives tokens, from `package.module:Provider`: an object with `token()`, or a class of such."""
+    """Import the token provider `package.module:Provider`: an object, or a class to call."""
     module, _, name = path.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), name)
         provider = found() if isinstance(found, type) else found
     except Exception as error:
         raise ConfigurationError(
-            f"oauthTokenProvider {path!r} cannot be made: {type(error).__name__}: {error}",
+            f"oauthTokenProvider {path!r} cannot be created: {type(error).__name__}: {error}",
             option="oauthTokenProvider",
             advice="name a class, as in package.module:Provider, that every worker can import",
         ) from error

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to brokers as kafka-python makes them, but that end as they should where they fail.
+"""kafka-python's clients and connections, with proper ends where a connection fails.
 
-kafka-python 3.0 leaves the socket of a refused connection to the garbage collector, waits for ever for a port that
-takes a TLS connection and says nothing, throws away what a broker said right before it hung up, which is its answer to
-a wrong password, and tries a refused password again and again until a time-out says nothing of it.
+kafka-python 3.0 leaves the socket of a refused connection to the garbage collector. It waits forever for a port that
+accepts a TLS connection and sends nothing. It drops the last bytes before a broker closes the connection, which answer
+a wrong password. It retries a refused password until a time-out that hides the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REFUSALS: Final = (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-"""What a broker says to whom it does not let in."""
+"""The errors of a broker that refuses a login."""
 
 _SCHEME = "forebay"
 
@@ -44,27 +44,27 @@ C = TypeVar("C")
 
 
 class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
-    """No first connection came about in time.
+    """No first connection was made in time.
 
     Args:
-        text: What kafka-python says of it.
-        trouble: What the last try met with; None: nothing was heard.
-        spoke: Whether something there speaks Kafka's protocol.
+        text: The error text of kafka-python.
+        last_error: The error of the last try; None = no answer.
+        spoke: Whether the other side speaks Kafka's protocol.
     """
 
-    def __init__(self, text: str, trouble: BaseException | None, *, spoke: bool) -> None:
-        super().__init__(text if trouble is None else f"{text}: {trouble}")
-        self.trouble = trouble
+    def __init__(self, text: str, last_error: BaseException | None, *, spoke: bool) -> None:
+        super().__init__(text if last_error is None else f"{text}: {last_error}")
+        self.last_error = last_error
         self.spoke = spoke
 
 
 def misfit() -> str | None:
-    """Return what of kafka-python's connections is not as this module needs it; None: they fit."""
+    """Return the first part of kafka-python that differs from what this module needs; None = none."""
 
     def takes(function: object, *names: str) -> bool:
         return callable(function) and set(names) <= set(inspect.signature(function).parameters)
 
-    looks = {
+    checks = {
         "KafkaNetClient": takes(KafkaNetClient.__init__, "net", "manager"),
         "KafkaNetSocket.sock_connect": takes(KafkaNetSocket.sock_connect, "net", "sock", "sockaddr", "timeout_at"),
         "KafkaNetSocket.register_class": takes(KafkaNetSocket.register_class, "klass"),
@@ -77,14 +77,14 @@ def misfit() -> str | None:
         "KafkaConnectionManager.update_backoff": takes(KafkaConnectionManager.update_backoff, "node_id"),
         "KafkaConnection.init_future": isinstance(getattr(KafkaConnection, "init_future", None), property),
     }
-    return next((name for name, right in looks.items() if not right), None)
+    return next((name for name, right in checks.items() if not right), None)
 
 
 def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-    """Return what kafka-python's clients take as `kafka_client`; any thread.
+    """Return the argument `kafka_client` of kafka-python's clients; any thread.
 
     Args:
-        configuration: Of the client.
+        configuration: The configuration of the client.
     """
     if misfit() is not None:
         return KafkaNetClient(**configuration)
@@ -93,35 +93,35 @@ def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no 
 
 
 def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
-    """Return a client that is connected; any thread.
+    """Return a connected client. A client that cannot connect leaves no thread and no socket; any thread.
 
     Args:
         cls: `KafkaConsumer` or `KafkaAdminClient`.
         arguments: Its configuration.
 
     Raises:
-        UnansweredError: Nobody answered in time.
-        KafkaError: It cannot connect for another reason, or the configuration is wrong.
+        UnansweredError: No broker answered in time.
+        KafkaError: It cannot connect for another reason, or the configuration is invalid.
     """
-    made: list[Any] = []
+    networks: list[Any] = []
 
-    def making(**configuration: object) -> Any:  # noqa: ANN401 - kafka-python has no types
-        made.append(network(**configuration))
-        return made[-1]
+    def make_network(**configuration: object) -> Any:  # noqa: ANN401 - kafka-python has no types
+        networks.append(network(**configuration))
+        return networks[-1]
 
     try:
-        return cls(**arguments, kafka_client=making)
+        return cls(**arguments, kafka_client=make_network)
     except BaseException as error:
-        for client in made:
+        for client in networks:
             client.close()
-        for manager in (getattr(client, "_manager", None) for client in made):
+        for manager in (getattr(client, "_manager", None) for client in networks):
             if not isinstance(manager, Connections):
                 continue
             if manager.refusal is not None and error is not manager.refusal:
                 raise manager.refusal from error
             if isinstance(error, KafkaTimeoutError):
                 spoke = manager.broker_version is not None
-                raise UnansweredError(str(error), manager.trouble, spoke=spoke) from manager.trouble
+                raise UnansweredError(str(error), manager.last_error, spoke=spoke) from manager.last_error
         raise
 
 
@@ -129,20 +129,20 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
     """The connections of one client. Called on the client's own thread."""
 
     refusal: KafkaError | None = None
-    """Why a broker let nobody in, so far."""
-    trouble: BaseException | None = None
-    """What a connection failed with last."""
+    """The first refused login."""
+    last_error: BaseException | None = None
+    """The last error of a connection."""
 
     def update_backoff(self, node_id: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Say how long to wait before the next try. Called where an error is handled, which is kept."""
-        self.trouble = sys.exc_info()[1] or self.trouble
+        """Compute the wait before the next try. Called while an error is handled, and keeps that error."""
+        self.last_error = sys.exc_info()[1] or self.last_error
         return super().update_backoff(node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Return a connection, new or not.
+        """Return a new or existing connection.
 
         Raises:
-            KafkaError: A broker has refused whoever this is: another try is another failed login.
+            KafkaError: A broker has refused the login; another try may lock the account.
         """
         if self.refusal is not None and not self.bootstrapped:
             raise self.refusal
@@ -160,7 +160,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
         )
         try:
             transport = self._transport(sock, node.host)
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
+        except BaseException:  # close the socket also on interrupts
             sock.close()
             raise
         try:
@@ -180,14 +180,14 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
-    """A way to connect of kafka-python's, chosen by the scheme of a proxy; there is no proxy."""
+    """A way to connect that kafka-python selects by the scheme of a proxy; there is no proxy."""
 
     SCHEMES = (_SCHEME,)
 
     async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
+        except BaseException:  # close the socket also on interrupts
             sock.close()
             raise
 
@@ -197,7 +197,7 @@ class _Plain(KafkaTCPTransport):  # type: ignore[misc]  # no types
         await self.handshake()
 
     def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
-        return _last_words(super()._sock_recv())
+        return _data_before_error(super()._sock_recv())
 
 
 class _Tls(KafkaSSLTransport):  # type: ignore[misc]  # no types
@@ -213,10 +213,10 @@ class _Tls(KafkaSSLTransport):  # type: ignore[misc]  # no types
                 return
 
     def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
-        return _last_words(super()._sock_recv())
+        return _data_before_error(super()._sock_recv())
 
 
-def _last_words(received: tuple[bytes, Any]) -> tuple[bytes, Any]:
-    """Hand on what was received before a connection ended; the next attempt meets the end again."""
+def _data_before_error(received: tuple[bytes, Any]) -> tuple[bytes, Any]:
+    """Return the data received before a connection ended; the next call returns the error again."""
     data, error = received
     return (data, None) if data else (data, error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sasl.jaas.config`: Java's way to give a user name and a password."""
+"""Parses `sasl.jaas.config`, Java's option for user name and password."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from forebay.options import Secret
 OPTION: Final = "kafka.sasl.jaas.config"
 
 _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([;=])|([^\s;="\']+))')
-_ELSEWHERE: Final = {
+_OTHER_MODULES: Final = {
     "Krb5LoginModule": "leave it out: GSSAPI uses the ticket cache (run kinit -kt keytab principal before)",
-    "OAuthBearerLoginModule": "leave it out, and name what gives the token: "
-    'oauthTokenProvider="package.module:Provider"',
+    "OAuthBearerLoginModule": 'leave it out, and name the token provider: oauthTokenProvider="package.module:Provider"',
     "IAMLoginModule": 'leave it out, and give kafka.sasl.mechanism="AWS_MSK_IAM"',
 }
 
@@ -30,20 +29,20 @@ class Login:
 
 
 def parse_jaas(text: str) -> Login:
-    """Return who logs in: `…PlainLoginModule required username="alice" password="…";`, or the same of Scram.
+    """Parse `…PlainLoginModule required username="alice" password="…";`, or the same of Scram.
 
     Raises:
-        ConfigurationError: It is no such configuration. The text is not repeated: it holds a password.
+        ConfigurationError: The text is invalid. The error does not repeat it, since it holds a password.
     """
     tokens = _tokens(text)
     if len(tokens) < 2:
         raise _wrong("it has no login module")
     module = tokens[0].rpartition(".")[2]
     if module not in ("PlainLoginModule", "ScramLoginModule"):
-        known = module in _ELSEWHERE  # else it may be anything, also a password
+        known = module in _OTHER_MODULES  # another word may be a password: do not show it
         raise _wrong(
-            f"the login module {module!r} is Java's own" if known else "its login module is not known here",
-            _ELSEWHERE.get(module),
+            f"the login module {module!r} exists only in Java" if known else "its login module is not supported",
+            _OTHER_MODULES.get(module),
         )
     rest = tokens[2:]
     if rest and rest[-1] == ";":
@@ -57,7 +56,7 @@ def parse_jaas(text: str) -> Login:
     missing = [name for name in ("username", "password") if not entries.get(name)]
     if missing:
         raise _wrong(f"it has no {' and no '.join(missing)}")
-    if entries.keys() - {"username", "password"}:  # not named: it may be a piece of a password
+    if entries.keys() - {"username", "password"}:  # do not show them: they may be parts of a password
         raise _wrong("it has entries besides username and password")
     return Login(entries["username"], _secret(entries["password"]))
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forebay takes hold of inside kafka-python, all in one place, and how it notices when that no longer fits.
+"""All uses of kafka-python's internals, and the checks that they still exist.
 
 Two hooks, both on one consumer and never on the classes of the library:
 
-- *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. Ours gives
-  the bytes themselves, as one item, and moves the consumer's position by the headers of the record batches. So the
-  consumer asks for the next bytes before these are decoded, and does all the rest as ever: leaders, epochs, errors.
-- *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece thrice. Ours receives straight into
-  the buffer of the response, and is woken for many bytes at a time.
+- *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. This one
+  returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
+  consumer requests the next bytes before these are decoded, and still handles leaders, epochs and errors.
+- *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. This one receives
+  into the buffer of the response, and wakes up for many bytes at a time.
 
-Where something is missing, `misfit` says what; the consumer is then used as anybody would, record by record.
+`misfit` names a missing internal. The fetcher uses kafka-python's public API in that case, record by record.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from forebay.sources.kafka.records.decoding import RawFetch
 from forebay.sources.kafka.records.wire import headers
 
 _RECEIVE = 1 << 16
-"""What is received at once where no response is under way; a response is received whole."""
+"""Maximum bytes to receive while no response is in progress; a response is received whole."""
 
-_MANY = 1 << 20
-"""So many bytes of a response are waited for at a time, where the kernel can do that."""
+_LOW_WATER = 1 << 20
+"""Maximum bytes of a response to wait for at a time, on kernels with SO_RCVLOWAT."""
 
-_WAITS = sys.platform == "linux"
+_HAS_LOW_WATER = sys.platform == "linux"
 
 _TAKES = {"fetch_offset", "tp", "records", "isolation_level", "aborted_transactions"}
 
 
 def misfit() -> str | None:
-    """Return what of kafka-python is not as the hooks need it; None: they fit."""
+    """Return the first internal that differs from what the raw-bytes hook needs; None = none."""
     records = getattr(Fetcher, "PartitionRecords", None)
-    looks: dict[str, bool] = {
+    checks: dict[str, bool] = {
         "KafkaConsumer._fetcher": _mentions(KafkaConsumer, "_fetcher", "_manager"),
         "Fetcher.PartitionRecords": inspect.isclass(records)
         and set(inspect.signature(records).parameters) >= _TAKES
@@ -58,12 +58,12 @@ def misfit() -> str | None:
         "Fetcher.send_fetches": _arguments(Fetcher, "send_fetches") == 1,
         "MemoryRecords._buffer": "_buffer" in getattr(MemoryRecords, "__slots__", ()),
     }
-    return next((name for name, right in looks.items() if not right), None)
+    return next((name for name, right in checks.items() if not right), None)
 
 
 def receiver_misfit() -> str | None:
-    """Return what of kafka-python's connections is not as the receiver needs it; None: it fits."""
-    looks = {
+    """Return the first internal that differs from what the receiver needs; None = none."""
+    checks = {
         "KafkaConnectionManager._build_transport": _arguments(KafkaConnectionManager, "_build_transport") == 3,
         "KafkaTCPTransport._sock_recv": _arguments(KafkaTCPTransport, "_sock_recv") == 1
         and _mentions(KafkaTCPTransport, "_sock", "_protocol"),
@@ -72,7 +72,7 @@ def receiver_misfit() -> str | None:
         "KafkaProtocol._process_response": _arguments(KafkaProtocol, "_process_response") == 2,
         "KafkaBytes": issubclass(KafkaBytes, bytearray) and _arguments(KafkaBytes, "seek") == 2,
     }
-    return next((name for name, right in looks.items() if not right), None)
+    return next((name for name, right in checks.items() if not right), None)
 
 
 def _arguments(cls: object, method: str) -> int:
@@ -85,16 +85,16 @@ def _mentions(cls: type, *names: str) -> bool:
     return code is not None and set(names) <= set(code.co_names)
 
 
-def give_raw(consumer: Any, limits: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
-    """Make a consumer's `poll` return one `RawFetch` for each fetched partition; `misfit` must have found nothing.
+def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
+    """Make a consumer's `poll` return one `RawFetch` for each fetched partition; requires `misfit() is None`.
 
     Args:
-        consumer: The consumer; its application thread alone calls `limits`, inside `poll`.
-        limits: Says what of a partition, from an offset on, is wanted: a RawFetch without bytes; None: nothing.
+        consumer: The consumer; only its application thread calls `wanted`, inside `poll`.
+        wanted: Returns the wanted part of a partition from an offset on, as a RawFetch without bytes; None = nothing.
 
     Returns:
-        What brokers last said about where partitions end for this consumer, by topic and partition: the last stable
-        offset under `read_committed`, else the high watermark. It is kept up to date.
+        The end of each partition by its last fetch: the last stable offset under `read_committed`, else the high
+        watermark. The dictionary stays up to date.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - see the module
     base: Any = fetcher.PartitionRecords
@@ -109,20 +109,20 @@ def give_raw(consumer: Any, limits: Callable[[str, int, int], RawFetch | None]) 
         def take(self, _most: int | None = None) -> list[RawFetch]:
             partition = self.topic_partition
             begin: int = self.next_fetch_offset  # type: ignore[has-type]  # no types
-            wanted = limits(partition.topic, partition.partition, begin)
-            if wanted is None:
+            part = wanted(partition.topic, partition.partition, begin)
+            if part is None:
                 self.drain()
                 return []
             aborted = tuple((one.producer_id, one.first_offset) for one in self.aborted_transactions)
             fetch = RawFetch(
-                wanted.topic, wanted.partition, self._bytes, wanted.start, wanted.end, wanted.read_committed, aborted
+                part.topic, part.partition, self._bytes, part.start, part.end, part.read_committed, aborted
             )
             reach, epoch = _reach(fetch)
             self.next_fetch_offset, self.leader_epoch = reach, epoch
             self.bytes_read = len(self._bytes)
             self.drain()
-            if wanted.end is not None and reach >= wanted.end:
-                consumer.pause(partition)  # before the next request is made: nothing is fetched in vain
+            if part.end is not None and reach >= part.end:
+                consumer.pause(partition)  # before the next request, so it fetches nothing beyond the end
             return [fetch]
 
     def parsing(completed: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
@@ -140,12 +140,12 @@ def give_raw(consumer: Any, limits: Callable[[str, int, int], RawFetch | None]) 
 
 
 def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Ask for the next bytes of what was fetched: `poll` does so itself only where it did not have to wait."""
+    """Request the next bytes; `poll` does so itself only if it did not have to wait."""
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 
 def _reach(fetch: RawFetch) -> tuple[int, int]:
-    """Return how far a fetch goes by the headers of its record batches, and the leader epoch of the last one."""
+    """Return the end of a fetch by the headers of its record batches, and the leader epoch of the last one."""
     offset, epoch = fetch.start, -1
     try:
         for header in headers(fetch.data, fetch.topic_partition):
@@ -154,13 +154,13 @@ def _reach(fetch: RawFetch) -> tuple[int, int]:
             if fetch.end is not None and offset >= fetch.end:
                 break
     except DataError:
-        # The decoder will come to the same bytes, after those before them have been given out, and say the same.
+        # The decoder reports the same damage after the records before it.
         return (offset if fetch.end is None else fetch.end), epoch
     return offset, epoch
 
 
 def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Let connections that a consumer makes from now on receive without copies; `receiver_misfit` found nothing."""
+    """Make new connections of a consumer receive without copies; requires `receiver_misfit() is None`."""
     manager = consumer._manager  # noqa: SLF001 - see the module
     build = manager._build_transport  # noqa: SLF001
 
@@ -174,9 +174,9 @@ def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no t
 
 
 class _Receiver:
-    """Receives what there is; all of a response but its last byte goes to where the parser wants it.
+    """Receives available bytes; all of a response but its last byte goes directly into the parser's buffer.
 
-    That byte, or the head of a response, is returned, and the parser goes on as ever.
+    It returns that byte, or the head of a response, to the parser as usual.
 
     Args:
         transport: The connection.
@@ -204,14 +204,14 @@ class _Receiver:
                 except (BlockingIOError, InterruptedError):
                     break
                 except OSError:
-                    return self._plain()  # which meets the same error, and tells it as ever
+                    return self._plain()  # meets the same error, and reports it as usual
                 if not size:
                     return self._plain()
                 at += size
         buffer.seek(at)
         if at == last:
             return self._piece(1)
-        self._wait_for(min(_MANY, last + 1 - at))
+        self._wait_for(min(_LOW_WATER, last + 1 - at))
         return b"", None
 
     def _piece(self, size: int) -> Any:  # noqa: ANN401 - kafka-python has no types
@@ -225,27 +225,27 @@ class _Receiver:
         return (data, None) if data else self._plain()
 
     def _wait_for(self, size: int) -> None:
-        """Let the kernel tell of bytes only when there are so many: each time costs more than small pieces are worth.
+        """Make the kernel report the socket as readable only with this many bytes: each wake-up is expensive.
 
-        No fewer may be to come. An end or an error is told at once. Where the kernel cannot do that, any number does.
+        At least this many bytes must be on their way. The kernel reports an end or an error at once.
         """
-        if size == self._low or not _WAITS:
+        if size == self._low or not _HAS_LOW_WATER:
             return
         try:
             self._transport._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)  # noqa: SLF001
-        except OSError:  # closed meanwhile: whoever receives next is told
+        except OSError:  # closed meanwhile: the next receive fails
             return
         self._low = size
 
 
 def _read_in_place(parser: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Let a parser decode responses where they lie, not from two copies of them."""
+    """Make a parser decode responses in place, instead of from two copies."""
     process = parser._process_response  # noqa: SLF001
     parser._process_response = lambda buffer: process(_InPlace(buffer))  # noqa: SLF001
 
 
 class _InPlace:
-    """A response as kafka-python reads it: small pieces by `read(size)`, the rest by `read()`."""
+    """A response with the file methods that kafka-python uses: `read(size)` for fields, `read()` for the rest."""
 
     def __init__(self, buffer: bytearray) -> None:
         self._view = memoryview(buffer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS as Java clients of Kafka configure it: PEM and PKCS12 stores, in files or in the options."""
+"""TLS with the options of Kafka's Java clients: PEM and PKCS12 stores, in files or in the options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES: Final = frozenset(
         "ssl.enabled.protocols", "ssl.protocol",
     }
 )  # fmt: skip
-"""The options understood here, without `kafka.`."""
+"""The supported options, without `kafka.`."""
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -31,7 +31,7 @@ Side = Literal["truststore", "keystore"]
 
 @dataclass(frozen=True)
 class Tls:
-    """The TLS options, as they were given; files and secrets are looked at only where a client is made.
+    """The TLS options as given; files and secrets are read only where a client is made.
 
     Args:
         given: By name, without `kafka.`.
@@ -40,10 +40,10 @@ class Tls:
     given: Mapping[str, str | Secret] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse what can be told to be wrong without looking at a file.
+        """Check everything that needs no file.
 
         Raises:
-            ConfigurationError: Naming the option.
+            ConfigurationError: It names the option.
         """
         algorithm = self._text("ssl.endpoint.identification.algorithm")
         if algorithm not in (None, "", "https", "HTTPS"):
@@ -51,7 +51,7 @@ class Tls:
         for name in ("ssl.enabled.protocols", "ssl.protocol"):
             for version in _list(self._text(name)):
                 if version not in _VERSIONS and not (name == "ssl.protocol" and version == "TLS"):
-                    raise _wrong(name, f"{version!r} is not among them", f"choose from {', '.join(_VERSIONS)}")
+                    raise _wrong(name, f"{version!r} is not supported", f"choose from {', '.join(_VERSIONS)}")
         for side in ("truststore", "keystore"):
             kind = (self._text(f"ssl.{side}.type") or "").upper()
             if kind not in ("", "PEM", "PKCS12", "JKS"):
@@ -65,10 +65,10 @@ class Tls:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return what connections are made with. Called where a client is made, in planners and tasks.
+        """Return the SSL context of connections. Called where a client is made, in planners and tasks.
 
         Raises:
-            ConfigurationError: A store cannot be read, or is of a kind that Python cannot read.
+            ConfigurationError: A store cannot be read.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
@@ -99,14 +99,14 @@ class Tls:
         if "ssl.keystore.location" in self.given:
             name = "ssl.keystore.location"
             key, chain = self._store("keystore")
-            # Inside a PKCS12 store Java knows one password for both; a PEM file has only that of the key.
+            # Java uses one password for a PKCS12 store and its key; a PEM file has only that of the key.
             password = password if key is None else None
         elif "ssl.keystore.key" in self.given:
             name = "ssl.keystore.key"
             key, chain = self._text(name), self._text("ssl.keystore.certificate.chain") or ""
         else:
             return
-        # OpenSSL reads keys from files only.
+        # OpenSSL reads keys only from files.
         handle, path = tempfile.mkstemp(suffix=".pem")
         try:
             with os.fdopen(handle, "w") as file:
@@ -115,13 +115,13 @@ class Tls:
         except (ssl.SSLError, ValueError) as error:
             why = getattr(error, "reason", None) or "the key needs a password"
             raise _wrong(
-                name, f"no certificate with its key could be read: {why}", "check kafka.ssl.key.password"
+                name, f"the certificate and its key cannot be read: {why}", "check kafka.ssl.key.password"
             ) from None
         finally:
             os.unlink(path)
 
     def _store(self, side: Side) -> tuple[str | None, str]:
-        """Return the key, if it is apart, and the certificates of a store in PEM."""
+        """Return the key, if it is separate, and the certificates of a store as PEM."""
         name = f"ssl.{side}.location"
         path = self._text(name) or ""
         try:
@@ -129,23 +129,27 @@ class Tls:
                 content = file.read()
         except OSError as error:
             raise _wrong(
-                name, f"{path} cannot be read: {error.strerror}", "put it there on the driver and on every worker"
+                name,
+                f"{path} cannot be read: {error.strerror}",
+                "copy it to this path on the driver and on every worker",
             ) from error
         if content[:4] in _JKS:
             raise _wrong(
                 name,
-                f"{path} is a Java keystore (JKS), which only Java reads",
+                f"{path} is a Java keystore (JKS), which only Java can read",
                 f"convert it: keytool -importkeystore -srckeystore {path} -destkeystore {path}.p12 "
                 "-deststoretype PKCS12",
             )
         pem, kind = b"-----BEGIN" in content, (self._text(f"ssl.{side}.type") or "").upper()
         if kind and pem != (kind == "PEM"):
-            raise _wrong(name, f"{path} is {'in PEM' if pem else 'not in PEM'}", f"give kafka.ssl.{side}.type as it is")
+            raise _wrong(
+                name, f"{path} is {'in PEM' if pem else 'not in PEM'}", f"set kafka.ssl.{side}.type to its format"
+            )
         if pem:
             return None, content.decode("utf-8", "replace")
         if content[:1] == b"\x30":
             return _pkcs12(content, self._text(f"ssl.{side}.password"), name, path)
-        raise _wrong(name, f"{path} is neither PEM nor PKCS12", "give a file in one of these forms")
+        raise _wrong(name, f"{path} is neither PEM nor PKCS12", "convert it to one of these formats")
 
     def _text(self, name: str) -> str | None:
         value = self.given.get(name)
@@ -159,7 +163,7 @@ def _pkcs12(content: bytes, password: str | None, name: str, path: str) -> tuple
     except ImportError as error:
         raise _wrong(
             name,
-            f"{path} is a PKCS12 store, and the package that reads it is not installed",
+            f"{path} is a PKCS12 store, which needs the package cryptography",
             f'run pip install "forebay[kafka-tls]", or convert it: openssl pkcs12 -in {path} -nodes -out {path}.pem',
         ) from error
     try:

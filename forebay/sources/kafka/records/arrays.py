@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow columns out of places in a buffer."""
+"""Builds Arrow columns from positions in a buffer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import pyarrow as pa
 from forebay.sources.kafka.records.numbers import Bytes, Ints
 
 _INLINE = 12
-"""Arrow's views hold so many bytes themselves; longer values are only pointed at."""
+"""Maximum bytes that an Arrow view stores inline; it points to longer values."""
 
 
 def binary(
     source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_], kind: pa.DataType | None = None
 ) -> pa.Array:
-    """Return a binary (or string) column of pieces of the bytes.
+    """Return a binary (or string) column of slices of the bytes.
 
-    Views on the pieces are made here, without their prefixes, and copied once, in C, into a plain column.
+    It makes views without prefixes on the slices, and Arrow copies them once into a plain column.
 
     Args:
         source: The bytes.
-        at: Where each piece begins.
-        lengths: How long it is; 0 for nulls.
-        nulls: Which are null.
+        at: The begin of each slice.
+        lengths: The length of each slice; 0 for nulls.
+        nulls: Which entries are null.
         kind: Another type than binary.
 
     Raises:
-        pyarrow.ArrowInvalid: More than 2 GiB, or no UTF-8 for a string.
+        pyarrow.ArrowInvalid: The column exceeds 2 GiB, or a string is invalid UTF-8.
     """
     rows = len(at)
     views = np.zeros((rows, 4), np.int32)
@@ -48,12 +48,12 @@ def binary(
 
 
 def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
-    """Return the twelve bytes that stand in the view of a short piece; what is beyond its length does not matter."""
+    """Return the twelve inline bytes of short slices; bytes beyond the length are ignored."""
     inside = np.minimum(at, source.size - _INLINE)
     held = np.empty((len(at), 3), np.int32)
     held[:, :2] = source.u64[inside].view(np.int32).reshape(-1, 2)
     held[:, 2] = source.u32[inside + 8].view(np.int32)
-    for row in np.flatnonzero(inside != at).tolist():  # at the very end of the bytes
+    for row in np.flatnonzero(inside != at).tolist():  # fewer than twelve bytes are left
         begin = int(at[row])
         piece = bytes(source.data[begin : begin + int(lengths[row])]).ljust(_INLINE, b"\0")
         held[row] = np.frombuffer(piece, np.int32)
@@ -61,7 +61,7 @@ def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
 
 
 def bitmap(present: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """Return Arrow's bitmap of which entries are there."""
+    """Return Arrow's validity bitmap."""
     return _buffer(np.packbits(present, bitorder="little"))
 
 
@@ -80,7 +80,7 @@ def ints(values: npt.NDArray[np.int32]) -> pa.Array:
 
 
 class Constants:
-    """Columns of one value; the longest made so far of each is kept, and shorter ones are slices of it."""
+    """Columns of one repeated value; caches the longest of each value, and slices it for shorter ones."""
 
     def __init__(self) -> None:
         self._ints: dict[int, pa.Array] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompression of record batches, all of it in C."""
+"""Decompresses record batches with C libraries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import zstandard
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16  # the magic, a version and the oldest version that can read it
 _LENGTH = struct.Struct(">i")
-_SNAPPY_MOST = 64 / 3
-"""So many bytes come out of one: three say that 64 are to be copied."""
+_SNAPPY_MAX_RATIO = 64 / 3
+"""Maximum ratio of snappy: three bytes encode a copy of 64."""
 
 NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 def _snappy(data: memoryview) -> memoryview:
-    """Decompress raw snappy (librdkafka), or blocks of it framed as the Java library does."""
+    """Decompress raw snappy (librdkafka), or the blocks of the Java library."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _snappy_block(data)
     blocks, at = [], _XERIAL_HEADER
@@ -29,26 +29,26 @@ def _snappy(data: memoryview) -> memoryview:
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length < 0 or at + length > len(data):
-            raise ValueError(f"a snappy block of {length} bytes, where {len(data) - at} are left")
+            raise ValueError(f"a snappy block has {length} bytes, but {len(data) - at} are left")
         blocks.append(_snappy_block(data[at : at + length]))
         at += length
     return blocks[0] if len(blocks) == 1 else memoryview(b"".join(blocks))
 
 
 def _snappy_block(data: memoryview) -> memoryview:
-    # As much memory is taken as the block says it needs, and where that cannot be had, the process ends.
+    # cramjam allocates the claimed size, and a failed allocation kills the process.
     claimed = cramjam.snappy.decompress_raw_len(data)
-    if claimed > len(data) * _SNAPPY_MOST:
-        raise ValueError(f"{len(data)} bytes that say they hold {claimed}")
+    if claimed > len(data) * _SNAPPY_MAX_RATIO:
+        raise ValueError(f"{len(data)} bytes claim to contain {claimed}")
     return memoryview(cramjam.snappy.decompress_raw(data))
 
 
 _idle: deque[zstandard.ZstdDecompressor] = deque(maxlen=8)
-"""They may not be used by two threads at once, and cost more to make than a record batch takes."""
+"""Idle decompressors: they are expensive to make, and one thread uses one at a time."""
 
 
 def _zstd(data: memoryview) -> memoryview:
-    """Decompress one whole frame, as producers write it; whatever else it may be, the other library decides."""
+    """Decompress one whole frame, as producers write it; cramjam decides on other data."""
     try:
         mine = _idle.pop()
     except IndexError:
@@ -73,13 +73,13 @@ def decompress(codec: int, data: memoryview) -> memoryview:
     """Return the records of a batch, decompressed.
 
     Raises:
-        ValueError: An unknown codec, or damaged data; the text says which.
+        ValueError: The codec is unknown, or the data is damaged.
     """
     if codec == 0:
         return data
     known = _CODECS.get(codec)
     if known is None:
-        raise ValueError(f"there is no compression with number {codec}; known are {', '.join(NAMES.values())}")
+        raise ValueError(f"the compression codec {codec} is unknown; known are {', '.join(NAMES.values())}")
     try:
         return known(data)
     except (cramjam.DecompressionError, ValueError, struct.error) as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder for speed: all the records of a fetch at once, column by column, no Python object for each record.
+"""The fast decoder: all records of a fetch at once, column by column, without a Python object for each record.
 
-It accepts only what it has understood to the last byte. Whatever else comes, it hands to the plain decoder, which then
-reads it or says which record is damaged: so both always agree.
+It accepts a batch only if it can account for every byte. The plain decoder reads all other batches, or names the
+damaged record. So both decoders always agree.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from forebay.sources.kafka.records.plain import PlainDecoder
 from forebay.sources.kafka.records.selecting import Selection
 from forebay.sources.kafka.records.walking import starts
 
-_FARTHEST = (1 << 63) // 1000 - 1
-_LIMIT = (1 << 31) - 64
-_LEAST_BYTES = 16
+_MAX_MILLIS = (1 << 63) // 1000 - 1
+"""Maximum timestamp in ms that fits microseconds in 64 bits."""
+_MAX_BYTES = (1 << 31) - 64
+"""Maximum bytes of a group: Arrow's 32-bit offsets."""
+_MIN_BYTES = 16
+"""Minimum size of a buffer, for its wide views."""
 
 
 class ColumnarDecoder:
     """Decodes column by column.
 
     Args:
-        schema: The wanted columns, from `record_schema`; the others are not decoded, nor checked.
-        check_crcs: Compare checksums.
-        group_bytes: Decompressed bytes that make a record batch, at least.
+        schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
+        check_crcs: Verify checksums.
+        group_bytes: Decompressed bytes after which a record batch is complete.
     """
 
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
@@ -46,11 +49,11 @@ class ColumnarDecoder:
 
     def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a fetch, part by part; see `RecordDecoder`."""
-        told = fetch.start
+        reported = fetch.start
         for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
             for part in self._group(bodies, after, fetch):
-                if part.batch is not None or part.next_offset != told:
-                    told = part.next_offset
+                if part.batch is not None or part.next_offset != reported:
+                    reported = part.next_offset
                     yield part
 
     def _group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
@@ -67,24 +70,24 @@ class ColumnarDecoder:
         counts = np.array([header.records for header in headers], np.int64)
         ends = begins + np.array([body.end - body.begin for body in group], np.int64)
         if (counts * LEAST_RECORD > ends - begins).any() or any(header.magic != 2 for header in headers):
-            raise MalformedError("not what a batch of today looks like")
+            raise MalformedError("no batch of format 2, or too small for its records")
         at, stops = starts(source, begins, ends, counts)
-        stamps, at = numbers(source, at + 1, 10)  # past the attributes, which mean nothing yet
+        stamps, at = numbers(source, at + 1, 10)  # skip the attributes, which are unused
         offsets, at = numbers(source, at)
         spans = np.array([header.last - header.base for header in headers], np.int64)
         if (offsets < 0).any() or (offsets > np.repeat(spans, counts)).any():
             raise MalformedError("an offset outside the batch")
         offsets += np.repeat(np.array([header.base for header in headers], np.int64), counts)
         of = np.repeat(np.arange(len(group)), counts)
-        taken = _Taken(source, at, stops, offsets, stamps, of)
-        # All of it: what is damaged is damage wherever it lies, and only the first and the last batch can be outside.
-        columns = self._fields(taken) | self._facts(taken, group, fetch)
+        taken = _Records(source, at, stops, offsets, stamps, of)
+        # Decode all records, then slice: damage outside of the range is reported, too.
+        columns = self._fields(taken) | self._metadata(taken, group, fetch)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         batch = _in_range(batch, offsets, fetch)
         return batch if batch.num_rows else None
 
-    def _fields(self, taken: _Taken) -> dict[str, pa.Array]:
-        """Return the columns that lie in the bytes, as far as they are wanted."""
+    def _fields(self, taken: _Records) -> dict[str, pa.Array]:
+        """Return the wanted columns of key, value and headers."""
         found: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
         if not self._wanted & {"key", "value", "headers"}:
@@ -95,7 +98,7 @@ class ColumnarDecoder:
                 found[name] = arrays.binary(source, at, lengths, nulls)
             at += lengths
         if (at >= taken.stops).any():
-            raise MalformedError("a record without a number of headers")
+            raise MalformedError("a record has no header count")
         counts = source.u8[at]
         plain = counts == 0
         if not (at[plain] + 1 == taken.stops[plain]).all():
@@ -106,8 +109,8 @@ class ColumnarDecoder:
             _check_counts(source, at[~plain], taken.stops[~plain])
         return found
 
-    def _facts(self, taken: _Taken, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
-        """Return the other columns, as far as they are wanted."""
+    def _metadata(self, taken: _Records, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
+        """Return the wanted columns of offset, timestamp, topic and partition."""
         rows = len(taken.offsets)
         found: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
@@ -127,16 +130,16 @@ class ColumnarDecoder:
         return found
 
 
-class _Taken:
-    """The records of a group; each array has an entry for each.
+class _Records:
+    """The records of a group, as parallel arrays.
 
     Args:
         source: The bytes.
-        at: Where the key begins.
-        stops: Where the record ends.
-        offsets: Offsets.
-        stamps: Time stamps, relative to the batch's first one.
-        of: Which batch of the group.
+        at: The begin of each key.
+        stops: The end of each record.
+        offsets: The offsets.
+        stamps: The timestamps, relative to the first one of the batch.
+        of: The index of each record's batch in the group.
     """
 
     def __init__(self, source: Bytes, at: Ints, stops: Ints, offsets: Ints, stamps: Ints, of: Ints) -> None:
@@ -149,22 +152,22 @@ class _Taken:
 
 
 def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
-    """Bring the records of a group into one buffer; return it, and where each batch begins in it."""
+    """Join the records of a group in one buffer; return it, and the begin of each batch."""
     first = group[0].data
-    if all(body.data is first for body in group) and len(first) >= _LEAST_BYTES:
+    if all(body.data is first for body in group) and len(first) >= _MIN_BYTES:
         data, begins = first, np.array([body.begin for body in group], np.int64)
     else:
         pieces = [body.data[body.begin : body.end] for body in group]
-        data = memoryview(b"".join([*pieces, bytes(_LEAST_BYTES)]))
+        data = memoryview(b"".join([*pieces, bytes(_MIN_BYTES)]))
         sizes = np.array([len(piece) for piece in pieces], np.int64)
         begins = np.cumsum(sizes) - sizes
-    if len(data) > _LIMIT:
-        raise MalformedError("more bytes than a column holds")
+    if len(data) > _MAX_BYTES:
+        raise MalformedError("the group exceeds the size of an Arrow column")
     return Bytes(data), begins
 
 
 def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.RecordBatch:
-    """Return the wanted rows: nearly always a slice, since offsets ascend."""
+    """Return the rows in the range of the fetch: usually a slice, since offsets ascend."""
     if (offsets[1:] > offsets[:-1]).all():
         low = int(np.searchsorted(offsets, fetch.start))
         high = len(offsets) if fetch.end is None else int(np.searchsorted(offsets, fetch.end))
@@ -175,29 +178,29 @@ def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.Recor
     return batch.filter(pa.array(wanted.tolist(), pa.bool_()))
 
 
-def _times(taken: _Taken, group: Sequence[Body]) -> Ints:
-    """Return microseconds."""
+def _times(taken: _Records, group: Sequence[Body]) -> Ints:
+    """Return timestamps in microseconds."""
     headers = [body.header for body in group]
     firsts = np.array([header.first_timestamp for header in headers], np.int64)
     appended = np.array([header.timestamp_type == 1 for header in headers], np.bool_)
     if _too_far(firsts) or _too_far(taken.stamps):
-        raise MalformedError("a time stamp that may not fit")
+        raise MalformedError("a timestamp may overflow")
     millis = taken.stamps + firsts[taken.of]
     if appended.any():
         latest = np.array([header.max_timestamp for header in headers], np.int64)
         millis = np.where(appended[taken.of], latest[taken.of], millis)
     if _too_far(millis):
-        raise MalformedError("a time stamp that does not fit")
+        raise MalformedError("a timestamp does not fit")
     return millis * 1000
 
 
 def _too_far(millis: Ints) -> bool:
-    # Not by `abs`: that of the least number there is, is negative.
-    return bool(((millis > _FARTHEST) | (millis < -_FARTHEST)).any())
+    # Not by `abs`, which overflows for the minimum of 64 bits.
+    return bool(((millis > _MAX_MILLIS) | (millis < -_MAX_MILLIS)).any())
 
 
 def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np.bool_], Ints]:
-    """Return the lengths of a field, 0 for nulls; which are null; and where the field begins."""
+    """Return the lengths of a field with 0 for nulls, the nulls, and the begins of the field."""
     lengths, at = numbers(source, at)
     nulls = lengths < 0
     if nulls.any():
@@ -210,7 +213,7 @@ def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np
 
 
 def _check_counts(source: Bytes, at: Ints, stops: Ints) -> None:
-    """Check the numbers of headers that nobody wants."""
+    """Check the header counts of unwanted headers."""
     counts, after = numbers(source, at)
     if (counts < 0).any() or (counts > stops - after).any():
-        raise MalformedError("a number of headers that cannot be")
+        raise MalformedError("a header count is invalid")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam between fetching and decoding: what a decoder is given and gives, and the columns there are."""
+"""The interface between fetching and decoding: a decoder's input and output, and the columns of records."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ COLUMNS: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(_HEADER),
 }
-"""The columns of Spark's own source, in its order; `headers` only where asked for."""
+"""The columns of Spark's own source, in its order; `headers` only with `includeHeaders`."""
 
 GROUP_BYTES = 4 << 20
-"""So many decompressed bytes make one record batch, at least: what is compressed well must not fill the memory."""
+"""Decompressed bytes after which a record batch is complete; bounds memory for well-compressed data."""
 
 
 def record_schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> pa.Schema:
     """Return the Arrow schema of decoded records.
 
     Args:
-        columns: The wanted ones, in this order; None: all.
-        include_headers: Whether `headers` is among all.
+        columns: The wanted columns, in this order; None = all.
+        include_headers: Whether all columns include `headers`.
 
     Raises:
         ConfigurationError: An unknown column.
@@ -53,16 +53,16 @@ def record_schema(columns: Sequence[str] | None = None, *, include_headers: bool
 
 @dataclass(frozen=True, slots=True)
 class RawFetch:
-    """What a broker sent for one partition, as it came.
+    """The fetched bytes of one partition.
 
     Args:
         topic: The topic.
         partition: The partition.
-        data: The bytes: record batches, the last one perhaps cut off.
+        data: The record batches; the last one may be incomplete.
         start: The first wanted offset.
-        end: The offset to stop before; None: no end.
-        read_committed: Leave out records of aborted transactions.
-        aborted: Those transactions, as (producer id, first offset); a broker names them with each fetch.
+        end: The offset to stop before; None = no end.
+        read_committed: Drop records of aborted transactions.
+        aborted: The aborted transactions of this fetch, as (producer id, first offset).
     """
 
     topic: str
@@ -75,7 +75,7 @@ class RawFetch:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition, for errors."""
+        """Topic and partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -84,10 +84,10 @@ class Body:
     """The records of one batch, decompressed.
 
     Args:
-        header: What the batch says of itself.
-        data: The bytes that hold them; of an uncompressed batch, all the fetched ones. Of an old message, the message.
-        begin: Where they begin in `data`.
-        end: Where they end.
+        header: The header of the batch.
+        data: A buffer with the records: the whole fetch for an uncompressed batch, the message for old formats.
+        begin: Their begin in `data`.
+        end: Their end in `data`.
     """
 
     header: Header
@@ -101,8 +101,8 @@ class Decoded:
     """A part of a fetch, decoded.
 
     Args:
-        batch: The records; None: only offsets without records to read (aborted, compacted away, control records).
-        next_offset: Where to go on after it.
+        batch: The records; None = only offsets without readable records (aborted, compacted, control records).
+        next_offset: The offset after this part.
     """
 
     batch: pa.RecordBatch | None
@@ -110,14 +110,14 @@ class Decoded:
 
 
 class RecordDecoder(Protocol):
-    """Turns fetched bytes into record batches. Used by one thread; keeps nothing between fetches but caches."""
+    """Decodes fetched bytes into record batches. Called on one thread; stateless between fetches."""
 
     def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a fetch, part by part.
 
-        The last part's `next_offset` is where the next fetch begins: after the last whole batch, by its header, so
-        that what was compacted away or belongs to the broker is passed over.
+        The last part's `next_offset` is the start of the next fetch. It comes from the header of the last whole batch,
+        so it skips compacted offsets and control records.
 
         Raises:
-            DataError: Damaged bytes; the text names topic, partition and offset. What is before them has been yielded.
+            DataError: Damaged bytes, after the records before them; the text names topic, partition and offset.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in the formats 0 and 1 (before Kafka 0.11), by kafka-python's own decoder: rare, and slow is enough."""
+"""Decodes messages of the formats 0 and 1 (before Kafka 0.11) with kafka-python's own decoder: they are rare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no types
-    """Decompresses as forebay does elsewhere, without the packages that kafka-python would need."""
+    """Decompresses with forebay's codecs in place of kafka-python's optional packages."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
 
 
 def records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> Iterator[Record]:
-    """Yield the records of an old message, which may hold others, compressed.
+    """Yield the records of an old message; a compressed message contains others.
 
     Raises:
         DataError: A damaged message.
@@ -45,7 +45,7 @@ def records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> Itera
         right = not check_crcs or batch.validate_crc()
         for record in batch if right else ():
             if not 0 <= record.offset <= offset:
-                raise ValueError(f"it holds one of the offset {record.offset}")  # noqa: TRY301 - told below, as others
+                raise ValueError(f"it contains a record of offset {record.offset}")  # noqa: TRY301 - reported below, like others
             stamped = record.timestamp is not None
             kind = record.timestamp_type if record.timestamp_type is not None else -1
             yield Record(record.offset, record.timestamp if stamped else -1, kind, record.key, record.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The column `headers`: a list of pairs for each record, all lists at once."""
+"""Decodes the column `headers`, the lists of all records at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.sources.kafka.records.numbers import Bytes, Ints, numbers
 from forebay.sources.kafka.records.parsing import MalformedError
 
 _MOST_STEPS = 1000
-"""A record with more headers than this is left to the plain decoder, with the whole group."""
+"""Maximum headers of a record; the plain decoder reads groups with more."""
 
 
 def headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np.bool_]) -> pa.Array:
@@ -21,12 +21,12 @@ def headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np
 
     Args:
         source: The bytes.
-        at: Where the number of headers stands.
-        stops: Where the record ends.
-        without: Which records have none.
+        at: The position of each record's header count.
+        stops: The end of each record.
+        without: Which records have no headers.
 
     Raises:
-        MalformedError: Damaged headers, or too many in one record.
+        MalformedError: Headers are damaged, or one record has too many.
     """
     rows = len(at)
     having = np.flatnonzero(~without)
@@ -34,7 +34,7 @@ def headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np
     counts[having], positions = numbers(source, at[having])
     stops = stops[having]
     if (counts < 0).any() or (counts[having] > stops - positions).any() or counts.max(initial=0) > _MOST_STEPS:
-        raise MalformedError("a number of headers that cannot be")
+        raise MalformedError("a header count is invalid")
     lists = np.zeros(rows + 1, np.int32)
     np.cumsum(counts, out=lists[1:])
     parts = _walk(source, positions, stops, counts[having], lists[:-1][having].astype(np.int64))
@@ -44,7 +44,7 @@ def headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np
 
 
 def _walk(source: Bytes, at: Ints, stops: Ints, counts: Ints, first: Ints) -> Ints:
-    """Go through the headers, the n-th of all records in one step; return places and lengths of keys and values."""
+    """Read the n-th header of all records in one step; return positions and lengths of keys and values."""
     parts = np.zeros((4, int(counts.sum())), np.int64)
     left = np.arange(len(at))
     for step in range(int(counts.max(initial=0))):
@@ -72,7 +72,7 @@ def _pairs(source: Bytes, parts: Ints) -> pa.Array:
     keys = arrays.binary(source, parts[0], parts[1], none)
     try:
         names = keys.cast(pa.string())
-    except pa.ArrowInvalid:  # Java reads such bytes with a replacement character, too
+    except pa.ArrowInvalid:  # U+FFFD for invalid UTF-8, as in Java
         names = pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
     nulls = parts[3] < 0
     values = arrays.binary(source, parts[2], np.where(nulls, 0, parts[3]), nulls)

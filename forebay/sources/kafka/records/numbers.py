@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's zigzag numbers, many at once.
+"""Decodes many zigzag varints at once.
 
-Two bytes at any place are looked up in a table of all 65,536 pairs, which says what a number beginning there is and how
-long it is; longer numbers are rare, and taken byte by byte.
+A table of all 65,536 byte pairs gives value and size of a varint of one or two bytes. Longer ones are rare and decoded
+byte by byte.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def _tables() -> tuple[Ints, npt.NDArray[np.int32]]:
     return step, np.where(size > 0, value * 4 + size, 0).astype(np.int32)
 
 
-# From the length of a record to the next record; 0: the length has more than two bytes, or is none.
-# And: four times the number, plus how many bytes it takes; 0: more than two.
+# STEP: bytes from the length of a record to the next record; 0 = the length has more than two bytes, or is negative.
+# _NUMBER: four times the number, plus its size in bytes; 0 = more than two bytes.
 STEP, _NUMBER = _tables()
 
 
 class Bytes:
-    """Bytes that can be looked at from any place in pieces of 1, 2, 4 and 8.
+    """Bytes with unaligned views of 1, 2, 4 and 8 bytes.
 
     Args:
-        data: The bytes, 8 at least.
+        data: At least 8 bytes.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -49,10 +49,10 @@ class Bytes:
         return np.ndarray(shape=(max(0, self.size - width + 1),), dtype=kind, buffer=self.data, strides=(1,))
 
     def pairs_up_to_the_end(self, at: Ints) -> Ints:
-        """Return the pairs of bytes at places of which one is the last byte: it stands beside one that goes on.
+        """Return the byte pairs at positions that include the last byte, which is paired with a continuation byte.
 
         Raises:
-            IndexError: A place is beyond the bytes.
+            IndexError: A position is beyond the bytes.
         """
         alone = at == self.size - 1
         pairs = np.where(alone, 0x8000, self.u16[np.where(alone, 0, at)].astype(np.int64))
@@ -61,16 +61,16 @@ class Bytes:
 
 
 def numbers(source: Bytes, at: Ints, most: int = 5) -> tuple[Ints, Ints]:
-    """Read a number at each place; return the numbers, and the places after them.
+    """Read a varint at each position; return the numbers, and the positions after them.
 
     Args:
         source: The bytes.
-        at: The places.
-        most: Bytes a number has at most: 5 for 32 bits, 10 for 64.
+        at: The positions.
+        most: Maximum bytes of a varint: 5 for 32 bits, 10 for 64.
 
     Raises:
-        MalformedError: A number is longer.
-        IndexError: It reaches beyond the bytes.
+        MalformedError: A varint is longer.
+        IndexError: A varint reaches beyond the bytes.
     """
     try:
         packed = _NUMBER[source.u16[at]]
@@ -88,7 +88,7 @@ def _long(source: Bytes, at: Ints, most: int) -> tuple[Ints, Ints]:
     left = np.arange(len(at))
     for number in range(most):
         byte = source.u8[after[left]]
-        # The last byte of a number of 64 bits has one bit, of one of 32 bits four.
+        # The last byte of a 64-bit varint has one bit, that of a 32-bit varint four.
         if number == most - 1 and (byte >> (1 if most == 10 else 4)).any():
             break
         value[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * number)
@@ -96,4 +96,4 @@ def _long(source: Bytes, at: Ints, most: int) -> tuple[Ints, Ints]:
         left = left[byte >= 0x80]
         if not left.size:
             return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), after
-    raise MalformedError(f"a number of more than {most} bytes")
+    raise MalformedError(f"a varint has more than {most} bytes")

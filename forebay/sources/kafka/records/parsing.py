@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records one by one, in plain Python: slow and easy to read, what the columnar decoder is judged by.
+"""Parses records one by one in plain Python: the reference for the columnar decoder.
 
-It also reads what the columnar decoder does not: the old formats, and batches that make it give up; then its error says
-which record is damaged.
+It also reads batches that the columnar decoder rejects, and its error names the damaged record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from forebay.sources.kafka.records.wire import corrupt_batch
 from forebay.sources.kafka.split import TopicPartition
 
 LEAST_RECORD = 7
-"""Bytes of the smallest record: length, attributes, time, offset, two null lengths, no headers."""
+"""Bytes of the smallest record: length, attributes, timestamp, offset, two null lengths, no headers."""
 
 HeaderPair = tuple[str, bytes | None]
 
@@ -25,11 +24,11 @@ class Record(NamedTuple):
 
     Args:
         offset: Its offset.
-        timestamp: Milliseconds since 1970; -1: it has none.
-        timestamp_type: 0: the producer's time; 1: the broker's; -1: it has none.
+        timestamp: Milliseconds since 1970; -1 = none.
+        timestamp_type: 0 = time of creation, 1 = time of appending, -1 = none.
         key: Its key, if any.
-        value: Its value; None: a tombstone.
-        headers: Its headers in order, doubles kept.
+        value: Its value; None = a tombstone.
+        headers: Its headers in order, including duplicates.
     """
 
     offset: int
@@ -41,16 +40,16 @@ class Record(NamedTuple):
 
 
 class MalformedError(Exception):
-    """Bytes that are no records; caught where the partition and the offset are known."""
+    """The bytes are no valid records; the caller adds partition and offset."""
 
 
 class Cursor:
-    """Reads Kafka's primitive types from bytes, one after the other.
+    """Reads Kafka's primitive types from bytes.
 
     Args:
         data: The bytes.
-        at: Where to begin.
-        end: Where to stop, at the latest.
+        at: The position.
+        end: The limit of the position.
     """
 
     def __init__(self, data: memoryview, at: int, end: int) -> None:
@@ -59,7 +58,7 @@ class Cursor:
         self.end = end
 
     def varint(self, most: int = 5) -> int:
-        """Read a zigzag number of at most so many bytes: 5 for 32 bits, 10 for 64."""
+        """Read a zigzag varint of at most `most` bytes: 5 for 32 bits, 10 for 64."""
         value = shift = 0
         for at in range(self.at, min(self.at + most, self.end)):
             byte = self._data[at]
@@ -70,26 +69,26 @@ class Cursor:
                 self.at = at + 1
                 return (value >> 1) ^ -(value & 1)
             shift += 7
-        raise MalformedError(f"no number of {most} bytes at most")
+        raise MalformedError(f"a varint has more than {most} bytes")
 
     def blob(self) -> bytes | None:
-        """Read bytes with their length before them; -1 stands for null."""
+        """Read bytes with a length prefix; -1 = null."""
         length = self.varint()
         if length == -1:
             return None
         if length < -1 or length > self.end - self.at:
-            raise MalformedError(f"a field of {length} bytes where {self.end - self.at} are left")
+            raise MalformedError(f"a field has {length} bytes, but {self.end - self.at} are left")
         self.at += length
         return bytes(self._data[self.at - length : self.at])
 
 
 def records(body: Body, partition: TopicPartition, *, with_headers: bool = False) -> Iterator[Record]:
-    """Yield the records of a batch in the format of today.
+    """Yield the records of a batch of format 2.
 
     Args:
         body: The batch.
         partition: The partition, for errors.
-        with_headers: Read the headers too; else they are skipped unseen.
+        with_headers: Read the headers; else skip them unchecked.
 
     Raises:
         DataError: Damaged records.
@@ -117,13 +116,15 @@ def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
     header = body.header
     length = batch.varint()
     if not LEAST_RECORD - 1 <= length <= batch.end - batch.at:
-        raise MalformedError(f"it has {length} bytes where {batch.end - batch.at} are left")
-    cursor = Cursor(body.data, batch.at + 1, batch.at + length)  # past the attributes, which mean nothing yet
+        raise MalformedError(f"it has {length} bytes, but {batch.end - batch.at} are left")
+    cursor = Cursor(body.data, batch.at + 1, batch.at + length)  # skip the attributes, which are unused
     batch.at += length
     timestamp = header.first_timestamp + cursor.varint(10)
     delta = cursor.varint()
     if not 0 <= delta <= header.last - header.base:
-        raise MalformedError(f"it lies {delta} after the first of {header.last - header.base + 1} offsets")
+        raise MalformedError(
+            f"its offset delta {delta} exceeds the {header.last - header.base + 1} offsets of the batch"
+        )
     key, value = cursor.blob(), cursor.blob()
     pairs = tuple(_headers(cursor, read=with_headers))
     if header.timestamp_type:

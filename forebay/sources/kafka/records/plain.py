@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder that takes record after record: the judge of the columnar one, and its way out."""
+"""The decoder by record: reference and fallback of the columnar decoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.sources.kafka.records.parsing import Record
 from forebay.sources.kafka.records.selecting import Selection
 from forebay.sources.kafka.records.wire import corrupt_batch
 
-_FARTHEST = (1 << 63) // 1000 - 1
+_MAX_MILLIS = (1 << 63) // 1000 - 1
 
 
 class PlainDecoder:
@@ -22,8 +22,8 @@ class PlainDecoder:
 
     Args:
         schema: The wanted columns, from `record_schema`.
-        check_crcs: Compare checksums.
-        group_bytes: Decompressed bytes that make a record batch, at least.
+        check_crcs: Verify checksums.
+        group_bytes: Decompressed bytes after which a record batch is complete.
     """
 
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
@@ -33,23 +33,23 @@ class PlainDecoder:
 
     def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a fetch, part by part; see `RecordDecoder`."""
-        told = fetch.start
+        reported = fetch.start
         for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
             for part in self.group(bodies, after, fetch):
-                if part.batch is not None or part.next_offset != told:
-                    told = part.next_offset
+                if part.batch is not None or part.next_offset != reported:
+                    reported = part.next_offset
                     yield part
 
     def group(self, bodies: Iterable[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode some batches.
+        """Decode a group of batches.
 
         Args:
             bodies: The batches.
             after: The next offset after them.
-            fetch: Where they are from.
+            fetch: The fetch of these batches.
 
         Raises:
-            DataError: Damaged records, after the batches before theirs have been yielded.
+            DataError: Damaged records, after the batches before them.
         """
         rows: list[Record] = []
         reached = fetch.start
@@ -57,7 +57,7 @@ class PlainDecoder:
             try:
                 rows += self.rows(body, fetch)
             except DataError:
-                if rows:  # not up to the damaged one: an old message tells its last offset only
+                if rows:  # stop before the damaged batch: an old message has only its last offset
                     yield Decoded(self.table(rows, fetch), reached)
                 raise
             reached = max(reached, min(body.header.last + 1, after))
@@ -78,15 +78,15 @@ class PlainDecoder:
         return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
 
     def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
-        """Make columns of records.
+        """Return records as columns.
 
         Raises:
-            DataError: A time stamp beyond what microseconds can say.
+            DataError: A timestamp does not fit microseconds.
         """
         for row in rows if "timestamp" in self._schema.names else ():
-            if abs(row.timestamp) > _FARTHEST:
+            if abs(row.timestamp) > _MAX_MILLIS:
                 raise corrupt_batch(
-                    fetch.topic_partition, f"the time stamp {row.timestamp} ms is out of range", row.offset
+                    fetch.topic_partition, f"the timestamp {row.timestamp} ms is out of range", row.offset
                 )
         columns: dict[str, list[object]] = {
             "key": [row.key for row in rows],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which record batches of a fetch are read: checksums, the wanted range of offsets, transactions."""
+"""Selects the record batches of a fetch: verifies checksums, and applies the offset range and transactions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from forebay.sources.kafka.records.decoding import Body, RawFetch
 from forebay.sources.kafka.records.parsing import records
 from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers
 
-_MARK = struct.Struct(">hh")  # version and type of the key of a control record
+_MARKER = struct.Struct(">hh")  # version and type: the key of a control record
 _ABORT = 0
 
 
 class Selection:
-    """Goes through one fetch, in order, and keeps account of how far it has come.
+    """Iterates over one fetch and tracks the next offset.
 
     Args:
         fetch: The fetch.
-        check_crcs: Compare checksums.
+        check_crcs: Verify checksums.
     """
 
     def __init__(self, fetch: RawFetch, *, check_crcs: bool = True) -> None:
@@ -33,13 +33,13 @@ class Selection:
         self._waiting = deque(sorted((first, producer) for producer, first in fetch.aborted))
         self._aborted: set[int] = set()
         self.next_offset = fetch.start
-        """The offset after everything that has been yielded or left out; never beyond the end of the range."""
+        """The offset after all yielded and skipped batches; never beyond the end of the range."""
 
     def bodies(self) -> Iterator[Body]:
-        """Yield the batches that may hold wanted records; `next_offset` is moved before each.
+        """Yield the batches that may contain wanted records; `next_offset` moves before each.
 
         Raises:
-            DataError: A damaged batch: its topic, partition and offset are in the text.
+            DataError: A batch is damaged; the text names topic, partition and offset.
         """
         fetch = self._fetch
         for header in headers(fetch.data, fetch.topic_partition):
@@ -55,14 +55,14 @@ class Selection:
                 return
 
     def groups(self, least: int) -> Iterator[tuple[list[Body], int]]:
-        """Yield the same batches in groups of so many decompressed bytes, each with `next_offset` after it.
+        """Yield the batches in groups of at least `least` decompressed bytes, each with `next_offset` after it.
 
-        The last group may be empty, if only batches without records to read follow.
+        The last group is empty if only batches without readable records follow.
 
         Raises:
-            DataError: As `bodies` does, after the batches before the damaged one have been yielded.
+            DataError: As `bodies`, after the batches before the damaged one.
         """
-        bodies, told = self.bodies(), self.next_offset
+        bodies, reported = self.bodies(), self.next_offset
         group: list[Body] = []
         size, damage = 0, None
         while True:
@@ -76,10 +76,10 @@ class Selection:
             group.append(body)
             size += body.end - body.begin
             if size >= least:
-                told = self.next_offset
-                yield group, told
+                reported = self.next_offset
+                yield group, reported
                 group, size = [], 0
-        if group or self.next_offset != told:
+        if group or self.next_offset != reported:
             yield group, self.next_offset
         if damage is not None:
             raise damage
@@ -90,7 +90,7 @@ class Selection:
         self.next_offset = max(self.next_offset, offset)
 
     def _wanted(self, header: Header) -> bool:
-        """Whether the batch holds data to read; keeps the list of open aborted transactions."""
+        """Whether the batch contains readable data; tracks open aborted transactions."""
         if self._fetch.read_committed and header.producer >= 0:
             while self._waiting and self._waiting[0][0] <= header.last:
                 self._aborted.add(self._waiting.popleft()[1])
@@ -102,12 +102,12 @@ class Selection:
         return header.records > 0 and not header.control
 
     def _ends_aborted(self, header: Header) -> bool:
-        mark = next(records(self._body(header), self._fetch.topic_partition), None)
-        if mark is None or mark.key is None or len(mark.key) < _MARK.size:
+        marker = next(records(self._body(header), self._fetch.topic_partition), None)
+        if marker is None or marker.key is None or len(marker.key) < _MARKER.size:
             raise corrupt_batch(
-                self._fetch.topic_partition, "the mark at the end of a transaction cannot be read", header.base
+                self._fetch.topic_partition, "the marker at the end of a transaction cannot be read", header.base
             )
-        return bool(_MARK.unpack_from(mark.key)[1] == _ABORT)
+        return bool(_MARKER.unpack_from(marker.key)[1] == _ABORT)
 
     def _body(self, header: Header) -> Body:
         data, partition = self._fetch.data, self._fetch.topic_partition

@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the records of many batches begin: each begins with its length, so they are walked from the first one on."""
+"""Finds the records of many batches by walking: each record begins with its length, which leads to the next one.
+
+A walk in Python costs much per record. So numpy walks many batches in lockstep, one record of each batch per step:
+
+    batch 0  |r0|-r1-|r2|r3|        step 0: r0 of all batches, step 1: r1 of all batches, …
+    batch 1  |-r0-|r1|              A finished batch leaves the lockstep.
+    batch 2  |r0|r1|r2|
+
+A few long batches would make many steps of few lanes. They are cut at guessed record starts, and the pieces walk in
+lockstep. A guess is right if the piece before it leads exactly to it; wrong guesses are dropped and the walk repeats:
+
+    batch    |r0|r1|r2|…|r32|r33|…|r64|…|
+    guesses   ^          ^         ^         each piece must end where the next one begins
+
+The remaining batches are walked alone, record by record; that walk also detects damage.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +26,26 @@ import numpy.typing as npt
 from forebay.sources.kafka.records.numbers import STEP, Bytes, Ints
 from forebay.sources.kafka.records.parsing import LEAST_RECORD, Cursor, MalformedError
 
-_LEAST_LANES = 24
-"""With fewer batches side by side, one record after the other is quicker."""
+_MIN_LANES = 24
+"""Minimum batches in lockstep; a walk record by record is faster with fewer."""
 _PIECE = 32
-"""Records of a piece of a long batch."""
+"""Approximate records of a piece of a long batch."""
 _LONG = 8 * _PIECE
+"""Minimum records of a batch that is cut into pieces, and maximum steps of a piece."""
 _ROUNDS = 3
-"""How often wrong guesses are taken back before a batch is walked record by record."""
+"""Maximum walks with guesses before a batch is walked alone."""
 _CHAIN = 3
-"""So many records must follow one another where a piece is guessed to begin."""
+"""Plausible records in a row that make a guess."""
 
 
 def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Find the records of many batches; return where each begins, after its length, and where it ends.
-
-    The batches are walked side by side, a record of each in one step. Where there are few, long ones are cut into
-    pieces at what looks like the beginning of a record, and the pieces are walked side by side; each must lead exactly
-    to the next one, or else the guess was wrong. What is left is walked one record after the other.
+    """Return the begin of each record, after its length, and its end.
 
     Args:
         source: The bytes.
-        begins: Where the records of each batch begin.
-        ends: Where they end.
-        counts: How many there are.
+        begins: The begin of each batch's records.
+        ends: Their ends.
+        counts: The number of records of each batch.
 
     Raises:
         MalformedError: The lengths do not lead from begin to end.
@@ -42,12 +54,12 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
     total = int(counts.sum())
     at, stops = np.empty(total, np.int64), np.empty(total, np.int64)
     order = np.argsort(-counts, kind="stable")
-    lanes = _LanesWalk(source, begins[order], counts[order], firsts[order])
+    lanes = _LockstepWalk(source, begins[order], counts[order], firsts[order])
     lanes.walk(at)
     body = at.copy()
     whole = np.zeros(len(counts), bool)
     whole[order] = lanes.reached(ends[order])
-    # A record ends where the next one begins; the last one of a batch with the batch.
+    # A record ends at the begin of the next; the last one at the end of its batch.
     stops[:-1] = at[1:]
     stops[firsts + counts - 1] = ends
     for batch, found in _long_ones(source, begins, ends, np.where(whole, 0, counts)):
@@ -62,19 +74,19 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
     return body, stops
 
 
-class _LanesWalk:
-    """One record of each batch in one step; batches with the most records come first."""
+class _LockstepWalk:
+    """Walks one record of each batch per step. Batches are sorted by their number of records, longest first."""
 
     def __init__(self, source: Bytes, begins: Ints, counts: Ints, firsts: Ints) -> None:
         self._source = source
         self._at = begins.copy()
         self._counts = counts
         self._firsts = firsts
-        # How many batches have more than n records, for each n: the lanes of step n.
-        self._steps = int(counts[_LEAST_LANES - 1]) if len(counts) >= _LEAST_LANES else 0
+        # Steps while at least _MIN_LANES batches have records left.
+        self._steps = int(counts[_MIN_LANES - 1]) if len(counts) >= _MIN_LANES else 0
 
     def walk(self, out: Ints) -> None:
-        """Write where the lengths of records stand; batches that are longer than the steps are left unfinished."""
+        """Write the positions of record lengths; batches with more records than steps stay unfinished."""
         counts, pairs = self._counts, self._source.u16
         active = len(counts)
         for step in range(self._steps):
@@ -84,17 +96,17 @@ class _LanesWalk:
             out[self._firsts[:active] + step] = at
             try:
                 at += STEP[pairs[at]]
-            except IndexError:  # damaged: whoever is not at the end is walked alone
+            except IndexError:  # damaged: unfinished batches are walked alone
                 return
 
     def reached(self, ends: Ints) -> npt.NDArray[np.bool_]:
-        """Say which batches were walked exactly to their ends."""
+        """Return which batches were walked exactly to their ends."""
         whole: npt.NDArray[np.bool_] = (self._at == ends) & (self._counts <= self._steps)
         return whole
 
 
 def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
-    """Walk one batch alone."""
+    """Walk one batch record by record."""
     data, at = source.data, begin
     begun, ended = [], []
     try:
@@ -123,7 +135,7 @@ def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
 
 
 def _long_ones(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Iterator[tuple[int, Ints]]:
-    """Walk long batches in pieces; yield the number of each batch where that worked, and where its records begin."""
+    """Walk long batches in pieces; yield the index and the record begins of each completed batch."""
     left = {
         one: _guesses(source, int(begins[one]), int(ends[one]), int(counts[one]))
         for one in np.flatnonzero(counts >= _LONG).tolist()
@@ -141,15 +153,15 @@ def _long_ones(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Iterato
             found = found[found >= 0]
             if right[pieces].all() and len(found) == counts[one]:
                 yield one, found
-            else:  # a piece that the one before did not lead to was guessed wrongly
+            else:  # drop guesses that the piece before does not lead to
                 again[one] = guess[np.append(True, right[pieces][:-1])]
         left = again
 
 
 def _pieces(source: Bytes, at: Ints, limits: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Walk pieces side by side; return their records, a row for each with -1 to fill it, and which led to their limits.
+    """Walk pieces in lockstep; return their records as rows padded with -1, and which pieces reached their limits.
 
-    A piece at its limit waits for the others. A length of more than two bytes lets it wait for ever, and fail.
+    A piece at its limit stays there. A length of more than two bytes stops a piece, which fails.
     """
     rows: list[Ints] = []
     live = at < limits
@@ -161,18 +173,16 @@ def _pieces(source: Bytes, at: Ints, limits: Ints) -> tuple[Ints, npt.NDArray[np
 
 
 def _guesses(source: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Return the first record of a batch, and every so often another place where records seem to begin.
+    """Return the first record of a batch, and a plausible record begin in each of several equal spans.
 
-    The byte after a record's length is 0, and so it is at the next ones. In places at equal distances, zeros are looked
-    for whose neighbours lead from one to the next.
+    The attributes byte after a record's length is 0. A guess is a zero byte whose preceding length leads to a record
+    with a zero byte at the same position, and so on for `_CHAIN` records.
     """
     pieces = count // _PIECE
     span = (end - begin) // pieces
     width = min(span, 3 * (end - begin) // count + 8)
-    windows = np.lib.stride_tricks.as_strided(
-        source.u8[begin + span :], (pieces - 1, width), (span, 1), writeable=False
-    )
-    row, column = np.nonzero(windows == 0)
+    spans = np.lib.stride_tricks.as_strided(source.u8[begin + span :], (pieces - 1, width), (span, 1), writeable=False)
+    row, column = np.nonzero(spans == 0)
     zero = begin + span * (row + 1) + column
     position = zero - 1 - (source.u8[zero - 2] >= 0x80)
     likely = source.u8[zero - 1] < 0x80

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of Kafka's record batches: where each begins and ends, and what its header says.
+"""The framing and the headers of Kafka's record batches.
 
-All three formats share the first 17 bytes up to `magic`; 2 is the format since Kafka 0.11.
+All three formats share the first 17 bytes up to `magic`; format 2 exists since Kafka 0.11.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _COMMON = struct.Struct(">qiib")  # base offset, length, leader epoch (or an old
 _V2 = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _V2.size  # 61
 LOG_OVERHEAD = 12
-"""Bytes before those that the length counts."""
+"""Bytes before the part that the length field counts."""
 CRC_BEGIN = 21
-"""The checksum of format 2 covers everything from here on."""
+"""The checksum of format 2 covers all bytes from here."""
 _LEAST_OLD = 14 + LOG_OVERHEAD
 _MAGIC = 16
 _MOST_OFFSET = (1 << 63) - 2
-"""The offset after it must be one, too."""
+"""Maximum offset; the next offset must fit 64 bits, too."""
 
 _CODEC_MASK = 0x07
 _LOG_APPEND = 0x08
@@ -41,21 +41,21 @@ def corrupt_batch(partition: TopicPartition, what: str, offset: int) -> DataErro
 
 
 class Header(NamedTuple):
-    """What a record batch says of itself.
+    """The header of a record batch.
 
     Args:
-        begin: Where it begins in the fetched bytes.
-        end: Where it ends.
+        begin: The begin of the batch in the fetched bytes.
+        end: Its end.
         base: Its first offset.
-        last: Its last offset, also if compaction has removed that record.
-        magic: The format, 0 to 2; what follows is of format 2 only.
-        epoch: Of the leader who took it in; -1: unknown.
-        crc: The checksum it should have.
+        last: Its last offset, even if compaction has removed that record.
+        magic: The format, 0 to 2; the following fields exist in format 2 only.
+        epoch: The leader epoch; -1 = unknown.
+        crc: The expected checksum.
         attributes: Codec and flags.
-        first_timestamp: What the time stamps of records are relative to, milliseconds.
-        max_timestamp: The latest of them; the time of appending, if the broker stamps.
-        producer: Id of the producer; -1 if it has none.
-        records: How many records are in it; compaction leaves batches without any.
+        first_timestamp: The base of the records' relative timestamps, in ms.
+        max_timestamp: The latest timestamp; the append time if the broker stamps.
+        producer: The producer id; -1 = none.
+        records: The number of records; 0 is possible after compaction.
     """
 
     begin: int
@@ -73,17 +73,17 @@ class Header(NamedTuple):
 
     @property
     def body(self) -> int:
-        """Where the records begin."""
+        """The begin of the records."""
         return self.begin + HEADER_SIZE
 
     @property
     def codec(self) -> int:
-        """How the records are compressed; 0: not at all."""
+        """The compression codec; 0 = none."""
         return self.attributes & _CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
-        """0: the producer stamped the records; 1: the broker did."""
+        """0 = time of creation, 1 = time of appending."""
         return 1 if self.attributes & _LOG_APPEND else 0
 
     @property
@@ -93,15 +93,15 @@ class Header(NamedTuple):
 
     @property
     def control(self) -> bool:
-        """Whether this is the mark at the end of a transaction, and no data."""
+        """Whether this is a control batch: the marker at the end of a transaction."""
         return bool(self.attributes & _CONTROL)
 
 
 def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
-    """Walk the whole record batches of fetched bytes; what a broker cut off at the end is left out.
+    """Yield the headers of the complete record batches of fetched bytes.
 
     Raises:
-        DataError: A length, a format or an offset that cannot be.
+        DataError: A length, a format or an offset is invalid.
     """
     begin, size, reached = 0, len(data), -1
     while size - begin >= _MAGIC + 1:
@@ -109,16 +109,14 @@ def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
         end = begin + LOG_OVERHEAD + length
         least = HEADER_SIZE if magic == 2 else _LEAST_OLD
         if length < least - LOG_OVERHEAD or not 0 <= magic <= 2:
-            raise corrupt_batch(partition, f"a record batch of format {magic} and {length} bytes cannot be", base)
+            raise corrupt_batch(partition, f"a record batch has the invalid format {magic} or length {length}", base)
         if not 0 <= base <= _MOST_OFFSET:
-            raise corrupt_batch(partition, "a record batch at such an offset cannot be", base)
+            raise corrupt_batch(partition, "a record batch has an invalid offset", base)
         if end > size:
             return
         header = _header(data, begin, end, partition) if magic == 2 else _old(base, begin, end, magic)
-        if base <= reached:  # else its records would be read twice, or after later ones
-            raise corrupt_batch(
-                partition, f"a record batch that begins here cannot follow one that goes up to {reached}", base
-            )
+        if base <= reached:  # its records would be read twice or out of order
+            raise corrupt_batch(partition, f"a record batch begins here after one that ends at {reached}", base)
         yield header
         begin, reached = end, header.last
 
@@ -126,10 +124,12 @@ def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
 def _header(data: memoryview, begin: int, end: int, partition: TopicPartition) -> Header:
     base, _, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
     if count < 0 or delta < 0 or base + delta > _MOST_OFFSET:
-        raise corrupt_batch(partition, f"a record batch with {count} records over {delta + 1} offsets cannot be", base)
+        raise corrupt_batch(
+            partition, f"a record batch has the invalid counts of {count} records over {delta + 1} offsets", base
+        )
     return Header(begin, end, base, base + delta, magic, epoch, crc, attributes, first, latest, producer, count)
 
 
 def _old(base: int, begin: int, end: int, magic: int) -> Header:
-    """Return the header of an old message: compressed ones carry the offset of their *last* record."""
+    """Return the header of an old message; a compressed one carries the offset of its *last* record."""
     return Header(begin, end, base, base, magic, -1, 0, 0, -1, -1, -1, -1)
