@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import takewhile
 from typing import Any, Self
 
 _redactors: list[Callable[[str], str]] = []
+_explainers: list[Callable[[str], ForebayError]] = []
 
 
 def print_through(redact: Callable[[str], str]) -> None:
@@ -28,6 +30,18 @@ def print_through(redact: Callable[[str], str]) -> None:
 
 _LABELS = ("source", "split", "position", "option", "rule", "advice")
 _PRINTED = {"advice": "next step"}
+
+
+def explain_formats(explain: Callable[[str], ForebayError]) -> None:
+    """Let `unwrap` say what is known of a format that an engine did not find. Called once, by `forebay.registry`."""
+    _explainers.append(explain)
+
+
+class RemoteTraceback(Exception):
+    """Stands for what a connector raised in another process: its text is that traceback.
+
+    It is the `__cause__` of the error that `unwrap` read back from an engine's text.
+    """
 
 
 class ForebayError(Exception):
@@ -151,28 +165,57 @@ _BY_NAME = {
 _HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
 INDENT = " " * 4
 """Before the lines of an error's text that must not be taken for the text itself, such as the error it came from."""
+CAUSED_BY = "caused by:"
+"""The line before the traceback of the error it came from."""
+_UNKNOWN_FORMAT = re.compile(r"\[DATA_SOURCE_NOT_FOUND\][^:\n]*: (\S+?)\.?(?:\s|$)")
+_CRASHED = re.compile(
+    r"Python worker exited unexpectedly \(crashed\)(?:: *(.*?)\s*(?:\n\tat |\nDriver stacktrace|\Z))?", re.DOTALL
+)
+"""What a worker's faulthandler wrote stands behind the colon."""
 _ESCAPES = {"n": "\n", "r": "\r", "\\": "\\"}
 _ESCAPED = re.compile(r"\\([nr\\])")
 _LINE = re.compile(r"^  (" + "|".join(_PRINTED.get(label, label) for label in _LABELS) + r"): (.*)$")
 
 
 def unwrap(error: BaseException) -> ForebayError | None:
-    """Give the typed error back from an engine's own exception, or None if no forebay error is inside.
+    """Give the typed error back from an engine's own exception, or None if it tells nothing of a source.
 
     Called by users, in an `except` block around a Spark action. Looks at the exception, at its causes and contexts,
-    and at its text: Spark raises its own classes with our text inside.
+    and at its text: Spark raises its own classes with our text inside. What a connector raised is the `__cause__`, as a
+    `RemoteTraceback` where only its text is left. Two errors of Spark's own are explained too: a format that it does
+    not know is a `ConfigurationError`, a Python worker that died a `FatalError`.
     """
     seen: set[int] = set()
     link: BaseException | None = error
+    texts: list[str] = []
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         if isinstance(link, ForebayError):
             return link
-        found = parse_text(str(link))
+        texts.append(str(link))
+        found = parse_text(texts[-1])
         if found is not None:
             return found
         link = link.__cause__ or link.__context__
-    return None
+    return next((found for text in texts if (found := _engines_own(text)) is not None), None)
+
+
+def _engines_own(text: str) -> ForebayError | None:
+    """Return what an error means that Spark itself raised, where a source is concerned."""
+    if unknown := _UNKNOWN_FORMAT.search(text):
+        return next((explain(unknown[1]) for explain in _explainers), None)
+    crashed = _CRASHED.search(text)
+    if crashed is None:
+        return None
+    told = (crashed[1] or "").strip()
+    error = FatalError(
+        "a Python worker of Spark died" + (f": {told.splitlines()[0]}" if told else ""),
+        advice="look for its end in the log of the executor and of the machine: where memory ran out, lower "
+        "maxBytesPerBatch and queueBytes or raise spark.executor.memoryOverhead; where a native library crashed, set "
+        "spark.python.worker.faulthandler.enabled to true to see in which line",
+    )
+    error.__cause__ = RemoteTraceback(told) if told else None
+    return error
 
 
 def parse_text(text: str) -> ForebayError | None:
@@ -192,7 +235,17 @@ def parse_text(text: str) -> ForebayError | None:
         shown = match.group(1)
         label = next((known for known, printed in _PRINTED.items() if printed == shown), shown)
         labels[label] = _ESCAPED.sub(lambda found: _ESCAPES[found[1]], match.group(2))
-    return _BY_NAME[head.group(1)](message, **labels)
+    error = _BY_NAME[head.group(1)](message, **labels)
+    error.__cause__ = _remote_cause(lines[end + len(labels) :])
+    return error
+
+
+def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
+    """Return the traceback that was printed behind an error, if there is one."""
+    if CAUSED_BY not in lines:
+        return None
+    shown = takewhile(lambda line: not line or line.startswith(INDENT), lines[lines.index(CAUSED_BY) + 1 :])
+    return RemoteTraceback("\n".join(line.removeprefix(INDENT) for line in shown).strip())
 
 
 def _inside(text: str, at: int) -> bool:

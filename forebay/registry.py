@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, explain_formats
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -199,6 +199,18 @@ class Registry:
                 self._warned.add(key)
                 _log.warning("%s", clash)
 
+    def not_found(self, name: str) -> ConfigurationError:
+        """Return the error for a format that Spark did not find: misspelt, or not made known to the session."""
+        known = {_fold(one): one for one in self.names()}
+        if _fold(name) not in known:
+            return self._unknown(name)
+        return ConfigurationError(
+            f"this Spark session does not know the format {name!r}",
+            source=known[_fold(name)],
+            advice="call forebay.register(spark) first, once for each session; forebay.register(spark, ItsClass) for a "
+            "class of your own",
+        )
+
     def _unknown(self, name: str) -> ConfigurationError:
         known = self.names()
         near = difflib.get_close_matches(_fold(name), {_fold(one): one for one in known}, 1)
@@ -214,6 +226,7 @@ class Registry:
 
 default_registry = Registry()
 """The registry of this process; tests make their own."""
+explain_formats(default_registry.not_found)
 
 
 def format_name(cls: type) -> str:

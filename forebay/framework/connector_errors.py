@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import FrozenInstanceError
 from typing import Final
 
 from forebay.errors import FatalError, ForebayError
@@ -17,11 +19,36 @@ MISSING_MODULE: Final = (
 )
 """What to do about a module that is not there, in whichever process."""
 
-_OTHERWISE: Final = "see the cause; raise forebay.RetriableError in the connector for trouble that passes"
+_PROGRAMMING: Final = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""Mistakes in the connector's code, KeyError and FrozenInstanceError among them: no retry helps."""
+_FOREBAY: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class ConcealedError(Exception):
-    """Stands for an exception whose text showed a secret: its type, its text without the secret, its traceback."""
+    """Stands for an exception whose text showed a secret: its type, its text without the secret, its traceback.
+
+    Args:
+        text: What is left of its text.
+        original: Its type.
+    """
+
+    def __init__(self, text: str, original: type[BaseException] = Exception) -> None:
+        super().__init__(text)
+        self.original = original
+
+
+def is_programming_error(error: BaseException) -> bool:
+    """Whether an exception means a mistake in the connector's code, which no retry and no other reader cures."""
+    return issubclass(getattr(error, "original", type(error)), _PROGRAMMING)
 
 
 def connector_error(
@@ -47,10 +74,40 @@ def connector_error(
         source=source,
         split=split,
         position=position,
-        advice=MISSING_MODULE if isinstance(error, ModuleNotFoundError) else _OTHERWISE,
+        advice=redact(_advice(error)),
     )
     found.__cause__ = shown
     return found
+
+
+def _advice(error: BaseException) -> str:
+    place = _place(error)
+    if isinstance(error, ModuleNotFoundError):
+        return MISSING_MODULE
+    if isinstance(error, FrozenInstanceError):
+        return (
+            f"keep no state on self{place and f' as {place} does'}: use local variables of read(), positions for what "
+            "must survive, and a method with @forebay.cached for a client"
+        )
+    passing = "raise forebay.RetriableError in the connector for trouble that passes"
+    if is_programming_error(error):
+        return f"correct the connector{place and f' at {place}'}; {passing}"
+    return f"see the cause{place and f', at {place}'}; {passing}"
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line of the connector's own code that the error came through; empty if there is none.
+
+    Its own code lies beside the first function that forebay called; a client's, further in, tells its author less.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith((_FOREBAY, "<string>", "<frozen"))]
+    if not outside:  # one of forebay's own sources
+        return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}()" if frames else ""
+    home = os.path.dirname(outside[0].filename)
+    own = [frame for frame in outside if frame.filename.startswith(home)]
+    last = next((frame for frame in reversed(own) if "site-packages" not in frame.filename[len(home) :]), outside[0])
+    return f"{last.filename}:{last.lineno} in {last.name}()"
 
 
 def without_secrets(error: BaseException) -> BaseException:
@@ -76,7 +133,8 @@ def _concealed(error: BaseException, done: dict[int, BaseException]) -> BaseExce
             value = getattr(error, label)
             setattr(error, label, None if value is None else redact(value))
     else:
-        told = ConcealedError(f"{type(error).__name__}: {redact(_text(error))}").with_traceback(error.__traceback__)
+        told = ConcealedError(f"{type(error).__name__}: {redact(_text(error))}", type(error))
+        told = told.with_traceback(error.__traceback__)
     if notes := getattr(error, "__notes__", None):
         told.__notes__ = [redact(str(note)) for note in notes]
     done[id(error)] = told

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.errors import ForebayError
-from forebay.framework.connector_errors import connector_error
+from forebay.errors import ContractError, ForebayError
+from forebay.framework.connector_errors import connector_error, explained
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Packed, RowPacker
+from forebay.framework.rows import Batch, Packed, RowPacker
 from forebay.framework.runtime import Next, Runtime, Signal
 from forebay.framework.split import Position, Split
 
@@ -148,7 +148,7 @@ class Pump:
                     order_key=self._source.order_key,
                     extra_keys=self._source.extra_keys,
                 )
-            self._rows = iter(self._source.read(split))
+            self._rows = self._iterator(self._source.read(split))
         packer = self._packer
         assert packer is not None  # noqa: S101 - made with the generator
         for _ in range(_ITEMS_PER_STEP):
@@ -172,10 +172,25 @@ class Pump:
                 return True
         return True
 
+    def _iterator(self, given: object) -> Iterator[object]:
+        """Return what gives the rows; one batch or one dict would be taken apart."""
+        single = (Batch, Mapping, pa.RecordBatch, pa.Table, str, bytes)
+        if isinstance(given, Iterable) and not isinstance(given, single):
+            return iter(given)
+        raise ContractError(
+            f"read() returned {'None' if given is None else f'a {type(given).__name__}'}, not rows one after the other",
+            source=self._source.name,
+            split=self.split.id,
+            rule="SR-2",
+            advice="let read() `yield` them, or return a list or a generator of them; where there are none, "
+            "`return []`, or `yield from ()` in a generator",
+        )
+
     def _with_end(self) -> Split:
         split = self.split
         if split.end is None:
-            latest = self._source.latest(split)
+            with explained(self._source.name, "latest()", split.id):
+                latest = self._source.latest(split)
             if latest is not None:
                 split = split.slice(split.position, latest)
         return split
@@ -205,9 +220,10 @@ class Pump:
             if tail is not None:
                 self._packed.append(tail)
             missing = self._packer.never_given() if self._packer is not None and error is None else []
-            self._ended, self._error = True, error
         if missing and not self._source.partial_rows:
             _warn_of_missing(self._source.name, tuple(missing))
+        with self._lock:  # last: whoever sees it may be gone at once
+            self._ended, self._error = True, error
         self._ready.set()
         return Next.DONE
 

@@ -135,13 +135,20 @@ class SimpleEnumerator(DiscoveryEnumerator):
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Return all splits of the source; the framework drops those it knows."""
-        found = self._source.splits()
+        found: object = self._source.splits()
         if isinstance(found, (str, bytes)):
             raise ContractError(
                 f"splits() gave the text {found!r}, which would be read one character at a time",
                 source=self._source.name,
                 rule="SPL-1",
                 advice="return a list of ids",
+            )
+        if not isinstance(found, Iterable):
+            raise ContractError(
+                f"splits() gave {found!r:.100}, which is no list",
+                source=self._source.name,
+                rule="SPL-1",
+                advice="return a list of ids (str) or Split objects, empty if there is nothing",
             )
         return Discovered([self._as_split(item) for item in found])
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, FrozenInstanceError, dataclass, fields
 from typing import Any, ClassVar, Self, dataclass_transform
 
 import pyarrow as pa
 
+from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.reader import SourceReader, SourceReaderContext
@@ -50,6 +52,14 @@ class Source(ABC):
             cls.name = format_name(cls)
         # Only now are the names around the class in sight; a class that is pickled by value takes the types along.
         resolve_annotations(cls)
+        bare = [name for name, value in vars(cls).items() if isinstance(value, Field)]
+        if bare := [name for name in bare if name not in inspect.get_annotations(cls)]:
+            raise ContractError(
+                f"{cls.__name__}: {bare[0]!r} has no annotation, and so is no option",
+                source=cls.name,
+                rule="OPT-1",
+                advice=f"annotate it to make it an option: `{bare[0]}: str = option(…)`",
+            )
         own = "__init__" in vars(cls)
         dataclass(frozen=True, kw_only=True, repr=False)(cls)
         if not own:
@@ -57,7 +67,15 @@ class Source(ABC):
 
     def __post_init__(self) -> None:
         coerce_fields(self, source=type(self).name)
-        self.check()
+        try:
+            self.check()
+        except FrozenInstanceError as error:
+            raise ContractError(
+                f"check() changes the source: {error}",
+                source=type(self).name,
+                rule="SRC-1",
+                advice="let check() only look: a source is frozen; work out in a method what depends on the options",
+            ) from error
 
     def __repr__(self) -> str:
         instance: Any = self  # a dataclass, as every subclass becomes one
@@ -86,7 +104,7 @@ class Source(ABC):
         Raises:
             ConfigurationError: An option is unknown, missing or of the wrong type.
         """
-        return cls(**parse_options(class_options(cls), given, source=cls.name))
+        return cls(**parse_options(class_options(cls), given, source=cls.name, owner=cls))
 
     def check(self) -> None:
         """Validate across options; called whenever a source is made. Override to add checks.

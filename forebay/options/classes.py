@@ -42,6 +42,21 @@ def class_options(cls: type) -> tuple[OptionSpec, ...]:
     return known[1]
 
 
+def plain_attribute(cls: type, written: str) -> str | None:
+    """Return the attribute of a class that a user took for an option, which it is not: it has no annotation.
+
+    Called for an error alone. What a base class of its own knows, such as `bounded`, is meant so.
+    """
+    for base in cls.__mro__[:-1]:
+        for name, value in vars(base).items():
+            inherited = any(name in vars(further) for further in base.__mro__[1:])
+            if name.startswith("_") or inherited or callable(value) or hasattr(type(value), "__get__"):
+                continue
+            if written.lower() in (name.lower(), camel_case(name).lower()) and name not in own_annotations(base):
+                return name
+    return None
+
+
 def merge_specs(*groups: Iterable[OptionSpec]) -> tuple[OptionSpec, ...]:
     """Return the options of several owners as one list, to be parsed together: a source's and its host's.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from forebay.errors import ConfigurationError
-from forebay.options.classes import class_options
+from forebay.options.classes import class_options, plain_attribute
 from forebay.options.redaction import hide_options
 from forebay.options.spec import OptionSpec
 
@@ -36,6 +36,7 @@ def parse_options(
     *,
     source: str,
     defaults: Mapping[str, object] | None = None,
+    owner: type | None = None,
 ) -> dict[str, Any]:
     """Return a value for every option, by Python name: the given ones, and the defaults of the others.
 
@@ -47,6 +48,7 @@ def parse_options(
         given: What the user wrote: texts, as Spark and a command line give them, or typed values.
         source: The format name, for messages.
         defaults: Values, by Python name, that replace the declared defaults.
+        owner: The class of the source: its attributes without an annotation are no options, which is told.
 
     Raises:
         ConfigurationError: An option is unknown, given twice with different values, of the wrong type, or missing.
@@ -54,7 +56,7 @@ def parse_options(
     specs = tuple(specs)
     sorted_out, unknown = sort_out(specs, given)
     if unknown:
-        raise _unknown(specs, unknown, source)
+        raise _unknown(specs, unknown, source, owner)
     values: dict[str, Any] = {}
     missing: list[OptionSpec] = []
     for spec in specs:
@@ -84,7 +86,7 @@ def explain_names(cls: type[T]) -> type[T]:
         source = str(getattr(type(self), "name", type(self).__name__))
         known = {spec.python_name for spec in specs}
         if unknown := [name for name in given if name not in known]:
-            raise _unknown(specs, unknown, source, in_python=True)
+            raise _unknown(specs, unknown, source, type(self), in_python=True)
         if not args and (missing := [spec for spec in specs if spec.required and spec.python_name not in given]):
             raise _missing(missing, source, in_python=True)
         generated(self, *args, **given)
@@ -181,8 +183,22 @@ def _disagreement(spec: OptionSpec, first: Given, second: Given, source: str) ->
 
 
 def _unknown(
-    specs: Sequence[OptionSpec], unknown: Sequence[str], source: str, *, in_python: bool = False
+    specs: Sequence[OptionSpec],
+    unknown: Sequence[str],
+    source: str,
+    owner: type | None = None,
+    *,
+    in_python: bool = False,
 ) -> ConfigurationError:
+    plain = [found for name in unknown if owner is not None and (found := plain_attribute(owner, name))]
+    if plain and owner is not None:
+        value = getattr(owner, plain[0])
+        return ConfigurationError(
+            f"{plain[0]!r} is an attribute of {owner.__name__} without an annotation, and so no option",
+            source=source,
+            option=unknown[0],
+            advice=f"annotate it in the class to make it an option: `{plain[0]}: {type(value).__name__} = …`",
+        )
     if in_python:
         known = sorted((spec.python_name for spec in specs), key=str.lower)
         answers = {spelling: spec.python_name for spec in specs for spelling in spec.spellings}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import indent
 
-from forebay.errors import INDENT, ForebayError
+from forebay.errors import CAUSED_BY, INDENT, ForebayError
 from forebay.framework.connector_errors import explained
 from forebay.options import redact
 
@@ -41,7 +41,7 @@ def leaving(source: str, doing: str) -> Iterator[None]:
         if cause is not None and not isinstance(cause, ForebayError):
             # Spark cuts the chain of causes off, and with it the only lines that the author of a connector knows.
             shown = redact("".join(traceback.format_exception(cause, limit=-_FRAMES)))  # also lines of source code
-            error.add_note("caused by:\n" + indent(shown.rstrip(), INDENT))
+            error.add_note(f"{CAUSED_BY}\n" + indent(shown.rstrip(), INDENT))
         if error is found:
             raise
         raise error from found

@@ -159,7 +159,7 @@ def _checked(cls: object, name: str) -> type[Source]:
 def _make(cls: type[Source], name: str, given: Mapping[str, str], session: Session) -> Made:
     own, host = class_options(cls), class_options(HostOptions)
     specs = merge_specs(own, host)
-    values = parse_options(specs, given, source=name, defaults=session.defaults())
+    values = parse_options(specs, given, source=name, defaults=session.defaults(), owner=cls)
     source = cls(**{spec.python_name: values[spec.python_name] for spec in own})
     follows = any(spec.python_name == OPTION for spec in own) and OPTION not in given_options(specs, given)
     return Made(source, HostOptions(**{spec.python_name: values[spec.python_name] for spec in host}), follows)

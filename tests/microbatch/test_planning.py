@@ -48,11 +48,15 @@ class Raw(SplitEnumerator):
         self.log.append("close")
 
 
-def plan(make, **options):
+def plan(make, *, bounded=True, **options):
     made = []
 
     class Given(Source):
         name = "given"
+
+        @property
+        def bounded(self):
+            return bounded
 
         def schema(self):
             return pa.schema({"n": pa.int64()})
@@ -224,3 +228,41 @@ def test_work_still_running_at_the_end_is_dropped():
     ids, _ = plan(Slow)
     release.set()
     assert ids == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("how", ["remembers", "periodic", "delayed"])
+def test_a_bounded_read_of_an_unbounded_raw_source_fails_at_once(how):
+    """A stream's enumerator never signals: nothing is left to wait for once what it began has come back."""
+
+    class Endless(Raw):
+        def start(self):
+            if how == "periodic":
+                self.context.call_async(lambda: None, lambda _result, _error: None, period=3600.0)
+            if how == "delayed":
+                self.context.call_async(lambda: self.log.append("late"), lambda _result, _error: None, delay=0.05)
+
+        def handle_split_request(self, subtask, host):
+            if self.splits:
+                super().handle_split_request(subtask, host)
+
+    with pytest.raises(ConfigurationError, match="the source is unbounded") as caught:
+        plan(Endless, bounded=False, planning_timeout="1h")
+    assert caught.value.source == "given"
+    assert "spark.readStream" in caught.value.advice
+
+
+def test_an_unbounded_raw_source_that_signals_in_a_bounded_read_is_read():
+    class Once(Raw):
+        def start(self):
+            self.context.call_async(lambda: None, lambda _result, _error: self.go(), delay=0.01)
+            self.ready = False
+
+        def go(self):
+            self.ready = True
+            super().handle_split_request(0, None)
+
+        def handle_split_request(self, subtask, host):
+            if self.ready:
+                super().handle_split_request(subtask, host)
+
+    assert plan(Once, bounded=False)[0] == ["a", "b", "c"]

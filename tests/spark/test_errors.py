@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from urllib.parse import quote
@@ -17,6 +19,7 @@ from forebay.errors import (
     DataLossError,
     FatalError,
     ForebayError,
+    RemoteTraceback,
     RetriableError,
     unwrap,
 )
@@ -424,3 +427,45 @@ def test_a_retriable_error_is_tried_four_times_as_in_process(tmp_path):
             else:
                 run(source).to_table()
         assert (tmp_path / host).read_text() == "xxxx"
+
+
+class Ending(SimpleSource):
+    """A mistake in the code, or the end of the worker."""
+
+    how: str
+
+    def schema(self):
+        return N
+
+    def read(self, split):
+        if self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield {"n": {"no": 1}["id"]}
+
+
+def test_a_mistake_in_the_code_comes_back_with_file_line_and_traceback(spark):
+    _, error = failure(lambda: read(spark, Ending(how="wrong")).collect())
+    assert (type(error), error.message) == (FatalError, "read() failed with KeyError: 'id'")
+    assert f"{__file__}:" in error.advice and " in read()" in error.advice
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert str(error.__cause__).startswith("Traceback (most recent call last)")
+    assert str(error.__cause__).endswith("KeyError: 'id'")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_mistyped_format_names_the_nearest_one(spark, stream):
+    register(spark, Ending)
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND") as caught:
+        (spark.readStream if stream else spark.read).format("endign").load()
+    error = unwrap(caught.value)
+    assert isinstance(error, ConfigurationError)
+    assert "did you mean 'ending'?" in error.message
+
+
+def test_a_worker_that_died_is_told_as_that(spark):
+    with pytest.raises(Exception, match="exited unexpectedly") as caught:
+        read(spark, Ending(how="killed")).collect()
+    error = unwrap(caught.value)
+    assert isinstance(error, FatalError)
+    assert error.message == "a Python worker of Spark died"
+    assert "memory" in error.advice

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from forebay.errors import FatalError, ForebayError, RetriableError
-from forebay.framework.connector_errors import connector_error
+from forebay.framework.connector_errors import connector_error, is_programming_error
 from forebay.framework.split import Position
 
 MAX_RESTARTS = 3
@@ -37,15 +37,15 @@ class Failures:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether another reader may fare better: after retriable trouble, and after a crash of the connector's code.
+    """Whether another reader may fare better: after retriable trouble, and after what clients raise.
 
-    Errors that a connector raises on purpose (options, data, contract, loss) are final.
+    Errors that a connector raises on purpose (options, data, contract, loss) are final, as are mistakes in its code.
     """
     if isinstance(error, FatalError) and error.__cause__ is not None:
         return may_pass(error.__cause__)  # the framework's wrapping of what a connector raised
     if isinstance(error, ForebayError):
         return isinstance(error, RetriableError)
-    return isinstance(error, Exception)
+    return isinstance(error, Exception) and not is_programming_error(error)
 
 
 def may_restart(error: BaseException, times: int, retries: int) -> bool:

@@ -53,7 +53,7 @@ def plan_bounded(
     if isinstance(enumerator, DiscoveryEnumerator):
         return _plan_discovery(source, enumerator, options, cores, calls)
     if isinstance(enumerator, SplitEnumerator):
-        splits = _unread(source, context.plan(enumerator))
+        splits = _unread(source, context.plan(enumerator, bounded=source.bounded))
         return spread(None, splits, options, cores)
     raise ContractError(
         f"create_enumerator() gave {type(enumerator).__name__}",

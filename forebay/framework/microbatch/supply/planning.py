@@ -59,7 +59,10 @@ class PlanningContext(SplitEnumeratorContext):
         self._assigned: dict[str, Split] = {}
         self._no_more = False
         self._closed = False
+        self._bounded = True
         self._home = runtime.thread_id()
+        self._running = 0
+        """Calls of the enumerator's that have not come back: one that is repeated waits between two of them."""
 
     @property
     def clock(self) -> Clock:
@@ -107,7 +110,7 @@ class PlanningContext(SplitEnumeratorContext):
         call = AsyncCall(work, handler, period)
         if delay > 0:
             due = self.clock.monotonic() + delay
-            self.run_in_coordinator_thread(lambda: self._at(due, lambda: self._start(call)))
+            self.run_in_coordinator_thread(lambda: self._delay(call, due))
         else:
             self._start(call)
 
@@ -118,13 +121,20 @@ class PlanningContext(SplitEnumeratorContext):
                 self._actions.append(action)
         self._wake.set()
 
-    def plan(self, enumerator: SplitEnumerator) -> list[Split]:
+    def plan(self, enumerator: SplitEnumerator, *, bounded: bool = True) -> list[Split]:
         """Ask the enumerator for splits until it signals that there are no more, and close it. Called once.
 
+        Args:
+            enumerator: Of the source.
+            bounded: Whether the source is. The enumerator of another one may never signal, and is not waited for once
+                everything that it began has come back.
+
         Raises:
+            ConfigurationError: It is that of an unbounded source, and did not signal.
             FatalError: It never signals, or it failed.
             ContractError: It broke a rule of the contract.
         """
+        self._bounded = bounded
         deadline = self.clock.monotonic() + self._timeout
         with closing(self._source, lambda: self.end(enumerator)):
             self._begin(enumerator)
@@ -186,9 +196,22 @@ class PlanningContext(SplitEnumeratorContext):
             )
         self._no_more = True
 
+    def _delay(self, call: AsyncCall, due: float) -> None:
+        self._running += 1
+        self._at(due, lambda: self._begin_delayed(call))
+
+    def _begin_delayed(self, call: AsyncCall) -> None:
+        self._running -= 1
+        self._start(call)
+
     def _start(self, call: AsyncCall) -> None:
         call.began = self.clock.monotonic()
-        self._submit(call, lambda result, error: self._handle(call, result, error))
+        self._running += 1
+        self._submit(call, lambda result, error: self._returned(call, result, error))
+
+    def _returned(self, call: AsyncCall, result: object, error: BaseException | None) -> None:
+        self._running -= 1
+        self._handle(call, result, error)
 
     def _submit(self, call: AsyncCall, handle: Callable[[Any, BaseException | None], None]) -> None:
         def done(result: object, error: BaseException | None) -> None:
@@ -219,6 +242,13 @@ class PlanningContext(SplitEnumeratorContext):
         if self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()
             return True
+        if not self._bounded and self._running == 0:
+            raise ConfigurationError(
+                "the source is unbounded, and its enumerator does not say that it has assigned everything",
+                source=self._source,
+                advice="stream it, with spark.readStream or forebay.run; or let the enumerator call "
+                "context.signal_no_more_splits(0) where context.streaming is False: then it can be read once",
+            )
         if late or now >= deadline:
             raise FatalError(
                 f"the enumerator neither assigned a split nor signalled the end within {self._timeout:g} s",
