@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tour of Kafka: a bounded backfill and a live tail on a real Apache Kafka, with rows a second and lag on screen.
+"""The Kafka demo: a bounded backfill and a live tail on a real Apache Kafka, with rows per second and lag on screen.
 
 Run it: ``make demo-kafka``, or ``python examples/demo_kafka.py``.
 """
@@ -56,7 +56,7 @@ def tail(spark: SparkSession, servers: str, limit: int) -> DataFrame:
 
 
 class Producer:
-    """Writes orders on a thread: so many a second, and once a burst of them; then it ends."""
+    """Writes orders on a thread at a steady rate with one burst, and ends."""
 
     def __init__(self, orders: Orders, *, each_second: int, burst: int, seconds: int) -> None:
         self._orders = orders
@@ -87,7 +87,7 @@ class Producer:
 
 
 class Tail:
-    """Shows a line for each micro-batch of a query, from Spark's own progress reports, and remembers what to sum up."""
+    """Prints a line for each micro-batch from Spark's progress reports, and collects them for the summary."""
 
     def __init__(self, query: StreamingQuery, producer: Producer, full: int) -> None:
         self._query, self._producer, self._full = query, producer, full
@@ -218,7 +218,7 @@ def main() -> None:
     title("What you saw")
     print(f"  backfill   {backfilled}")
     print(f"  live tail  {tailed}")
-    print("  Kafka and its data are gone again. docs/kafka.md goes on from here.")
+    print("  Kafka and its data are gone again. Continue with docs/kafka.md.")
 
 
 if __name__ == "__main__":

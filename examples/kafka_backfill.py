@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bounded backfill: the orders of some hours, by their timestamps, and nothing else of the topic.
+"""A bounded backfill: reads only the orders of some hours, by their timestamps.
 
 Run it: ``python examples/kafka_backfill.py`` (it starts a Kafka of its own).
 """
@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 
 
 def backfill(spark: SparkSession, servers: str, topic: str, since: int, until: int) -> DataFrame:
-    """Return orders and revenue of each hour from `since` to `until`, ms since 1970, the latter exclusive."""
+    """Return orders and revenue of each hour from `since` to `until` (exclusive), in ms since 1970."""
     orders = (
         spark.read.format("forebay_kafka")
         .option("kafka.bootstrap.servers", servers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON values with a dead-letter path: good orders go into one table, bad records, raw and with the reason, to another.
+"""JSON values with a dead-letter path: writes good orders to one table, and corrupt records with the reason to another.
 
 Run it: ``python examples/kafka_dead_letter.py`` (it starts a Kafka of its own, and sends orders).
 """
@@ -16,16 +16,16 @@ ORDER = "order BIGINT, shop STRING, amount DOUBLE"
 
 
 def sort_out(spark: SparkSession, servers: str, topic: str, directory: str) -> StreamingQuery:
-    """Write what is there now below a directory, `orders` and `dead_letters`; return the query, which ends by itself.
+    """Write the current records to `orders` and `dead_letters` below a directory; return a query that ends by itself.
 
-    Started again it goes on where it stood.
+    A restart continues after the last record.
     """
 
     def store(batch: DataFrame, number: int) -> None:
-        """Called in this process with each micro-batch; after a crash perhaps again, with the same number and rows."""
-        batch.persist()  # it is written twice, and need not be read twice
+        """Spark calls this for each micro-batch; after a crash possibly again, with the same number and rows."""
+        batch.persist()  # it is written twice but read once
         bad = batch.where("_corrupt_record IS NOT NULL")
-        good = batch.where("_corrupt_record IS NULL AND value IS NOT NULL")  # null is a tombstone: nothing to keep
+        good = batch.where("_corrupt_record IS NULL AND value IS NOT NULL")  # null is a tombstone
         # A directory of its own for each micro-batch: one that comes again replaces itself.
         good.select("value.*").write.mode("overwrite").parquet(f"{directory}/orders/batch={number}")
         # The letter has key and value as they came, topic, partition, offset and reason: all it takes to send it again.

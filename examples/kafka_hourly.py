@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job for a scheduler: every hour it takes what is new in a topic, writes it to files, and ends.
+"""A job for a scheduler: every hour it writes the new records of a topic to files, and ends.
 
 Run it: ``python examples/kafka_hourly.py`` (it starts a Kafka of its own, and is its own scheduler).
 """
@@ -13,9 +13,9 @@ from pyspark.sql import functions as fn
 
 
 def run_once(spark: SparkSession, servers: str, topic: str, files: str, checkpoint: str) -> int:
-    """Append the orders that came since the last run to Parquet files, a directory for each day; return how many.
+    """Append the orders since the last run to Parquet files, with a directory for each day; return their number.
 
-    A run that is killed is no harm: the next one repeats its last micro-batch, and the file sink replaces it.
+    After a killed run the next one repeats its last micro-batch, and the file sink replaces the rows.
     """
     orders = (
         spark.readStream.format("forebay_kafka")

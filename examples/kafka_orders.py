@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Kafka examples need around them: a real Apache Kafka with a topic of orders in it, and a Spark session."""
+"""The setup of the Kafka examples: a real Apache Kafka with a topic of orders, and a Spark session."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CHUNK = 2_500
 
 
 class Orders:
-    """A topic of orders, to be written to: ``{"order": 17, "shop": "Lyon", "amount": 12.5}``, the shop being the key.
+    """Produces orders to a topic: ``{"order": 17, "shop": "Lyon", "amount": 12.5}``, with the shop as key.
 
-    What a producer does, but thousands of records at a time, so that examples need not wait for their data.
+    It writes thousands of records at a time, so that examples start quickly.
     """
 
     def __init__(self, broker: KafkaBroker, topic: str = TOPIC, partitions: int = PARTITIONS) -> None:
@@ -44,10 +44,10 @@ class Orders:
     def write(
         self, count: int, since: int | None = None, until: int | None = None, show: Callable[[int], None] | None = None
     ) -> None:
-        """Write so many orders, placed between two times (ms since 1970), or now; tell `show` how many are there."""
+        """Write `count` orders with times between two bounds (ms since 1970), or now; report progress to `show`."""
         first = int(time.time() * 1000) if since is None else since
         last = first if until is None else until
-        chunk = max(1, min(_CHUNK, count // 96))  # small ones for few orders, so that every partition has all times
+        chunk = max(1, min(_CHUNK, count // 96))  # small chunks for few orders, so that every partition has all times
         for start in range(0, count, chunk):
             rows = range(start, min(start + chunk, count))
             self._send(rows, lambda row: first + (last - first) * row // count)
@@ -71,7 +71,7 @@ class Orders:
 
 @contextmanager
 def kafka_with_orders(count: int = 0, since: int | None = None, until: int | None = None) -> Iterator[Orders]:
-    """Start Apache Kafka (real, one node, no Docker), with so many orders in a topic; it is gone afterwards."""
+    """Start a real Apache Kafka (one node, no Docker) with orders in a topic; remove it afterwards."""
     print("Starting Apache Kafka …", flush=True)
     with KafkaBroker() as broker:
         orders = Orders(broker)
@@ -84,7 +84,7 @@ def kafka_with_orders(count: int = 0, since: int | None = None, until: int | Non
 
 @contextmanager
 def spark_session(name: str) -> Iterator[SparkSession]:
-    """Start Spark, with forebay's formats registered."""
+    """Start Spark and register forebay's formats."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     print("Starting Spark …", flush=True)
     spark = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live tail: each micro-batch of new orders goes into a database, where it replaces itself if it comes again.
+"""A live tail: writes each micro-batch of new orders to a database; a repeated micro-batch replaces its rows.
 
 Run it: ``python examples/kafka_tail.py`` (it starts a Kafka of its own, and sends orders).
 """
@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def tail(spark: SparkSession, servers: str, topic: str, database: str, checkpoint: str) -> StreamingQuery:
-    """Keep the revenue of each shop in a database up to date, from now on; return the query, which runs on."""
+    """Update the revenue of each shop in a database from now on; return the running query."""
     with closing(sqlite3.connect(database)) as made, made:
         made.execute(
             "CREATE TABLE IF NOT EXISTS revenue"
@@ -24,9 +24,9 @@ def tail(spark: SparkSession, servers: str, topic: str, database: str, checkpoin
         )
 
     def store(batch: DataFrame, number: int) -> None:
-        """Called in this process with each micro-batch; after a crash perhaps again, with the same number and rows."""
+        """Spark calls this for each micro-batch; after a crash possibly again, with the same number and rows."""
         totals = batch.groupBy("shop").agg(fn.count("*"), fn.sum("amount")).collect()
-        with closing(sqlite3.connect(database)) as connection, connection:  # one transaction: all of it, or nothing
+        with closing(sqlite3.connect(database)) as connection, connection:  # one transaction
             connection.execute("DELETE FROM revenue WHERE batch = ?", (number,))
             connection.executemany("INSERT INTO revenue VALUES (?, ?, ?, ?)", [(number, *total) for total in totals])
 

@@ -36,7 +36,7 @@ def look(kafka, clock):
         one.close()
 
 
-def places(found):
+def bounds_of(found):
     return {split.id: (split.position, split.end) for split in found.splits}
 
 
@@ -49,11 +49,11 @@ def test_a_new_stream_starts_at_the_latest_offsets_and_later_partitions_at_the_e
     kafka.send(topic, range(3), 1)
     enumerator = look(subscribe=topic)
     first = enumerator.discover({}, True)
-    assert places(first) == {f"{topic}/0": (0, None), f"{topic}/1": (3, None)}
+    assert bounds_of(first) == {f"{topic}/0": (0, None), f"{topic}/1": (3, None)}
     kafka.grow(topic, 4)
     kafka.send(topic, range(5), 3)
     later = enumerator.discover(known(first), False)
-    assert places(later) == places(first) | {f"{topic}/2": (0, None), f"{topic}/3": (0, None)}
+    assert bounds_of(later) == bounds_of(first) | {f"{topic}/2": (0, None), f"{topic}/3": (0, None)}
     assert enumerator.latest(later.splits)[f"{topic}/3"] == 5
 
 
@@ -77,7 +77,7 @@ def test_starts_and_ends_of_a_batch(kafka, look, options, expected):
     kafka.lose(topic, 0, 2)
     options = {name: str(text).replace('"T"', f'"{topic}"') for name, text in options.items()}
     found = look(streaming=False, subscribe=topic, **options).discover({}, True)
-    assert list(places(found).values()) == expected
+    assert list(bounds_of(found).values()) == expected
 
 
 def test_no_record_of_a_time_is_an_error_or_the_end(kafka, look):
@@ -90,7 +90,7 @@ def test_no_record_of_a_time_is_an_error_or_the_end(kafka, look):
         look(**options).discover({}, True)
     assert caught.value.option == "startingTimestamp"
     found = look(**options, startingOffsetsByTimestampStrategy="latest").discover({}, True)
-    assert places(found) == {f"{topic}/0": (2, None)}
+    assert bounds_of(found) == {f"{topic}/0": (2, None)}
 
 
 def test_offsets_beyond_the_records_are_refused(kafka, look):
@@ -105,7 +105,7 @@ def test_offsets_beyond_the_records_are_refused(kafka, look):
         start(9)
     with pytest.raises(DataLossError, match="starts at the offset 1, but the first offset of the partition is 2"):
         start(1)
-    assert places(start(1, failOnDataLoss="false")) == {f"{topic}/0": (2, None)}
+    assert bounds_of(start(1, failOnDataLoss="false")) == {f"{topic}/0": (2, None)}
     with pytest.raises(ConfigurationError, match="ends at 9, beyond the end of the partition at 4"):
         look(streaming=False, subscribe=topic, endingOffsets=f'{{"{topic}":{{"0":9}}}}').discover({}, True)
 
@@ -114,7 +114,7 @@ def test_a_stream_may_end_at_an_offset_or_a_time(kafka, look):
     topic = kafka.topic()
     kafka.send(topic, range(4), timestamp_ms=1000)
     by_offset = look(subscribe=topic, startingOffsets="earliest", endingOffsets=f'{{"{topic}":{{"0":9}}}}')
-    assert places(by_offset.discover({}, True)) == {f"{topic}/0": (0, 9)}
+    assert bounds_of(by_offset.discover({}, True)) == {f"{topic}/0": (0, 9)}
     by_time = look(subscribe=topic, startingOffsets="earliest", endingTimestamp=2000)
     splits = by_time.discover({}, True).splits
     assert by_time.latest(splits) == {f"{topic}/0": 4}
@@ -129,11 +129,11 @@ def test_topics_are_found_by_pattern_and_partitions_by_assign(kafka, look):
     one, two = kafka.topic(name=f"{prefix}-a"), kafka.topic(2, name=f"{prefix}-b")
     enumerator = look(subscribePattern=f"{prefix}-[ab]")
     first = enumerator.discover({}, True)
-    assert list(places(first)) == [f"{one}/0", f"{two}/0", f"{two}/1"]
-    assert list(places(look(assign=f'{{"{two}":[1]}}').discover({}, True))) == [f"{two}/1"]
+    assert list(bounds_of(first)) == [f"{one}/0", f"{two}/0", f"{two}/1"]
+    assert list(bounds_of(look(assign=f'{{"{two}":[1]}}').discover({}, True))) == [f"{two}/1"]
     kafka.delete(one)
     later = enumerator.discover(known(first), False)
-    assert list(places(later)) == [f"{two}/0", f"{two}/1"]
+    assert list(bounds_of(later)) == [f"{two}/0", f"{two}/1"]
     gone = [known(first)[f"{one}/0"]]
     with pytest.raises(DataLossError, match="its topic was deleted"):
         enumerator.vanished(gone)
@@ -316,7 +316,7 @@ def test_a_new_partition_that_lost_its_first_records_is_a_loss(kafka, look):
     with pytest.raises(DataLossError, match="begins at the offset 2, not at 0"):
         look(subscribe=topic).discover(known(first), False)
     later = look(subscribe=topic, failOnDataLoss="false").discover(known(first), False)
-    assert places(later)[f"{topic}/1"] == (2, None)
+    assert bounds_of(later)[f"{topic}/1"] == (2, None)
 
 
 def test_progress_is_published_to_the_group_and_a_query_may_start_there(kafka, look):
@@ -325,7 +325,7 @@ def test_progress_is_published_to_the_group_and_a_query_may_start_there(kafka, l
     group = {"kafka.group.id": kafka.name("group")}
     look(subscribe=topic, commitOffsets="true", **group).committed({f"{topic}/0": 3})
     found = look(subscribe=topic, startingOffsets="committed", **group).discover({}, True)
-    assert places(found) == {f"{topic}/0": (3, None), f"{topic}/1": (0, None)}
+    assert bounds_of(found) == {f"{topic}/0": (3, None), f"{topic}/1": (0, None)}
 
 
 def test_sizes_and_budgets_are_estimated_from_what_brokers_keep(kafka, look):

@@ -161,12 +161,12 @@ class Outside:
 def there(address: str, topic: str, **options: Any) -> list[tuple[bytes, int, int]]:
     """Return values, partitions and offsets of all records, as kafka-python reads them."""
     with KafkaConsumer(bootstrap_servers=address, group_id=None, kafka_client=network, **options) as consumer:
-        places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
-        ends = consumer.end_offsets(places)
-        consumer.assign(places)
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
         consumer.seek_to_beginning()
         found = []
-        while any(consumer.position(place) < ends[place] for place in places):
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
             for records in consumer.poll(500).values():
                 found += [(one.value, one.partition, one.offset) for one in records]
     return found
@@ -191,9 +191,9 @@ class Told:
     rows: int
 
 
-def run(place: Path, kills: KillList, throttle: Callable[..., None], *, isolation: str, timeout: float) -> Told:
+def run(directory: Path, kills: KillList, throttle: Callable[..., None], *, isolation: str, timeout: float) -> Told:
     """Run a query against all of it, and compare what is in its sink with what is in the topics."""
-    sink, stop = MicroBatchFiles(place / "rows"), threading.Event()
+    sink, stop = MicroBatchFiles(directory / "rows"), threading.Event()
     with ExitStack() as stack:
         broker = stack.enter_context(KafkaBroker())
         outside = Outside(broker, kills, sink)
@@ -205,11 +205,11 @@ def run(place: Path, kills: KillList, throttle: Callable[..., None], *, isolatio
         ]
         pool = stack.enter_context(ThreadPoolExecutor())
         stack.callback(stop.set)
-        stack.callback(tell, place, 0)  # where something fails: the query does not wait for more
+        stack.callback(tell, directory, 0)  # where something fails: the query does not wait for more
         stack.callback(outside.done.set)
         keeping = pool.submit(outside.keep_up)
         writing = [pool.submit(writer.run) for writer in writers]
-        running = pool.submit(query, place, broker.address, kills, isolation, timeout)
+        running = pool.submit(query, directory, broker.address, kills, isolation, timeout)
         running.add_done_callback(lambda _: outside.done.set())
         outside.go_through([
             (3, lambda: broker.add_partitions("plain", MANY)),
@@ -225,7 +225,7 @@ def run(place: Path, kills: KillList, throttle: Callable[..., None], *, isolatio
         for one in writing:
             one.result(120)
         expected = expectation(broker.address, writers, isolation)
-        tell(place, len(expected))
+        tell(directory, len(expected))
         starts = running.result(timeout)
         outside.done.set()
         keeping.result(120)
@@ -234,10 +234,10 @@ def run(place: Path, kills: KillList, throttle: Callable[..., None], *, isolatio
     return Told(starts, outside.restarts, len(expected))
 
 
-def tell(place: Path, total: int) -> None:
+def tell(directory: Path, total: int) -> None:
     """Tell the driver how many rows there are in all."""
-    (place / "total.new").write_text(str(total))
-    (place / "total.new").rename(place / "total")
+    (directory / "total.new").write_text(str(total))
+    (directory / "total.new").rename(directory / "total")
 
 
 def expectation(address: str, writers: list[Writer], isolation: str) -> list[str]:
@@ -253,7 +253,7 @@ def expectation(address: str, writers: list[Writer], isolation: str) -> list[str
     return sorted(expected)
 
 
-def query(place: Path, address: str, kills: KillList, isolation: str, timeout: float) -> int:
+def query(directory: Path, address: str, kills: KillList, isolation: str, timeout: float) -> int:
     """Run the driver until it ends by itself."""
     plan = {
         "format": "killable_kafka",
@@ -269,14 +269,14 @@ def query(place: Path, address: str, kills: KillList, isolation: str, timeout: f
             "maxRowsPerBatch": 25,
             "kafka.max.partition.fetch.bytes": 8192,
         },
-        "rows": str(place / "rows"),
-        "checkpoint": str(place / "checkpoint"),
+        "rows": str(directory / "rows"),
+        "checkpoint": str(directory / "checkpoint"),
         "kills": kills.directory,
         "master": "local[2,3]",
-        "expected_in": str(place / "total"),
+        "expected_in": str(directory / "total"),
     }
-    (place / "plan.json").write_text(json.dumps(plan))
-    command = [sys.executable, "-P", str(PROGRAM), str(place / "plan.json")]
+    (directory / "plan.json").write_text(json.dumps(plan))
+    command = [sys.executable, "-P", str(PROGRAM), str(directory / "plan.json")]
     return run_until_done(command, kills, checkpoint=plan["checkpoint"], timeout=timeout)
 
 

@@ -81,8 +81,8 @@ class Writers:
     @staticmethod
     def produce(producer: Any, topic: str, rows: Iterable[Record], partitions: int = 2, stride: int = 1) -> None:
         for number, (key, value, pairs) in enumerate(rows):
-            place = number * stride % partitions
-            producer.produce(topic, value, key, partition=place, headers=list(pairs))
+            target = number * stride % partitions
+            producer.produce(topic, value, key, partition=target, headers=list(pairs))
         producer.poll(0)
 
     def java(self, topic: str, codec: str) -> None:
@@ -166,13 +166,13 @@ def compacted(kafka: Any, writers: Writers) -> str:
 def _all_keys_once(address: str, topic: str) -> bool:
     import kafka as client
 
-    place = client.TopicPartition(topic, 0)
+    partition = client.TopicPartition(topic, 0)
     keys = []
     with client.KafkaConsumer(bootstrap_servers=address, isolation_level="read_committed") as consumer:
-        consumer.assign([place])
+        consumer.assign([partition])
         consumer.seek_to_beginning()
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
             keys += [one.key for part in consumer.poll(500).values() for one in part]
     return len(keys) == len(set(keys))
 

@@ -15,7 +15,7 @@ HOW = pytest.mark.parametrize("how", ["assign", "subscribe", "subscribePattern"]
 EARLIEST = {"startingOffsets": "earliest"}
 
 
-def places(how: str, topic: str, partitions: int = 5) -> dict[str, str]:
+def subscription(how: str, topic: str, partitions: int = 5) -> dict[str, str]:
     """The option that names the topic; for the pattern, with letters that it does not need."""
     named = {"assign": json.dumps({topic: [*range(partitions)]}), "subscribePattern": f"{topic}[a-z]*"}
     return {how: named.get(how, topic)}
@@ -40,7 +40,7 @@ def grown(kafka, send, how, topic, queries):
 def test_from_latest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
     send(topic, [-1])
-    queries = pair(begin, **places(how, topic), startingOffsets="latest")
+    queries = pair(begin, **subscription(how, topic), startingOffsets="latest")
     assert [query.drain() for query in queries] == [[], []]
     send(topic, [1, 2, 3], spread=5)
     for query in queries:
@@ -59,7 +59,7 @@ def test_from_latest_offsets(kafka, send, begin, how):
 def test_from_earliest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
     send(topic, [1, 2, 3], spread=5)
-    queries = pair(begin, **places(how, topic), **EARLIEST)
+    queries = pair(begin, **subscription(how, topic), **EARLIEST)
     for query in queries:
         query.drain()
         assert query.values == [1, 2, 3]
@@ -78,7 +78,7 @@ def test_from_specific_offsets(kafka, send, begin, how):
     for partition, values in enumerate([[-20, -21, -22], [-10], [0, 1, 2], [10, 11, 12], [20, 21, 22]]):
         send(topic, values, partition)
     starts = json.dumps({topic: {"0": -2, "1": -1, "2": 0, "3": 1, "4": 2}})
-    queries = pair(begin, **places(how, topic), startingOffsets=starts)
+    queries = pair(begin, **subscription(how, topic), startingOffsets=starts)
     for query in queries:
         query.drain()
         query.restart()
@@ -111,7 +111,7 @@ def test_from_specific_and_global_timestamps(kafka, send, begin, how, option, ex
     topic = kafka.topic(5)
     timed(send, topic)
     times = json.dumps({topic: {"0": 1, "1": 6000, "2": 6001, "3": 5500, "4": 6000}})
-    queries = pair(begin, **places(how, topic), **{option: times if option.endswith("ByTimestamp") else 5001})
+    queries = pair(begin, **subscription(how, topic), **{option: times if option.endswith("ByTimestamp") else 5001})
     for query in queries:
         query.drain()
         query.restart()
@@ -126,7 +126,7 @@ def test_from_timestamps_with_non_matching_starting_offset(kafka, send, begin, h
     topic = kafka.topic(5)
     timed(send, topic)
     times = json.dumps({topic: {str(number): 8500 for number in range(5)}})
-    options = {**places(how, topic), option: times if option.endswith("ByTimestamp") else 8500}
+    options = {**subscription(how, topic), option: times if option.endswith("ByTimestamp") else 8500}
     with pytest.raises(ConfigurationError, match="has no record at or after 8500") as caught:
         begin(**options).trigger()
     assert caught.value.option == option

@@ -191,7 +191,7 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
         raise ConfigurationError(
             f"the field {corrupt!r} of {option_name} must be a string, because it holds malformed text",
             option=option_name,
-            advice="leave it out, since the column of this name tells more; or set columnNameOfCorruptRecord",
+            advice="leave it out, since the column of this name has the reason, too; or set columnNameOfCorruptRecord",
         )
     try:
         for field in fields:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers the offsets at which an ending time stops a stream: retention may remove the record that tells them."""
+"""Remembers the offsets at which an ending time stops a stream: retention may remove the records there."""
 
 from __future__ import annotations
 
