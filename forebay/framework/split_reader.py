@@ -49,7 +49,7 @@ class SplitReader(ABC):
         """Return what there is, in order; may block, at most until `wake_up` (SR-1), and may return nothing.
 
         Each call goes on where the one before ended (SR-2). With a split's `end` set, records at or after it are
-        not returned, and the split is finished exactly there.
+        not returned, and the split is finished exactly there. Called only while a split is not finished.
 
         Raises:
             RetriableError: Trouble outside: the framework calls again, with back-off.

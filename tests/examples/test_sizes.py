@@ -49,6 +49,8 @@ def lines_of_code(text: str) -> int:
         (EXAMPLES / "rest_orders.py", 40),
         (EXAMPLES / "partitioned_log.py", 40),
         (EXAMPLES / "postgres_orders.py", 70),
+        (EXAMPLES / "cursor_feed.py", 45),
+        (EXAMPLES / "job_queue.py", 95),
         (HERE / "test_countdown_contract.py", 15),
         (HERE / "test_rest_orders_contract.py", 15),
     ],

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A feed of events for each region, read by cursors from a service that limits the rate and fails now and then.
+
+Nobody knows how far a feed goes before it is read, so a stream of it on Spark needs the option `stateLocation`.
+Run it: ``python examples/cursor_feed.py`` (it starts a small service of its own).
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pyarrow as pa
+
+import forebay
+from forebay import Batch, ConfigurationError, RetriableError, SimpleSource, Split, option
+
+
+class Feed(SimpleSource):
+    """A position is (events so far, cursor): cursors are only names and have no order."""
+
+    bounded = False
+    url: str = option(doc="base address of the service")
+    page_rows: int = option(default=100, doc="events asked for in one request")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"region": pa.string(), "n": pa.int64(), "text": pa.string()})
+
+    def splits(self) -> Iterable[str]:
+        return self.get("regions")
+
+    def read(self, split: Split) -> Iterator[Batch]:
+        count, cursor = split.position or (0, "")
+        while page := self.get("events", split.id, region=split.id, after=cursor, limit=self.page_rows):
+            if split.end is not None:
+                page = page[: split.end[0] - count]  # the page may have grown since the end was agreed on
+            count, cursor = count + len(page), page[-1]["cursor"]
+            yield Batch([(event["region"], event["n"], event["text"]) for event in page], (count, cursor))
+            if (count, cursor) == split.end:
+                return
+
+    def get(self, path: str, split: str | None = None, **query: object) -> Any:
+        try:
+            with urlopen(f"{self.url}/{path}?{urlencode(query)}", timeout=10) as response:
+                return json.load(response)
+        except HTTPError as error:
+            error.close()  # it is the response as well
+            if error.code != 429 and error.code < 500:
+                raise ConfigurationError(f"{path}: {error}", split=split) from error
+            pause = error.headers["Retry-After"]  # None where the service says nothing
+            raise RetriableError(f"{path}: {error}", split=split, retry_after=pause) from error
+        except OSError as error:
+            raise RetriableError(f"{path}: {error}", split=split) from error
+
+
+if __name__ == "__main__":
+    from feed_service import FeedService
+
+    with FeedService(refuse_each=10) as service:
+        for region in ("north", "south"):
+            service.add_events(region, 500)
+        with forebay.run(Feed(url=service.url), until_caught_up=True) as batches:
+            print(batches.to_table().num_rows, "rows; answers by status:", dict(service.answers))
