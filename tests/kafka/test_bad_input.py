@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong with a broker is told in bounded time, by topic, partition, offset and next step; nothing is lost."""
+"""Failures of brokers are reported in bounded time with topic, partition, offset and next step; no record is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from forebay.testkit.kafka_broker import KafkaBroker
 USERS = {"alice": "open sesame", "bob": "swordfish"}
 
 SOON = {"default.api.timeout.ms": "3000"}
-"""For ports where nobody ever answers: all of this time is waited."""
+"""Timeout for ports that never answer; the test waits all of it."""
 SPOKEN_TO = {"default.api.timeout.ms": "8000"}
 """For those who answer, if not as they should: what they say must come in this time, all of which is waited too."""
 
@@ -45,7 +45,7 @@ def source(address: str, topic: str, kafka: dict[str, str] | None = None, **opti
 
 
 def values(reading: KafkaSource, count: int, **options: Any) -> list[bytes]:
-    """Return the first values that a source brings; none if it brings an error first."""
+    """Return the first values of a source; none if it fails first."""
     found: list[bytes] = []
     with forebay.run(reading, options=forebay.HostOptions(**{"retries": 0, **options})) as batches:
         for batch in batches:
@@ -56,7 +56,7 @@ def values(reading: KafkaSource, count: int, **options: Any) -> list[bytes]:
 
 
 def refused(reading: KafkaSource, kind: type[ForebayError], *says: str, **options: Any) -> ForebayError:
-    """Return the error that a read ends with, which says all this, and what to do."""
+    """Return the error of a read, whose text has all these parts and a next step."""
     with pytest.raises(ForebayError) as caught:
         values(reading, 1 << 30, **options)
     assert isinstance(caught.value, kind), caught.value
@@ -106,7 +106,7 @@ def test_a_port_that_speaks_something_else():
         refused(source(address, "t", SOON), RetriableError, f"no broker of {address} can be reached", "as Kafka does")
 
 
-def test_a_port_where_nobody_listens():
+def test_a_closed_port():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
@@ -214,7 +214,7 @@ def login(user: str = "bob", password: str | None = None, mechanism: str = "PLAI
 
 
 @pytest.mark.parametrize("attempt", range(10))
-def test_a_wrong_password_is_always_told_and_tried_once(guarded, attempt):
+def test_a_wrong_password_is_reported_and_tried_once(guarded, attempt):
     reading = source(guarded.login, "t", login(password="wrong-sesame") | {"default.api.timeout.ms": "60000"})
     error = refused(reading, ConfigurationError, guarded.login, "Invalid username or password")
     assert error.option == "kafka.sasl.jaas.config"
@@ -261,7 +261,7 @@ def test_no_right_to_a_group(rights):
     assert values(reading, 1) == [b"there"]
 
 
-def test_a_pattern_sees_only_what_the_user_may(rights):
+def test_a_pattern_matches_only_topics_that_the_user_may_see(rights):
     rights.let("READ")
     rights.create_topic("hidden")
     reading = source(rights.login, "t", login(), subscribe=[], subscribe_pattern=".*")
@@ -354,7 +354,7 @@ def other_format(data: bytearray) -> bytearray:
 
 
 @pytest.mark.parametrize("spoil", [flipped, endless, too_long, unknown_codec, not_compressed, other_format])
-def test_a_damaged_record_batch_is_told_by_place_and_can_be_skipped(broker, kafka, spoil):
+def test_a_damaged_record_batch_is_located_and_can_be_skipped(broker, kafka, spoil):
     topic = kafka.topic()
     for number in range(3):
         kafka.send(topic, [f"{number}-{'x' * 50}"] * 4)

@@ -28,7 +28,7 @@ time.sleep(600)
 """
 
 
-def test_what_is_written_survives_a_restart_and_a_crash(refusing):
+def test_written_records_survive_a_restart_and_a_crash(refusing):
     with KafkaBroker() as broker:
         address = broker.address
         broker.create_topic("kept", 2)
@@ -135,7 +135,7 @@ def _bind(taking, port, patience=120.0):
             return
 
 
-def test_without_java_it_says_what_to_install(monkeypatch):
+def test_without_java_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(ConfigurationError, match="Java 17"), KafkaBroker():
         raise AssertionError

@@ -28,7 +28,7 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed(broker):
         (KafkaConnection, "init_future"),
     ],
 )
-def test_what_is_missing_is_told(monkeypatch, owner, name):
+def test_a_missing_internal_is_named(monkeypatch, owner, name):
     monkeypatch.delattr(owner, name)
     assert connections.misfit() == f"{owner.__name__}.{name}"
 

@@ -55,7 +55,7 @@ class TestKafka(SourceContract):
         ]
 
 
-def test_the_source_as_it_stands_keeps_the_contract(kafka):
+def test_the_source_keeps_the_contract(kafka):
     topic = kafka.topic(3)
     for partition in range(3):
         send_in_batches(kafka, topic, range(20 * partition), partition)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning finds out from a real Apache Kafka: partitions, starts, ends, losses, sizes, group offsets."""
+"""Planning against a real Apache Kafka: partitions, starts, ends, losses, sizes, group offsets."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_topics_are_found_by_pattern_and_partitions_by_assign(kafka, look):
         ({"assign": '{"T":[0,7]}'}, "has no partition 7: it has 1"),
     ],
 )
-def test_what_is_not_there_is_told_by_name(kafka, look, options, says):
+def test_missing_topics_and_partitions_are_named(kafka, look, options, says):
     topic = kafka.topic()
     options = {name: text.replace('"T"', f'"{topic}"').replace("T,", f"{topic},") for name, text in options.items()}
     with pytest.raises(ConfigurationError, match=says):
@@ -228,7 +228,7 @@ def failing(names):
     raise RetriableError("no broker answers")
 
 
-def test_what_one_broker_does_not_know_yet_is_asked_for_again(kafka, look, monkeypatch):
+def test_stale_metadata_of_one_broker_is_asked_for_again(kafka, look, monkeypatch):
     topic = kafka.topic(2)
     enumerator = look(subscribe=topic, startingOffsets="earliest")
     first = enumerator.discover({}, True)
@@ -255,7 +255,7 @@ def test_a_partition_that_was_assigned_and_is_gone_is_a_loss_and_no_wrong_option
     assert enumerator.vanished(first.splits)
 
 
-def test_an_open_transaction_before_what_was_read_is_no_loss(kafka, look):
+def test_an_open_transaction_before_the_position_is_no_loss(kafka, look):
     topic = kafka.topic()
     with KafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic) as producer:
         producer.init_transactions()
@@ -284,7 +284,7 @@ def test_an_offset_of_spark_s_own_source_is_understood(kafka, look):
     assert [split.end for split in look(subscribe=topic, **ends).adopt({topic: {"1": 4, "0": 7}})] == [9, 4]
 
 
-def test_an_end_before_what_was_read_is_a_loss(kafka, look):
+def test_an_end_before_the_position_is_a_loss(kafka, look):
     topic = kafka.topic()
     kafka.send(topic, range(3))
     enumerator = look(subscribe=topic)
@@ -328,7 +328,7 @@ def test_progress_is_published_to_the_group_and_a_query_may_start_there(kafka, l
     assert bounds_of(found) == {f"{topic}/0": (3, None), f"{topic}/1": (0, None)}
 
 
-def test_sizes_and_budgets_are_estimated_from_what_brokers_keep(kafka, look):
+def test_sizes_and_budgets_are_estimated_from_sizes_on_disk(kafka, look):
     topic = kafka.topic()
     for _ in range(10):
         kafka.send(topic, ["x" * 1000] * 10)
@@ -357,7 +357,7 @@ def test_tasks_are_cut_as_the_options_say(kafka):
     assert len(plan_bounded(KafkaSource.from_options(options), HostOptions(), parallelism=2)) == 2
 
 
-def test_a_broker_that_is_not_there_is_named_with_what_its_port_says(look, monkeypatch):
+def test_an_unreachable_broker_is_named_with_the_probe_of_its_port(look, monkeypatch):
     monkeypatch.setattr("forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS", 500)
     enumerator = look(subscribe="t", kafka__bootstrap__servers="127.0.0.1:1,no.such.host.invalid:9092")
     with pytest.raises(
@@ -368,7 +368,7 @@ def test_a_broker_that_is_not_there_is_named_with_what_its_port_says(look, monke
     assert caught.value.option == "kafka.bootstrap.servers"
 
 
-def test_tls_against_plaintext_is_told(kafka, look, monkeypatch):
+def test_tls_against_plaintext_is_reported(kafka, look, monkeypatch):
     monkeypatch.setattr("forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS", 500)
     with pytest.raises(RetriableError, match="TLS failed"):
         look(subscribe="t", kafka__security__protocol="SSL").discover({}, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples and the demo of Kafka do what they say, on a real broker."""
+"""The Kafka examples and the demo work on a real broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def orders(broker, kafka) -> Iterator[Any]:
     made.close()
 
 
-def test_the_backfill_reads_the_hours_it_is_told_and_no_others(spark, orders):
+def test_the_backfill_reads_only_the_given_hours(spark, orders):
     orders.write(2400, DAY, DAY + 24 * HOUR)
     backfill = import_module("kafka_backfill").backfill
     found = backfill(spark, orders.servers, orders.topic, DAY + 6 * HOUR, DAY + 9 * HOUR).collect()
@@ -43,7 +43,7 @@ def test_the_backfill_reads_the_hours_it_is_told_and_no_others(spark, orders):
     assert backfill(spark, orders.servers, orders.topic, late, late + HOUR).collect() == []
 
 
-def test_the_hourly_job_takes_what_is_new_and_nothing_twice(spark, orders, tmp_path):
+def test_the_hourly_job_reads_new_records_once(spark, orders, tmp_path):
     run_once = import_module("kafka_hourly").run_once
     files, checks = str(tmp_path / "files"), str(tmp_path / "checks")
     counts = []
@@ -73,7 +73,7 @@ def numbers(log: Path) -> set[int]:
     return {int(path.name) for path in log.iterdir() if path.name.isdecimal()}
 
 
-def test_the_tail_adds_up_what_comes_and_replaces_what_comes_again(spark, orders, tmp_path):
+def test_the_tail_adds_new_records_and_replaces_repeated_batches(spark, orders, tmp_path):
     tail = import_module("kafka_tail")
     database, checks = str(tmp_path / "revenue.db"), tmp_path / "checks"
     orders.write(100)  # before the query begins

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of a real broker's partitions, read through both ways, and what happens when they cannot be."""
+"""Reads ranges of a real broker's partitions through both backends, including failures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def plain(count, partition=0):
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_both_ways_read_what_a_producer_wrote(broker, topic, fetcher, compression, size):
+def test_both_backends_read_a_producers_records(broker, topic, fetcher, compression, size):
     name = topic(3)
     records = [
         (number % 3, None if number % 4 else b"k%d" % number, None if number % 8 == 0 else b"v" * (number % 50),
@@ -190,7 +190,7 @@ def test_a_range_whose_tail_is_compacted_away_ends(broker, topic, fetcher, by_co
     assert (rows, parts[-1].next_offset) == ({}, 45)
 
 
-def test_caught_up_is_told_once_until_more_comes(broker, topic, fetcher):
+def test_caught_up_is_reported_once_until_more_records_arrive(broker, topic, fetcher):
     name = topic(2)
     produce(broker, name, plain(3))
     reader = fetcher(record_schema(["value"]))
@@ -243,7 +243,7 @@ def test_a_fetcher_is_used_again_after_it_was_cleared(broker, topic, fetcher):
     assert list(drained(reader, 1)[0]) == [(name, 0)]
 
 
-def test_removed_records_are_told_with_what_is_left(broker, topic, fetcher):
+def test_removed_records_are_reported_with_the_remaining_offsets(broker, topic, fetcher):
     name = topic()
     produce(broker, name, plain(100))
     with broker.admin() as admin:
@@ -263,7 +263,7 @@ def test_removed_records_are_told_with_what_is_left(broker, topic, fetcher):
 
 
 @pytest.mark.parametrize("start", [5, 50])
-def test_a_partition_that_ends_before_the_range_is_told_and_not_waited_for(broker, topic, fetcher, start):
+def test_a_partition_that_ends_before_the_range_fails_at_once(broker, topic, fetcher, start):
     name = topic()
     produce(broker, name, plain(10))
     reader = fetcher(clock=Quick())
@@ -273,7 +273,7 @@ def test_a_partition_that_ends_before_the_range_is_told_and_not_waited_for(broke
     assert (caught.value.earliest, caught.value.latest) == (0, 10)
 
 
-def test_a_deleted_topic_is_told_and_not_waited_for(broker, topic, fetcher):
+def test_a_deleted_topic_fails_at_once(broker, topic, fetcher):
     name = topic()
     produce(broker, name, plain(10))
     reader = fetcher(clock=Quick())
@@ -290,7 +290,7 @@ def test_brokers_that_are_not_there_are_named(refusing, fetcher):
         fetcher(address="127.0.0.1:1", arguments={"bootstrap_timeout_ms": 500})
 
 
-def test_a_broker_that_goes_away_is_named_and_reading_goes_on_when_it_is_back(refusing, fetcher):
+def test_a_lost_broker_is_named_and_reading_continues_when_it_is_back(refusing, fetcher):
     with KafkaBroker() as own:
         own.create_topic("t")
         produce(own, "t", plain(20))
@@ -311,7 +311,7 @@ def test_a_broker_that_goes_away_is_named_and_reading_goes_on_when_it_is_back(re
         assert offsets == [*range(20, 25)]
 
 
-def test_what_came_before_damage_is_told_first(broker, topic, fetcher, monkeypatch):
+def test_records_before_damage_are_returned_first(broker, topic, fetcher, monkeypatch):
     name = topic(2)
     produce(broker, name, plain(10) + plain(10, 1))
     reader = fetcher(record_schema(["offset"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fetcher makes of trouble that brokers cannot be brought to on demand. No broker is needed."""
+"""A fetcher with failures that brokers do not produce on demand. No broker is needed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_trouble_with_a_partition_that_is_read_to_its_end_is_none(clock, error):
     assert consumer.assigned == {P1}, "the consumer is told that nobody reads it any more"
 
 
-def test_each_partition_whose_log_was_cut_off_is_told(clock):
+def test_each_truncated_partition_is_reported(clock):
     consumer = Consumer(clock, {P0: [0, 1]}, LogTruncationError({P0: None, P1: None, P2: None}))
     fetcher = reading(consumer, (0, 0, 2), (1, 0, 3), (2, 5, 9))
     fetcher.fetch(5)

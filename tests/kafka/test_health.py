@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position, end, lag and the last failed question of a stream over Kafka, in what it reports of itself."""
+"""A stream over Kafka reports position, end, lag and the last failed request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def query(request):
         one.planner.close()
 
 
-def test_a_capped_query_says_of_each_partition_where_it_stands_how_far_it_goes_and_what_is_left(kafka, query):
+def test_a_capped_query_reports_position_end_and_lag_of_each_partition(kafka, query):
     topic = kafka.topic(2)
     kafka.send(topic, range(30), partition=0)
     kafka.send(topic, range(10), partition=1)
@@ -62,7 +62,7 @@ def test_a_capped_query_says_of_each_partition_where_it_stands_how_far_it_goes_a
     assert "error" not in report["discovery"]
 
 
-def test_a_broker_that_is_down_is_told_and_that_it_came_back(query, monkeypatch, refusing):
+def test_a_broker_that_goes_down_and_comes_back_is_reported(query, monkeypatch, refusing):
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
     with KafkaBroker() as broker:
         broker.create_topic("orders")

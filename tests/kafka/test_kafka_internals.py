@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks into kafka-python: they fit the installed one, notice when they do not, and there is a way without."""
+"""The hooks into kafka-python: they fit the installed version, detect others, and have a fallback."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed():
         (Fetcher.PartitionRecords, "_unpack_records", "PartitionRecords._unpack_records"),
     ],
 )
-def test_what_is_missing_is_told(monkeypatch, owner, name, told):
+def test_a_missing_internal_is_named(monkeypatch, owner, name, told):
     monkeypatch.delattr(owner, name)
     assert kafka_internals.misfit() == told
 
 
-def test_a_changed_constructor_is_told(monkeypatch):
+def test_a_changed_constructor_is_named(monkeypatch):
     class Other:
         def __init__(self, records):
             self.records = records
@@ -53,7 +53,7 @@ def test_a_changed_constructor_is_told(monkeypatch):
     assert kafka_internals.misfit() == "Fetcher.PartitionRecords"
 
 
-def test_a_missing_receiver_is_told(monkeypatch):
+def test_a_missing_receiver_is_named(monkeypatch):
     monkeypatch.delattr(KafkaTCPTransport, "_sock_recv")
     assert kafka_internals.receiver_misfit() == "KafkaTCPTransport._sock_recv"
 
@@ -91,7 +91,7 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
 
 @pytest.mark.parametrize("sizes", [[1], [5], [70_000], [3_000_001, 1, 2_000_000]], ids=str)
 def test_responses_are_received_whole_however_they_come(sizes):
-    """The kernel is told to wait for many bytes, but never for more than there are to come."""
+    """The receiver waits for many bytes, but never for more than the response has left."""
     chance = random.Random(7)
     responses = [chance.randbytes(size) for size in sizes]
     sent = b"".join(struct.pack(">i", len(one)) + one for one in responses)

@@ -235,7 +235,7 @@ def run(directory: Path, kills: KillList, throttle: Callable[..., None], *, isol
 
 
 def tell(directory: Path, total: int) -> None:
-    """Tell the driver how many rows there are in all."""
+    """Write the total number of rows for the driver."""
     (directory / "total.new").write_text(str(total))
     (directory / "total.new").rename(directory / "total")
 
@@ -308,7 +308,7 @@ LEAST = 60
 
 
 def draw(seed: str) -> list[Kill]:
-    """Draw what dies where: many workers and runners, some drivers and brokers."""
+    """Draw the kills: many workers and runners, some drivers and brokers."""
     chance = random.Random(seed)
 
     def some(points: dict[str, int], count: int, victim: Any = "self") -> Iterator[Kill]:

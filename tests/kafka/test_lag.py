@@ -31,7 +31,7 @@ def told(capsys):
 
 @pytest.fixture
 def checkpoint(kafka, tmp_path):
-    """Plans a micro-batch of so many rows, and writes down what Spark would: it is done, or was only planned."""
+    """Plans a micro-batch, and writes the checkpoint as Spark does: committed, or only planned."""
 
     def make(*topics, rows, done=True):
         kept = KafkaSource(subscribe=topics, starting_offsets="earliest", kafka={"bootstrap.servers": kafka.address})
@@ -79,7 +79,7 @@ def test_the_lag_of_a_checkpoint_is_a_table_with_totals(told, kafka, orders, che
     assert total == ["total", "2 partitions", "", "", "2,010"]
 
 
-def test_what_is_planned_and_not_done_is_not_read(told, kafka, orders, checkpoint):
+def test_a_planned_micro_batch_does_not_count_as_read(told, kafka, orders, checkpoint):
     directory = checkpoint(orders, rows=1000, done=False)
     _, shown, _ = told("--checkpoint", directory, "-b", kafka.address, "--json")
     assert json.loads(shown)["lag"] == 3010
@@ -126,7 +126,7 @@ def test_both_may_be_asked_for(told, kafka, orders, checkpoint):
     assert code == 0 and shown.index("checkpoint ") < shown.index(f"group {group}")
 
 
-def test_what_is_wrong_with_a_partition_is_noted(told, kafka, orders):
+def test_problems_of_partitions_are_noted(told, kafka, orders):
     gone, short = kafka.topic(), kafka.topic()
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 100, 1: 10})
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_partition_is_noted(told, kafka, orders):
     assert "│ note" in table and "?" in table and "begins at 200" in table
 
 
-def test_a_topic_that_was_made_anew_is_to_be_read_from_its_begin(told, kafka, checkpoint):
+def test_all_of_a_recreated_topic_counts_as_lag(told, kafka, checkpoint):
     topic = kafka.topic()
     kafka.send(topic, range(10))
     directory = checkpoint(topic, rows=1000)
@@ -175,7 +175,7 @@ def test_watching_looks_again_until_it_is_interrupted(told, kafka, orders, monke
     assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 1, 2]
 
 
-def test_watching_goes_on_while_the_broker_is_away(told, capsys, monkeypatch, refusing):
+def test_watching_continues_while_the_broker_is_down(told, capsys, monkeypatch, refusing):
     shown, said = [], []
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
     with KafkaBroker() as broker:

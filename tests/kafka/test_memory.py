@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task holds at once stays bounded: with messages of a megabyte and a sink that is slow."""
+"""The memory of a task stays bounded with messages of a megabyte and a slow sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 400
 
 
 def fill(kafka, partitions: int, messages: int, codec: str | None, value: bytes) -> str:
-    """Write so many messages into each partition of a new topic."""
+    """Write `count` messages into each partition of a new topic."""
     import kafka as client
 
     topic = kafka.topic(partitions)

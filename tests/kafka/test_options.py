@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `forebay_kafka`: Spark's names, meaning, precedence and errors. No broker is asked."""
+"""The options of `forebay_kafka`: Spark's names, meaning, precedence and errors. No broker is needed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_wrong_options_are_refused_by_name(options, option, says):
         ("ssl.cipher.suites", "x", "OpenSSL"),
     ],
 )
-def test_client_options_that_cannot_be_said_are_refused_by_name(option, value, says):
+def test_client_options_without_a_translation_are_refused_by_name(option, value, says):
     error = refusal(**{f"kafka.{option}": value})
     assert error.option == f"kafka.{option}"
     assert says in str(error)
@@ -160,7 +160,7 @@ def test_sparks_times_are_milliseconds():
     assert (found.poll_timeout_ms, found.retry_interval_ms) == (512, 7)
 
 
-def test_the_client_is_named_for_the_group_or_the_prefix_and_told_what_java_is_told():
+def test_the_client_id_is_the_group_or_the_prefix_and_options_are_translated():
     options = source(groupIdPrefix="p").client_options()
     assert options.settings["client_id"] == "p"
     options = source(

@@ -43,7 +43,7 @@ def test_the_same_topics_match_as_in_java(pattern, yes, no):
         *(r"\p{Lower}+", r"\P{L}", r"[\p{Alpha}&&[^aeiou]]+", "[a-c[x-z]]+", "[^a-z&&[^0]]+", r"[\w&&\D]+"),
     ],
 )
-def test_what_is_no_pattern_or_javas_own_is_refused_by_name(pattern):
+def test_invalid_patterns_and_java_only_syntax_are_refused(pattern):
     if pattern == "a{2":
         assert compile_topics(pattern).fullmatch(pattern)  # Python takes it literally; no topic has a brace
         return

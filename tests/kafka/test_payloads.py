@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoded keys and values, on a real broker, in this process: types, tombstones, and what becomes of bad records."""
+"""Decoded keys and values from a real broker, in this process: types, tombstones and corrupt records."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def empty(**fields: Any) -> dict[str, Any]:
     return dict.fromkeys(("id", "price", "at", "tags", "by")) | fields
 
 
-def test_values_become_structs_and_bad_ones_are_told(kafka: Any, topic: str) -> None:
+def test_values_become_structs_and_corrupt_ones_are_reported(kafka: Any, topic: str) -> None:
     found = rows(source(kafka, topic, **JSON))
     assert list(found[0]) == [
         *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "_corrupt_record")
@@ -113,7 +113,7 @@ def test_keys_too_with_a_column_of_another_name(kafka: Any, topic: str) -> None:
     assert reasons[7] == "key: the field k does not fit STRUCT<>; value: byte 21 is not UTF-8"
 
 
-def test_what_nobody_reads_is_not_judged(kafka: Any, topic: str) -> None:
+def test_unselected_columns_are_not_checked(kafka: Any, topic: str) -> None:
     strict = source(kafka, topic, **JSON, mode="FAILFAST")
     assert len(rows(strict, "offset", "key")) == len(VALUES)
 
@@ -159,7 +159,7 @@ def test_failing_fast_names_the_place_the_reason_and_the_next_step(kafka: Any, t
     assert "mode=PERMISSIVE" in str(error.advice)
 
 
-def test_what_comes_before_a_bad_record_of_another_partition_is_returned_first() -> None:
+def test_records_before_a_corrupt_record_of_another_partition_are_returned_first() -> None:
     payloads = unread(**JSON, mode="FAILFAST").payloads()
     decoder = PayloadDecoder(payloads, payloads.schema(["offset", "value"], include_headers=False), "s")
 

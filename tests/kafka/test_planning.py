@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning makes of answers that come late, fail, change or contradict one another. No broker is needed."""
+"""Planning with late, failing, changing or contradictory answers of brokers. No broker is needed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def admitted(enumerator, open_splits, budget):
     return {one.split.id: one.to for one in Admission("k", enumerator, Limits(byte_budget=budget)).admit(there)}
 
 
-def test_a_partition_that_wakes_up_between_two_questions_for_sizes_is_asked_for_at_once(brokers, clock, look):
+def test_a_partition_with_first_records_gets_its_size_at_once(brokers, clock, look):
     enumerator = look()
     brokers.sizes_of = {TopicPartition("t", 0): 1000}
     assert enumerator.latest(splits(0, 0)) == {"t/0": 10, "t/1": 0}
@@ -105,7 +105,7 @@ def test_a_partition_that_wakes_up_between_two_questions_for_sizes_is_asked_for_
     assert brokers.asked.count("sizes") == 2, "what is known is good for a minute"
 
 
-def test_a_budget_of_bytes_holds_by_a_guess_while_sizes_are_not_told(brokers, clock, look):
+def test_a_byte_limit_uses_a_guess_while_sizes_are_unknown(brokers, clock, look):
     enumerator = look()
     brokers.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 2000)}
     taken = admitted(enumerator, splits(0, 0), 1 << 20)  # a broker is down
@@ -115,7 +115,7 @@ def test_a_budget_of_bytes_holds_by_a_guess_while_sizes_are_not_told(brokers, cl
     assert brokers.asked.count("sizes") == 1, "not again at once, also for partitions that were not asked for"
 
 
-def test_what_is_not_told_of_a_partition_is_taken_from_the_others(brokers, look):
+def test_a_partition_without_a_size_uses_the_mean_of_the_others(brokers, look):
     enumerator = look()
     brokers.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 2000)}
     brokers.sizes_of = {TopicPartition("t", 0): 40_960}
@@ -124,7 +124,7 @@ def test_what_is_not_told_of_a_partition_is_taken_from_the_others(brokers, look)
     assert (enumerator.size(part), enumerator.advance(part, byte_budget=40_960)) == (2000 * 4096, 10)
 
 
-def test_a_right_to_ask_for_sizes_that_is_missing_is_told(brokers, look):
+def test_a_missing_right_to_see_sizes_is_reported(brokers, look):
     brokers.bounds[TopicPartition("t", 1)] = (0, 2000)
     brokers.sizes_of = None
     with pytest.raises(ConfigurationError, match="maxBytesPerTrigger cannot be kept"):
@@ -139,7 +139,7 @@ def test_a_right_to_ask_for_sizes_that_is_missing_is_told(brokers, look):
         ([], {}),
     ],
 )
-def test_a_missing_right_is_told_from_sizes_that_are_not_there(monkeypatch, answer, sizes):
+def test_a_missing_right_differs_from_missing_sizes(monkeypatch, answer, sizes):
     class Admin:
         def describe_log_dirs(self, topics):
             return answer
@@ -225,7 +225,7 @@ def publishing(monkeypatch, clock):
 
 
 @pytest.mark.parametrize("error", [CoordinatorNotAvailableError, KafkaTimeoutError, GroupAuthorizationFailedError])
-def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(publishing, clock, caplog, error):
+def test_a_failed_commit_is_retried_after_a_pause(publishing, clock, caplog, error):
     group = Group(NoError, *[error] * 1000)
     progress = publishing(group)
     progress.publish({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
@@ -249,7 +249,7 @@ def test_a_group_that_cannot_be_told_is_left_alone_for_a_while(publishing, clock
     assert group.asked == before, "nothing is new"
 
 
-def test_a_partition_that_is_gone_keeps_no_other_from_being_told(publishing, clock, caplog, monkeypatch):
+def test_a_deleted_partition_does_not_block_other_commits(publishing, clock, caplog, monkeypatch):
     group = Group()
     answers = {("t", 0): NoError, ("t", 1): UnknownTopicOrPartitionError}
     monkeypatch.setattr(group, "alter_group_offsets", lambda _, offsets: told.append(offsets) or answered(offsets))
@@ -292,7 +292,7 @@ def by_id(*found):
 
 
 def test_an_answer_with_an_earlier_topic_s_id_is_not_believed(brokers, look):
-    """A broker that lags behind still tells of the topic that was deleted; the others know the new one."""
+    """A broker with stale metadata still reports the deleted topic; the others report the new one."""
     enumerator = look(fail_on_data_loss=False)
     read = by_id(*(one.at(7) for one in splits(0, 0)))
     brokers.told = ["OLD", "OLD", "OLD"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client under a quota waits and reads on; one that waits too long is told how long in all, not for each try."""
+"""A client under a quota waits and reads on; the poll timeout covers all attempts together."""
 
 from __future__ import annotations
 

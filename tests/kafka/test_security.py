@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS and logins as Java's clients configure them; nothing secret is shown. No broker is asked."""
+"""TLS and logins with the options of Java's clients; secrets are never shown. No broker is needed."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
         ({"keystore.key": "locked", "keystore.certificate.chain": "chain"}, "check kafka.ssl.key.password"),
     ],
 )
-def test_a_store_that_cannot_be_used_says_what_to_do(stores, options, says):
+def test_an_unusable_store_is_refused_with_the_next_step(stores, options, says):
     given = {f"ssl.{name}": stores.get(value, value) for name, value in options.items()}
     options = source(**{"security.protocol": "SSL", **given}).client_options()
     with pytest.raises(ConfigurationError, match=says) as caught:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay_kafka` in real Spark, on a real Apache Kafka: cases of Spark's own suites, and what it does better."""
+"""`forebay_kafka` in real Spark on a real Apache Kafka: cases of Spark's own suites, and differences."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_only_chosen_columns_are_read(spark, kafka):
     assert batch(spark, kafka, subscribe=topic, columns="offset,partition").collect() == [(n, 0) for n in range(4)]
 
 
-def test_bad_batch_options_are_told(spark, kafka):  # "bad batch query options"
+def test_bad_batch_options_are_refused(spark, kafka):  # "bad batch query options"
     topic = kafka.topic()
     with pytest.raises(Exception, match="can't be latest") as caught:
         batch(spark, kafka, subscribe=topic, startingOffsets="latest").count()
@@ -166,7 +166,7 @@ def test_once_ignores_the_limit(stream, kafka):
     assert [len(rows) for rows in stream.run(once=True, **options)] == [30]
 
 
-def test_available_now_takes_what_there_is_in_three_batches_and_goes_on_after_a_restart(stream, kafka):
+def test_available_now_reads_all_in_three_batches_and_continues_after_a_restart(stream, kafka):
     topic = kafka.topic(5)
     for number in range(15):
         kafka.send(topic, [number], number % 5)
@@ -204,7 +204,7 @@ def test_partitions_added_while_running_lose_nothing(stream, kafka, how):
     assert stream.rows() == sorted([(n, str(n)) for n in range(5)] + [(n, str(n + 10)) for n in range(10)])
 
 
-def test_a_topic_created_again_between_two_runs_is_told_of(stream, kafka):
+def test_a_topic_recreated_between_two_runs_is_reported(stream, kafka):
     # Spark's own source loses what was written to the new topic below the old offsets, and says nothing.
     topic = kafka.topic()
     kafka.send(topic, range(3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of offsets that a broker refuses: asked for again, read on, or passed over. No broker is needed."""
+"""Offsets that a broker refuses are retried, read or skipped. No broker is needed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reader(fetcher, **options):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_an_offset_that_is_there_after_all_is_asked_for_again(strict):
+def test_an_offset_that_exists_after_all_is_retried(strict):
     fetcher = Refusing(((0, 200), None), ((0, 200), None))
     reading = reader(fetcher, fail_on_data_loss=strict)
     for _ in range(2):
@@ -55,24 +55,24 @@ def test_an_offset_that_is_there_after_all_is_asked_for_again(strict):
     assert fetcher.assigned == [(100, 150)] * 2
 
 
-def test_what_came_to_the_offsets_of_a_log_that_was_cut_off_is_read():
-    fetcher = Refusing(((0, 200), "its log was cut off"), ((0, 200), "its log was cut off"))
+def test_new_records_at_the_offsets_of_a_truncated_log_are_read():
+    fetcher = Refusing(((0, 200), "its log was truncated"), ((0, 200), "its log was truncated"))
     reading = reader(fetcher, fail_on_data_loss=False)
     (told,) = reading.fetch()
     assert (told.position, told.finished) == (100, False)
     (told,) = reading.fetch()
     assert (told.position, told.finished) == (150, True), "not for ever"
-    with pytest.raises(DataLossError, match="cut off"):
-        reader(Refusing(((0, 200), "its log was cut off"))).fetch()
+    with pytest.raises(DataLossError, match="truncated"):
+        reader(Refusing(((0, 200), "its log was truncated"))).fetch()
 
 
 @pytest.mark.parametrize(("bounds", "after", "finished"), [((120, 200), 120, False), ((0, 90), 150, True)])
-def test_what_is_gone_is_passed_over(bounds, after, finished):
+def test_lost_offsets_are_skipped(bounds, after, finished):
     (told,) = reader(Refusing((bounds, None)), fail_on_data_loss=False).fetch()
     assert (told.position, told.finished) == (after, finished)
 
 
-def test_a_topic_that_was_made_anew_takes_the_place_of_the_old_one():
+def test_a_recreated_topic_replaces_the_old_one():
     fetcher = Refusing(((0, 200), None))
     reading = reader(fetcher)
     with pytest.raises(RetriableError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of two: what is read while a broker is down, and while another one comes to lead a partition."""
+"""Reading from a cluster of two brokers while one is down or a leader changes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def refusal(cluster: Cluster, topic: str) -> RetriableError:
     raise AssertionError("the controller does not notice")
 
 
-def test_a_partition_without_a_leader_is_told_and_read_when_it_has_one(cluster):
+def test_a_partition_without_a_leader_is_reported_and_read_later(cluster):
     topic, other = cluster.topic("alone", 2), cluster.topic("other", 1)
     cluster.send(topic, "a", "b")
     cluster.send(other, "c")
@@ -90,7 +90,7 @@ def test_a_partition_without_a_leader_is_told_and_read_when_it_has_one(cluster):
 
 
 def test_a_leader_that_moves_is_followed(cluster):
-    """The broker that leads dies while its partition is read: the other one goes on, and each record comes once."""
+    """The leader dies during a read: the other broker takes over, and each record comes once."""
     topic = cluster.topic("moving", 2, 1)
     cluster.send(topic, *map(str, range(100)))
     quick = forebay.HostOptions(poll_interval="50ms", discovery_interval="200ms")
@@ -105,7 +105,7 @@ def test_a_leader_that_moves_is_followed(cluster):
 
 
 def taken(run: forebay.Run, rows: int) -> list[int]:
-    """Return the next values of a run that does not end, so many at least."""
+    """Return at least `count` next values of an endless run."""
     found: list[int] = []
     while len(found) < rows:
         found += [int(value) for value in next(run).column("value").to_pylist()]

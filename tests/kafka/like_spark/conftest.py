@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's own Kafka source beside ours in one session, and a comparison of what both read."""
+"""Spark's own Kafka source beside forebay_kafka in one session, and a comparison of their rows."""
 
 from __future__ import annotations
 

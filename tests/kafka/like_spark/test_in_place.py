@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query of Spark's own Kafka source goes on with ours on its checkpoint, or is told why it cannot."""
+"""A query of Spark's own Kafka source continues with forebay_kafka on its checkpoint, or is refused with the reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class House:
             raise query.exception()
 
 
-def test_a_query_of_spark_s_own_source_goes_on_in_place(spark, kafka, tmp_path):
+def test_a_query_of_spark_s_own_source_continues_in_place(spark, kafka, tmp_path):
     topic = kafka.topic(2)
     house = House(spark, kafka, topic, tmp_path)
     kafka.send(topic, range(5), 0)

@@ -274,7 +274,7 @@ RUNS = [(*case, "batch") for case in STREAMED_TOO + BATCHES] + [(*case, "stream"
 @pytest.mark.parametrize(
     ("kind", "options", "how"), RUNS, ids=lambda value: value if isinstance(value, str) else ",".join(value)
 )
-def test_what_three_producers_write_is_read_as_spark_s_own_source_reads_it(check, topics, kind, options, how):
+def test_records_of_three_producers_are_read_as_by_spark_s_own_source(check, topics, kind, options, how):
     names = ",".join(topics[one] for one in kind.split(","))
     options = {name: text.replace('"T"', f'"{names}"') for name, text in options.items()}
     if "assign" not in options:
@@ -287,7 +287,7 @@ def test_what_three_producers_write_is_read_as_spark_s_own_source_reads_it(check
         assert any(nulls) == (not kind.startswith("python"))
 
 
-def test_keys_values_and_headers_are_what_was_written(check, topics):
+def test_keys_values_and_headers_equal_the_written_ones(check, topics):
     rows = check({"subscribe": topics["librdkafka-lz4"], **HEADERS}, "batch")
     wanted = sorted(enumerate(records()), key=lambda one: (one[0] % 2, one[0]))
     assert [(row[0], row[1]) for row in rows] == [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small encoder of record batches, for what no producer would write."""
+"""A small encoder of record batches that no producer writes."""
 
 from __future__ import annotations
 

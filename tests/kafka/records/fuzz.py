@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random and mutated record batches for both decoders: a program, so that a crash or a hang is told, and not suffered.
+"""Random and mutated record batches for both decoders, as a program, so that a crash or hang does not end the tests.
 
 `python -P tests/kafka/records/fuzz.py --first 1234 --cases 1` tries the case of seed 1234 again.
 """
@@ -34,9 +34,9 @@ with warnings.catch_warnings():
     from forebay.sources.kafka.records.wire import Header, headers
 
 MEMORY = 1 << 30
-"""Bytes of address space beyond what the imports took: who asks for more has believed a number that is damaged."""
+"""Address space beyond the imports; a decoder that needs more has trusted a damaged number."""
 PATIENCE = 300
-"""Seconds for one case; whoever needs more is hanging, and is ended with a stack."""
+"""Maximum seconds of one case; a slower one counts as hanging and ends with a stack."""
 T0 = 1_700_000_000_000
 Rows = tuple[pa.Table, int] | str
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two libraries know zstd: the quick one takes what producers write, the other says what becomes of the rest."""
+"""Two libraries decompress zstd: the fast one reads producers' frames, the other decides on all other data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_frame_is_decompressed_whole(data):
 
 
 @pytest.mark.parametrize("more", [packed(b"two"), b"junk"], ids=["frame", "junk"])
-def test_what_follows_a_frame_is_left_to_the_library_that_reads_all_of_it(more):
+def test_data_after_a_frame_is_left_to_the_library_that_reads_all_of_it(more):
     data = packed(b"one") + more
     try:
         expected = bytes(cramjam.zstd.decompress(data))

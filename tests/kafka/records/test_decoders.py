@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both decoders, on batches written by the encoder: what comes out, and that both agree on everything."""
+"""Both decoders on batches of the encoder: their results, and that they agree."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def outcome(decoder, fetch):
 
 
 def both(data, start=0, end=None, schema=FULL, **more):
-    """What both decoders say, once."""
+    """Return the error text of both decoders, which agree."""
     options = {key: more.pop(key) for key in ("check_crcs", "group_bytes") if key in more}
     fetch = RawFetch("orders", 3, data, start, end, **more)
     columnar = outcome(ColumnarDecoder(schema, **options), fetch)
@@ -177,7 +177,7 @@ def test_a_wrong_checksum_names_the_place_and_can_be_overlooked(wire):
 
 
 @pytest.mark.parametrize("damage", [{"body": b"\x0c\0\0\0\x03\x01\0"}, {"attributes": 5}])
-def test_what_is_before_a_damaged_batch_is_read_and_the_first_damage_told(wire, damage):
+def test_records_before_a_damaged_batch_are_read_and_the_first_damage_is_reported(wire, damage):
     batches = [wire.Batch([plain(0), plain(1)]), wire.Batch([plain(0)], 2, **damage), wire.Batch([], 3, crc=1)]
     for decoder in (ColumnarDecoder(FULL), PlainDecoder(FULL)):
         parts = decoder.decode(RawFetch("orders", 3, wire.join(*batches), 1))
@@ -210,7 +210,7 @@ def test_what_is_before_a_damaged_batch_is_read_and_the_first_damage_told(wire, 
         ({"body": b"\x0c\0\0\0\x01\x01\0more"}, "4 bytes are left after the 1 records"),
     ],
 )
-def test_damage_is_told_with_its_place(wire, change, text):
+def test_damage_is_reported_with_its_location(wire, change, text):
     batch = wire.Batch([plain(0)], 41, **change)
     assert "topic orders, partition 3, offset 41: " in both(wire.join(batch), 41)
     assert text in both(wire.join(batch), 41)
@@ -240,7 +240,7 @@ def test_many_batches_side_by_side_and_few_long_ones(wire):
     assert offsets(strict(wire.join(*batches), 999, 2777)) == [*range(999, 2777)]
 
 
-def test_a_group_is_as_long_as_told_so_that_memory_is_bounded(wire):
+def test_the_group_size_bounds_memory(wire):
     data = wire.join(*(wire.Batch([plain(0, b"x" * 10_000)], base, codec="zstd") for base in range(10)))
     for decoder in (ColumnarDecoder(FULL, group_bytes=25_000), PlainDecoder(FULL, group_bytes=25_000)):
         parts = list(decoder.decode(RawFetch("orders", 3, data, 0)))

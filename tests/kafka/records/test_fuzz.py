@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random and mutated record batches: both decoders read the same or refuse alike, in bounded memory; what was found."""
+"""Both decoders agree on random and mutated record batches, in bounded memory; and regressions of earlier findings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_100000_other_record_batches_are_clean(record_property):
 
 
 def told(data, **options):
-    """What both decoders say of damage; they agree."""
+    """Return the error text of both decoders, which agree."""
     found = set()
     for decoder in (ColumnarDecoder(FULL, **options), PlainDecoder(FULL, **options)):
         with pytest.raises(DataError) as caught:
@@ -84,8 +84,8 @@ def test_a_batch_does_not_begin_before_the_end_of_the_one_before_it(wire, second
     assert f"offset {second}: a record batch begins here after one that ends at 9" in told(data)
 
 
-def test_what_is_before_a_damaged_old_message_is_read_up_to_there(wire):
-    """It tells its last offset only: those before it are not passed."""
+def test_records_before_a_damaged_old_message_are_read(wire):
+    """It has only its last offset, so the position stays before it."""
     data = wire.join(wire.Batch([(0, 0, None, b"v", ())], 3), old_message(9, 1, b"junk"))
     for decoder in (ColumnarDecoder(FULL, check_crcs=False), PlainDecoder(FULL, check_crcs=False)):
         parts = decoder.decode(RawFetch("orders", 3, data, 0))
@@ -114,6 +114,6 @@ def test_a_snappy_block_that_claims_gigabytes_is_refused_before_memory_is_taken(
         decompress(2, memoryview(data))
 
 
-def test_what_snappy_packs_best_is_read():
+def test_the_best_compressed_snappy_data_is_read():
     packed = memoryview(bytes(cramjam.snappy.compress_raw(bytes(10_000_000))))
     assert len(decompress(2, packed)) == 10_000_000

@@ -76,7 +76,7 @@ def test_mixtures_are_read_as_they_are(wire, seed, kinds):
 
 
 @given(seed=st.integers(0, 2**32))
-def test_a_damaged_long_batch_is_told_or_read_the_same_by_both(wire, seed):
+def test_both_decoders_agree_on_a_damaged_long_batch(wire, seed):
     from forebay.errors import DataError
     from forebay.sources.kafka.records.plain import PlainDecoder
 

@@ -153,7 +153,7 @@ def test_discover_partitions_periodically_triggers_assignments(kafka, send, sour
 
 
 def test_snapshot_state_and_add_splits_back(kafka, send, source, tmp_path):
-    """And testWorkWithPreexistingAssignments: a restart goes on from the positions, whoever reads then."""
+    """And testWorkWithPreexistingAssignments: any reader continues from the positions after a restart."""
     topic = kafka.topic(4)
     send(topic, range(40), spread=4)
     first: list[list[int]] = []

@@ -73,7 +73,7 @@ def test_no_matched_offset_for_timestamp_starting_offsets(batch, timed, option):
 
 
 def test_late_binding_start_offsets(kafka, send, batch):
-    """Not as Spark, on purpose: what a batch reads is fixed when it is planned, and what is lost of it is told."""
+    """Differs from Spark on purpose: planning fixes the offsets of a batch, and lost records are reported."""
     topic = kafka.topic()
     send(topic, range(10))
     planned = {}
