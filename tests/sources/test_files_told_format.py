@@ -42,7 +42,7 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         seen.append(args[0])
         return plain(*args)
 
-    monkeypatch.setattr("forebay.sources.files.source.list_files", counted)
+    monkeypatch.setattr("forebay.sources.files.scan.list_files", counted)
     return seen
 
 

@@ -9,11 +9,12 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.sources.files.listing import globs
 from forebay.sources.files.listing.file_index import FileIndex
+from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit
 from forebay.stores import safe_delete
 from forebay.stores.file_status import FileStatus
@@ -22,9 +23,6 @@ from forebay.stores.open_store import store_for
 from forebay.stores.paths import Place, is_url, join, parent, place_of, plain_path, without_dots
 from forebay.stores.remote_facts import tells_versions
 from forebay.stores.store import Store
-
-if TYPE_CHECKING:
-    from forebay.sources.files.source import FileSource
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class Cleaner:
         source: Says what to do, and where.
     """
 
-    def __init__(self, source: FileSource) -> None:
+    def __init__(self, source: FileScan) -> None:
         self._source = source
         self._looked_into: set[str] = set()
 
@@ -205,7 +203,7 @@ def _digest(stream: BinaryIO) -> bytes:
     return digest.digest()
 
 
-def check_cleaning(source: FileSource) -> None:
+def check_cleaning(source: FileScan) -> None:
     """Refuse an archive that is not there, is in another store, or would be read by the stream itself.
 
     Raises:

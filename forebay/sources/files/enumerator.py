@@ -14,7 +14,7 @@ from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerat
 from forebay.framework.split import Split
 from forebay.sources.files.columns import METADATA
 from forebay.sources.files.listing.file_index import FileIndex
-from forebay.sources.files.source import FileSource
+from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class FileEnumerator(DiscoveryEnumerator):
         source: What to list.
     """
 
-    def __init__(self, source: FileSource) -> None:
+    def __init__(self, source: FileScan) -> None:
         self._source = source
         self._told_of = 0
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat
 from forebay.sources.files import catalog
-from forebay.sources.files.source import FileSource
+from forebay.sources.files.scan import FileScan
 from forebay.stores.stored_file import StoredFile
 
 
-def excused(source: FileSource, stored: StoredFile, error: DataError) -> bool:
+def excused(source: FileScan, stored: StoredFile, error: DataError) -> bool:
     """Whether the user said to go on without (the rest of) a file that could not be read.
 
     A file that is gone is a matter of `ignoreMissingFiles`, a damaged one of `ignoreCorruptFiles`. An error that names
@@ -34,7 +34,7 @@ def excused(source: FileSource, stored: StoredFile, error: DataError) -> bool:
     return source.ignore_corrupt_files
 
 
-def readable(source: FileSource, file_format: FileFormat, stored: StoredFile) -> bool:
+def readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -> bool:
     """Whether a file can be looked into for its schema. Called only after looking into all of them has failed.
 
     Raises:
@@ -49,7 +49,7 @@ def readable(source: FileSource, file_format: FileFormat, stored: StoredFile) ->
     return True
 
 
-def placed(error: DataError, source: FileSource, path: str | None = None) -> DataError:
+def placed(error: DataError, source: FileScan, path: str | None = None) -> DataError:
     """Fill in which source and which file an error is about. A format knows the path only and calls that its source."""
     if error.source != source.name:
         path, error.source = path or error.source, None

@@ -20,7 +20,7 @@ from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.files.catalog import COUNT_ROWS
 from forebay.sources.files.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
 from forebay.sources.files.read_errors import excused, placed
-from forebay.sources.files.source import FileSource
+from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit, place_of
 from forebay.stores.paths import is_url
 from forebay.stores.stored_file import StoredFile
@@ -40,7 +40,7 @@ class FileSplitReader(SplitReader):
         options: Most rows and bytes of a record batch; None for the defaults.
     """
 
-    def __init__(self, source: FileSource, options: HostOptions | None = None) -> None:
+    def __init__(self, source: FileScan, options: HostOptions | None = None) -> None:
         self._source = source
         self._options = options or HostOptions()
         self._waiting: deque[FileSplit] = deque()
@@ -98,7 +98,7 @@ class FileSplitReader(SplitReader):
         return full, pa.schema([field.remove_metadata() for field in shown])
 
     def _begin(self, split: FileSplit) -> _Reading:
-        self._source.told_by(split.path)
+        self._source.learn_format(split.path)
         full, schema = self._schemas
         partitions = dict(split.partitions)
         data = data_schema(full, partitions)

@@ -17,10 +17,10 @@ from forebay.sources.files import catalog
 from forebay.sources.files.cleaning import Cleaner
 from forebay.sources.files.enumerator import FileEnumerator
 from forebay.sources.files.file_tracker import SeenFiles, split_of
-from forebay.sources.files.inference import told_by_paths
+from forebay.sources.files.format_hint import format_of_paths
 from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.row_groups import RowGroups
-from forebay.sources.files.source import FileSource
+from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit, place_of
 from forebay.stores.file_status import FileStatus
 
@@ -44,7 +44,7 @@ class FileStreamEnumerator(FileEnumerator):
     in_order = True
     refresh_floor = 0.05
 
-    def __init__(self, source: FileSource, clock: Clock) -> None:
+    def __init__(self, source: FileScan, clock: Clock) -> None:
         super().__init__(source)
         self._clock = clock
         age = int(source.max_file_age.total_seconds() * 1e9)
@@ -122,7 +122,7 @@ class FileStreamEnumerator(FileEnumerator):
         """Cut a file, or the part of it that a micro-batch reads. What is gone or damaged is left to the reader."""
         if not isinstance(split, FileSplit):
             return [split]
-        self._source.told_by(split.path)
+        self._source.learn_format(split.path)
         try:
             if not split.position and split.end is None:
                 return super().slices(split, count)
@@ -209,7 +209,10 @@ class FileStreamEnumerator(FileEnumerator):
         if not new:
             return
         self._format  # noqa: B018 - files of no one format, and wrong options, are errors of planning
-        if self._source.file_format is not None or told_by_paths(self._source) is not None:
+        if (
+            self._source.file_format is not None
+            or format_of_paths(self._source.all_paths(), self._source.name) is not None
+        ):
             return
         told = self._source.format_name()
         other = next((file for file in new if catalog.format_of_path(file.path) != told), None)
@@ -223,7 +226,7 @@ class FileStreamEnumerator(FileEnumerator):
             )
 
     def _counts_rows(self, split: FileSplit) -> bool:
-        self._source.told_by(split.path)
+        self._source.learn_format(split.path)
         return self._source.format_name() in catalog.COUNT_ROWS
 
     def _groups(self, split: FileSplit) -> RowGroups | None:

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.column_names import same_names
 from forebay.sources.files.columns import METADATA, is_metadata_type, metadata_type
-
-if TYPE_CHECKING:
-    from forebay.sources.files.source import FileSource
+from forebay.sources.files.scan import FileScan
 
 
-def check_schema(source: FileSource, schema: pa.Schema) -> None:
+def check_schema(source: FileScan, schema: pa.Schema) -> None:
     """Refuse a schema with two columns of one name, with VARIANT, or with another `_metadata` than Spark's.
 
     Raises:
@@ -43,7 +40,7 @@ def check_schema(source: FileSource, schema: pa.Schema) -> None:
         )
 
 
-def _check_metadata(source: FileSource, schema: pa.Schema) -> None:
+def _check_metadata(source: FileScan, schema: pa.Schema) -> None:
     for field in schema:
         if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
             raise ConfigurationError(

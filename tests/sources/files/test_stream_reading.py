@@ -176,7 +176,7 @@ def test_a_replay_that_comes_first_lists_nothing(put: Put, stream: Begin, monkey
     def refuse(*_: Any) -> Any:
         raise AssertionError("listed")
 
-    monkeypatch.setattr("forebay.sources.files.source.list_files", refuse)
+    monkeypatch.setattr("forebay.sources.files.scan.list_files", refuse)
     assert query.read(end) == [(1,)]
 
 
