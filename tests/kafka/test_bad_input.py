@@ -103,7 +103,12 @@ def test_a_port_that_says_nothing(protocol):
 
 def test_a_port_that_speaks_something_else():
     with port(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") as address:
-        refused(source(address, "t", SOON), RetriableError, f"no broker of {address} can be reached", "does not speak Kafka's protocol")
+        refused(
+            source(address, "t", SOON),
+            RetriableError,
+            f"no broker of {address} can be reached",
+            "does not speak Kafka's protocol",
+        )
 
 
 def test_a_closed_port():
