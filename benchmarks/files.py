@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from report import Cell, publish
 
 import forebay
-from forebay.looking.tables import text_table
+from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 
 FORMATS = ("csv", "json", "parquet")

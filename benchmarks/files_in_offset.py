@@ -27,11 +27,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import forebay
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.offsets import book
+from forebay.framework.microbatch.offsets import codec
 from forebay.framework.microbatch.offsets.offset import canonical
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.looking.tables import text_table
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 
 TEXT = pa.schema([("value", pa.string())])
@@ -66,7 +66,7 @@ def filled(directory: Path, offset: Mapping[str, Any], files: int) -> Mapping[st
     make(directory, 1, files - 3)
     no_limit = 1 << 30
     planner = opened(directory)
-    with patch.multiple(book, _MOST_PLAN=no_limit, MOST_INLINE=no_limit, MOST_OFFSET=no_limit):
+    with patch.multiple(codec, _MOST_PLAN=no_limit, MOST_INLINE=no_limit, MOST_OFFSET=no_limit):
         offset = taken(planner, offset)
         for number in (files - 2, files - 1):  # what the last micro-batch read stays whole
             make(directory, number, 1)

@@ -18,7 +18,7 @@ from handing_over import hand_over
 from kafka import KafkaConsumer, TopicPartition
 from kafka_topics import KINDS, Kind, fill
 
-from forebay.looking.tables import text_table
+from forebay.inspection.tables import text_table
 from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.reading.fetching import ALL_BYTES, FETCH_BYTES
 from forebay.sources.kafka.records.codecs import decompress

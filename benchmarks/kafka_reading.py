@@ -15,7 +15,7 @@ from statistics import median
 from cpu import seconds_since, tree
 from kafka_topics import KINDS, batches, fill
 
-from forebay.looking.tables import text_table
+from forebay.inspection.tables import text_table
 from forebay.sources.kafka.reading.fetching import FETCH_BYTES, PartitionFetcher
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import RawFetch, record_schema

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from report import Cell, publish
 
-from forebay.looking.tables import text_table
+from forebay.inspection.tables import text_table
 from forebay.testkit.kafka_broker import KafkaBroker
 
 OURS, PEER = "forebay_kafka", "kafka"

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
-from forebay.framework.microbatch.offsets.stored_book import StoredBook
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import ThreadRuntime
-from forebay.looking.tables import text_table
+from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 from forebay.sources.files.split import FileSplit
 from forebay.state.local_state_store import LocalStateStore
@@ -58,9 +58,9 @@ class Run:
         self.figures: list[dict[str, object]] = []
         self.last: dict[str, Any] = {}
 
-    def opened(self) -> StoredBook:
-        calls = Calls("files", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=600)
-        return StoredBook(self.source, LocalStateStore(self.directory), calls)
+    def opened(self) -> SpillingOffsetCodec:
+        calls = ConnectorCalls("files", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=600)
+        return SpillingOffsetCodec(self.source, LocalStateStore(self.directory), calls)
 
     def take(self, files: list[FileSplit]) -> tuple[float, float]:
         """Plan a micro-batch, read its plan back as tasks do, and prove it; return both times."""
@@ -69,7 +69,7 @@ class Run:
         self.last = json.loads(canonical(data))
         _, read = timed(lambda: self.book.read(self.last))
         self.book.proven(offset)
-        self.done.settle()
+        self.done.mark_written()
         self.done.add(files)
         self.n += 1
         return wrote, read
@@ -115,7 +115,7 @@ def measure(directory: str, files: int, batch: int, name: str) -> list[list[str]
     run.note(f"{name}: and one more", write=wrote)
     book = run.opened()
     done, took = timed(lambda: book.read_done(run.last))
-    done.settle()
+    done.mark_written()
     run.note(f"{name}: restart", read=took)
     assert len(done) == files + 1
     run.figures[-1]["name"] = name

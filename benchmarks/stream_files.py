@@ -34,8 +34,8 @@ from pyspark.sql.streaming.listener import (
 
 import forebay
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
-from forebay.looking.tables import text_table
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.inspection.tables import text_table
 from forebay.options import Duration
 from forebay.sources.files import FileSource
 

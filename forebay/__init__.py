@@ -20,13 +20,13 @@ from forebay.errors import (
     RetriableError,
     unwrap,
 )
-from forebay.framework.cached import cached, discard
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
-from forebay.framework.rows import Batch
+from forebay.framework.runtime.clients import cached, discard
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from forebay.framework.inprocess import Run as Run
     from forebay.framework.inprocess import run as run
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
-    from forebay.looking.describe import describe as describe
-    from forebay.looking.offsets import offsets as offsets
-    from forebay.looking.peek import Peek as Peek
-    from forebay.looking.peek import peek as peek
-    from forebay.looking.progress import progress as progress
+    from forebay.inspection.describe import describe as describe
+    from forebay.inspection.offsets import offsets as offsets
+    from forebay.inspection.peek import Peek as Peek
+    from forebay.inspection.peek import peek as peek
+    from forebay.inspection.progress import progress as progress
     from forebay.sources.files import FileSource as FileSource
     from forebay.sources.kafka import KafkaSource as KafkaSource
     from forebay.sources.rate import RateSource as RateSource
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 _LATER = {
     "FileSource": "forebay.sources.files",
     "KafkaSource": "forebay.sources.kafka",
-    "Peek": "forebay.looking.peek",
+    "Peek": "forebay.inspection.peek",
     "RateSource": "forebay.sources.rate",
     "Run": "forebay.framework.inprocess",
     "SourceReaderBase": "forebay.framework.reading.source_reader",
     "WatermarkStrategy": "forebay.watermarks.strategy",
-    "describe": "forebay.looking.describe",
-    "offsets": "forebay.looking.offsets",
-    "peek": "forebay.looking.peek",
-    "progress": "forebay.looking.progress",
+    "describe": "forebay.inspection.describe",
+    "offsets": "forebay.inspection.offsets",
+    "peek": "forebay.inspection.peek",
+    "progress": "forebay.inspection.progress",
     "read": "forebay.spark.register",
     "read_stream": "forebay.spark.register",
     "register": "forebay.spark.register",

@@ -15,10 +15,10 @@ import typer
 from forebay.cli import kafka_lag
 from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ForebayError
-from forebay.looking.describe import describe as description
-from forebay.looking.named import named_source, source_class
-from forebay.looking.offsets import offsets as offsets_of
-from forebay.looking.peek import peek as first_rows
+from forebay.inspection.describe import describe as description
+from forebay.inspection.offsets import offsets as offsets_of
+from forebay.inspection.peek import peek as first_rows
+from forebay.inspection.source_lookup import named_source, source_class
 from forebay.version import __version__
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.looking.tables import printable
+from forebay.inspection.tables import printable
 
 Options = Annotated[
     list[str] | None,

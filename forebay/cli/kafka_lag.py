@@ -16,9 +16,9 @@ import typer
 
 from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.looking.offsets import Offsets
-from forebay.looking.offsets import offsets as offsets_of
-from forebay.looking.tables import printable, text_table
+from forebay.inspection.offsets import Offsets
+from forebay.inspection.offsets import offsets as offsets_of
+from forebay.inspection.tables import printable, text_table
 from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from forebay.errors import ContractError
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime import Runtime
+from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.split import Position, Split
 
 C = TypeVar("C")

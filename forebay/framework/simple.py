@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.errors import ContractError
+from forebay.framework.arrow.row_packer import Batch, Rows
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
-from forebay.framework.rows import Batch, Rows
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
@@ -117,9 +117,9 @@ class SimpleSource(Source):
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
         """Make the split reader that runs `read` on pump threads."""
-        from forebay.framework.pumping import PumpingSplitReader
+        from forebay.framework.reading.generator_reader import GeneratorSplitReader
 
-        return PumpingSplitReader(self, context)
+        return GeneratorSplitReader(self, context)
 
 
 class SimpleEnumerator(DiscoveryEnumerator):

@@ -8,7 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from forebay.framework.fitting import LISTS, ConversionError
+from forebay.framework.arrow.casting import LISTS, ConversionError
 
 _STANDS_FOR = {
     pa.uint8(): pa.int16(),

@@ -12,11 +12,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.source import Source
 from forebay.options import hide_options
 from forebay.spark.conform import Conformer
-from forebay.spark.errors import leaving
+from forebay.spark.errors import as_spark_error
 from forebay.spark.session_zone import in_zone_of_task
 
 
@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
         """
         readable = self._readable
         source = readable.source
-        with leaving(source.name, "planning"):
+        with as_spark_error(source.name, "planning"):
             hide_options(source)
             tasks = plan_bounded(source, readable.options, parallelism=readable.parallelism)
             return [
@@ -115,7 +115,7 @@ def read_task(value: SparkTask) -> Iterator[pa.RecordBatch]:
         max_rows=options.max_rows_per_batch,
         max_bytes=options.max_bytes_per_batch,
     )
-    with leaving(name, "reading"):
+    with as_spark_error(name, "reading"):
         hide_options(task.source)
         if value.follows_zone:
             task = dataclasses.replace(task, source=in_zone_of_task(task.source))

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.framework.batch_slices import slices_within
-from forebay.framework.fitting import ConversionError, convert, fits, forbids_nulls, refuse_nulls
+from forebay.framework.arrow.batch_slices import slices_within
+from forebay.framework.arrow.casting import ConversionError, convert, fits, forbids_nulls, refuse_nulls
 from forebay.spark.arrays import normal_type, relaxed
 
 

@@ -12,15 +12,15 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError
-from forebay.framework.columns import select
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import ThreadRuntime
-from forebay.framework.settled import settle
+from forebay.framework.arrow.column_selection import select
+from forebay.framework.arrow.resolved_schema import resolve_schema
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.conform import arrow_schema, check_user_schema, spark_schema
-from forebay.spark.errors import leaving
+from forebay.spark.errors import as_spark_error
 from forebay.spark.origin import Installed, Origin, Session
 from forebay.spark.stream import StreamReader
 
@@ -49,7 +49,7 @@ class ForebayDataSource(DataSource):
         # The texts are not kept: a secret is one from here on.
         super().__init__({})
         name = self._origin.name
-        with leaving(name, "the options"):
+        with as_spark_error(name, "the options"):
             if _in_program(_WRITING):  # the options are those of a sink: nothing could be said of them that helps
                 raise _not_written(name)
             made = self._origin.make(dict(options), self._session)
@@ -68,10 +68,10 @@ class ForebayDataSource(DataSource):
             ForebayError: The source failed, or Spark cannot hold its schema.
         """
         source = self._source
-        with leaving(source.name, "schema()"):
+        with as_spark_error(source.name, "schema()"):
             full = self._own_schema()
             # What was inferred now holds for the whole read: files may come and go meanwhile.
-            source = settle(source, full)
+            source = resolve_schema(source, full)
             chosen, promised = full, full.names
             if self._options.columns is not None:
                 names = select(full.names, self._options.columns, source.name)
@@ -90,7 +90,7 @@ class ForebayDataSource(DataSource):
         Raises:
             ConfigurationError: The schema that the user gave is not one this source can read.
         """
-        with leaving(self._source.name, "schema()"):
+        with as_spark_error(self._source.name, "schema()"):
             return BatchReader(*self._readable(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
@@ -102,7 +102,7 @@ class ForebayDataSource(DataSource):
         Raises:
             ConfigurationError: The schema that the user gave is not one this source can read.
         """
-        with leaving(self._source.name, "schema()"):
+        with as_spark_error(self._source.name, "schema()"):
             readable, target = self._readable(schema)
             # A source that takes another schema found its own outside; one that does not has it from its release.
             inferred = self._promised is not None and readable.source.with_schema(target) is not None
@@ -134,7 +134,7 @@ class ForebayDataSource(DataSource):
     def _own_schema(self) -> pa.Schema:
         source = self._source
         timeout = self._options.planning_timeout.total_seconds()
-        calls = Calls(source.name, ThreadRuntime(), retry=RetryPolicy.of(self._options), timeout=timeout)
+        calls = ConnectorCalls(source.name, ThreadRuntime(), retry=RetryPolicy.of(self._options), timeout=timeout)
         schema = calls.call("schema()", source.schema)
         spark_schema(schema, source.name)  # names and types are checked before any of it is used
         return schema
@@ -153,7 +153,7 @@ class ForebayDataSource(DataSource):
             return given, tuple(user.names)
         own = self._own_schema()
         check_user_schema(user, own, source.name)
-        return settle(source, own), tuple(own.names)
+        return resolve_schema(source, own), tuple(own.names)
 
 
 def _in_program(name: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from textwrap import indent
 
 from forebay.errors import CAUSED_BY, INDENT, ForebayError
-from forebay.framework.connector_errors import explained
+from forebay.framework.runtime.connector_errors import explained
 from forebay.options import redact
 
 _FRAMES = 6
@@ -20,7 +20,7 @@ _FRAMES = 6
 
 
 @contextmanager
-def leaving(source: str, doing: str) -> Iterator[None]:
+def as_spark_error(source: str, doing: str) -> Iterator[None]:
     """Let every error leave for Spark as a `ForebayError` whose text also shows where its cause was raised.
 
     Put around everything that Spark calls, in the processes that Spark starts.

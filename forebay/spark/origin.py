@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.offsets.state import default_location
+from forebay.framework.microbatch.offsets.state_location import default_location
 from forebay.framework.source import Source
 from forebay.options import class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from forebay.errors import ConfigurationError
-from forebay.framework.connector_errors import MISSING_MODULE, explained
+from forebay.framework.runtime.connector_errors import MISSING_MODULE, explained
 
 _cloudpickle: Any = cloudpickle
 """It has no types."""

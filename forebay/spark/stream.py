@@ -20,12 +20,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.framework.settled import settled_schema
+from forebay.framework.arrow.resolved_schema import resolved_schema
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import StreamPlanner
 from forebay.options import hide_options
 from forebay.spark.batch import Readable, SparkTask, read_task
-from forebay.spark.errors import leaving
+from forebay.spark.errors import as_spark_error
 
 _GRACE: Final = 5.0
 """Seconds that everything but the author's `close()` gets to end in."""
@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             ForebayError: The source failed, or the checkpoint cannot be gone on from.
         """
-        with leaving(self._readable.source.name, "planning"), self._call() as planner:
+        with as_spark_error(self._readable.source.name, "planning"), self._call() as planner:
             found = planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
             return found if isinstance(found, dict) else dict(found)
 
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ForebayError: The source failed or broke a rule.
         """
         readable = self._readable
-        with leaving(readable.source.name, "planning"), self._call() as planner:
+        with as_spark_error(readable.source.name, "planning"), self._call() as planner:
             tasks = planner.tasks(start, end)
             return [
                 InputPartition(SparkTask(task, self._target, readable.promised, readable.follows_zone))
@@ -120,13 +120,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planning(self) -> StreamPlanner:
         if self._planner is None:
             readable = self._readable
-            with leaving(readable.source.name, "create_enumerator()"):
+            with as_spark_error(readable.source.name, "create_enumerator()"):
                 hide_options(readable.source)
                 self._planner = open_stream(
                     readable.source,
                     readable.options,
                     parallelism=readable.parallelism,
-                    inferred=settled_schema(readable.source) if self._inferred else None,
+                    inferred=resolved_schema(readable.source) if self._inferred else None,
                 )
             timeout = readable.options.close_timeout.total_seconds()
             _end_orderly(lambda: self._called, within=math.ceil(timeout + _GRACE))

@@ -8,7 +8,7 @@ import time
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, NoMoreSplits, ToReader
 from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime import Next, ThreadRuntime
+from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.testkit.outcomes import Broken

@@ -152,7 +152,7 @@ class Fetching:
         self._alarm.stop()
         with calling("SR-6", "the split reader's close()"):
             self.reader.close()
-        self._context.settle()
+        self._context.hand_back()
 
     def _close_quietly(self) -> None:
         """Close after another error, which is the one to tell."""

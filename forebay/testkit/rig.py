@@ -16,7 +16,7 @@ from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
 from forebay.framework.events import SourceEvent
 from forebay.framework.reader import InputStatus
-from forebay.framework.runtime import Next, ThreadRuntime
+from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.split import Json, Split
 from forebay.testkit.outcomes import Broken
 from forebay.testkit.session import Session

@@ -14,7 +14,7 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import SourceReaderContext
-from forebay.framework.runtime import Runtime, ThreadRuntime
+from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader

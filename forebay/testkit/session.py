@@ -224,7 +224,7 @@ class Session:
             self._closed = True
             with calling("RDR-9", "the reader's close()"):
                 self.reader.close()
-            self._context.settle()
+            self._context.hand_back()
 
     def abandon(self) -> None:
         """Close after another error, which is the one to tell."""

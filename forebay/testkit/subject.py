@@ -16,8 +16,8 @@ from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.supply.planning import PlanningContext
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -53,7 +53,7 @@ class KitContext(RecordingContext):
         self._borrowed.append((key, client))
         return client
 
-    def settle(self) -> None:
+    def hand_back(self) -> None:
         """Take back what the reader borrowed, once it has closed."""
         borrowed, self._borrowed = self._borrowed, []
         for key, client in borrowed:
@@ -297,7 +297,7 @@ class Subject:
                     self._own_reader = True
                     with calling("RDR-9", "the reader's close()"):
                         reader.close()
-                context.settle()
+                context.hand_back()
         return self._own_reader
 
     def ended(self, splits: Sequence[Split]) -> list[Split]:

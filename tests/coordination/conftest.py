@@ -18,7 +18,7 @@ from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, 
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime import Next, Runtime, WaitFor
+from forebay.framework.runtime.runtime import Next, Runtime, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.options import Duration
@@ -219,7 +219,7 @@ class Stage:
             raise self.coordinator.error
         return outcome
 
-    def settle(self):
+    def run_until_idle(self):
         """Step and run submitted work until nothing is left to do at this time."""
         self.run()
         while self.runtime.run_submitted():
@@ -227,7 +227,7 @@ class Stage:
 
     def advance(self, seconds):
         self.runtime.clock.advance(seconds)
-        self.settle()
+        self.run_until_idle()
 
     def wait(self):
         """How long the coordinator would wait, None if for a signal alone."""
@@ -310,7 +310,7 @@ def discovering(author):
             stage.coordinator.reset_to_checkpoint(state)
         stage.coordinator.start(restored)
         if run:
-            stage.settle()
+            stage.run_until_idle()
         return stage
 
     return make

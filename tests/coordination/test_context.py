@@ -10,7 +10,7 @@ from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime import Next, ThreadRuntime
+from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.split import Split
 
 
@@ -159,7 +159,7 @@ def test_an_error_of_async_work_goes_to_the_handler(recorded):
         raise error
 
     recorded.context.call_async(work, lambda result, caught: seen.append((result, caught)))
-    recorded.settle()
+    recorded.run_until_idle()
     assert seen == [(None, error)]
     assert recorded.coordinator.error is None
 
@@ -173,7 +173,7 @@ def test_an_error_of_a_handler_fails_the_run_with_that_object(recorded):
 
     recorded.context.call_async(lambda: 1, handler)
     with pytest.raises(ValueError, match="no"):
-        recorded.settle()
+        recorded.run_until_idle()
     assert recorded.coordinator.error is error
     assert recorded.coordinator.step() is Next.DONE
 
@@ -201,7 +201,7 @@ def test_the_runs_of_a_periodic_call_never_overlap(recorded):
     recorded.runtime.clock.advance(25)
     recorded.run()
     assert len(recorded.runtime.submitted) == 1
-    recorded.settle()
+    recorded.run_until_idle()
     assert recorded.wait() == 5
     recorded.advance(5)
     assert len(runs) == 2

@@ -9,7 +9,7 @@ from forebay.errors import ContractError, FatalError
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime import Next, ThreadRuntime
+from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.split import Split
 
 

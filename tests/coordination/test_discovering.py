@@ -32,7 +32,7 @@ def test_a_request_before_discovery_waits_for_it(discovering):
     stage.register(0, 1)
     stage.request(1, 0)
     assert stage.readers[0].messages == stage.readers[1].messages == []
-    stage.settle()
+    stage.run_until_idle()
     assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
 
 
@@ -42,7 +42,7 @@ def test_a_waiting_requester_that_failed_is_skipped(discovering):
     stage.register(0, 1)
     stage.request(0, 1)
     stage.coordinator.reader_failed(0)
-    stage.settle()
+    stage.run_until_idle()
     assert stage.readers[1].ids == ["a"]
 
 
@@ -53,7 +53,7 @@ def test_requests_of_a_failed_reader_are_not_answered_to_its_replacement(discove
     stage.request(0)
     stage.reset(0)
     stage.register(0)
-    stage.settle()
+    stage.run_until_idle()
     assert stage.readers[0].ids == []
     stage.request(0)
     assert stage.readers[0].ids == ["a"]
@@ -66,7 +66,7 @@ def test_a_request_from_before_a_failure_is_void_also_behind_others(discovering)
     stage.request(1, 0)
     stage.reset(0)
     stage.register(0)
-    stage.settle()
+    stage.run_until_idle()
     assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
 
 
@@ -89,7 +89,7 @@ def test_nobody_is_told_before_discovery_is_done(discovering):
     stage.register(0)
     stage.request(0)
     assert stage.readers[0].messages == []
-    stage.settle()
+    stage.run_until_idle()
     assert stage.readers[0].told == 1 and stage.readers[0].splits == []
 
 
@@ -190,7 +190,7 @@ def test_discovery_is_single_flight_and_throttled(discovering, author):
     stage.runtime.clock.advance(100)
     stage.run()
     assert len(stage.runtime.submitted) == 1
-    stage.settle()
+    stage.run_until_idle()
     assert len(author.seen) == 1 and stage.wait() == 10
     stage.advance(9.9)
     assert len(author.seen) == 1

@@ -13,8 +13,8 @@ from postgres_orders import OrderChanges, OrderTable  # type: ignore[import-not-
 
 import forebay
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.testkit import SourceContract
 
 TABLE = """

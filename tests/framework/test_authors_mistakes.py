@@ -19,7 +19,7 @@ from forebay.framework.inprocess.failures import may_pass
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.split import Split
 from forebay.options import Secret
-from forebay.spark.errors import leaving
+from forebay.spark.errors import as_spark_error
 
 N = pa.schema({"n": pa.int64()})
 READS: list[str] = []
@@ -266,7 +266,7 @@ def test_an_option_without_annotation_is_told_to_be_annotated() -> None:
 
 
 def test_unwrap_gives_the_traceback_of_the_cause() -> None:
-    with pytest.raises(FatalError) as caught, leaving("orders", "read()"):
+    with pytest.raises(FatalError) as caught, as_spark_error("orders", "read()"):
         list(Missing().read(Split("a")))
     text = "".join(traceback.format_exception(caught.value))
     found = unwrap(RuntimeError(f"An exception was thrown:\n{text}\n\tat org.apache.spark.X(Y.scala:1)\n"))
@@ -282,7 +282,7 @@ def test_unwrap_gives_the_traceback_of_the_cause() -> None:
 
 
 def test_unwrap_gives_no_cause_where_there_was_none() -> None:
-    with pytest.raises(RetriableError) as caught, leaving("orders", "read()"):
+    with pytest.raises(RetriableError) as caught, as_spark_error("orders", "read()"):
         raise RetriableError("slow")
     found = unwrap(RuntimeError("".join(traceback.format_exception(caught.value))))
     assert isinstance(found, RetriableError)

@@ -12,7 +12,13 @@ import pytest
 
 import forebay
 from forebay.errors import FatalError, RetriableError
-from forebay.framework.connector_errors import ConcealedError, closing, connector_error, explained, without_secrets
+from forebay.framework.runtime.connector_errors import (
+    ConcealedError,
+    closing,
+    connector_error,
+    explained,
+    without_secrets,
+)
 from forebay.framework.split import Split
 from forebay.options import Secret, option
 

@@ -17,14 +17,14 @@ from forebay_simulator import SimulatedRuntime
 
 import forebay
 from forebay.framework.host_options import HostOptions
-from forebay.framework.parking import Parking
-from forebay.framework.pumping import PumpingSplitReader
+from forebay.framework.reading.generator_reader import GeneratorSplitReader
+from forebay.framework.reading.split_scheduler import SplitScheduler
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.scripted import RecordingContext
 
 
-def taken(parking: Parking, now: float = 0.0) -> list[str]:
+def taken(parking: SplitScheduler, now: float = 0.0) -> list[str]:
     found = []
     while (split := parking.take(now)) is not None:
         found.append(split.id)
@@ -32,7 +32,7 @@ def taken(parking: Parking, now: float = 0.0) -> list[str]:
 
 
 def test_splits_go_in_the_order_they_came_and_resting_ones_when_they_are_due() -> None:
-    parking = Parking()
+    parking = SplitScheduler()
     parking.park(Split("late"), until=7.0)
     parking.park(Split("soon"), until=5.0)
     parking.park(Split("a"))
@@ -45,7 +45,7 @@ def test_splits_go_in_the_order_they_came_and_resting_ones_when_they_are_due() -
 
 
 def test_a_paused_split_waits_and_goes_on_when_it_is_resumed() -> None:
-    parking = Parking()
+    parking = SplitScheduler()
     for split_id in ("a", "b"):
         parking.park(Split(split_id))
     parking.park(Split("c"), until=1.0)
@@ -58,7 +58,7 @@ def test_a_paused_split_waits_and_goes_on_when_it_is_resumed() -> None:
 
 
 def test_a_split_that_comes_again_replaces_the_one_that_is_here() -> None:
-    parking = Parking()
+    parking = SplitScheduler()
     parking.park(Split("a", 1), until=5.0)
     parking.park(Split("b", 1))
     parking.park(Split("a", 2))
@@ -78,14 +78,14 @@ class Quiet(SimpleSource):
         return []
 
 
-def settle(runtime: SimulatedRuntime) -> None:
+def run_until_idle(runtime: SimulatedRuntime) -> None:
     while runtime.step():
         pass
 
 
-def reading(splits: int, *, bounded: bool) -> tuple[PumpingSplitReader, SimulatedRuntime]:
+def reading(splits: int, *, bounded: bool) -> tuple[GeneratorSplitReader, SimulatedRuntime]:
     runtime = SimulatedRuntime(random.Random(1))
-    reader = PumpingSplitReader(Quiet(bounded=bounded), RecordingContext(runtime))
+    reader = GeneratorSplitReader(Quiet(bounded=bounded), RecordingContext(runtime))
     reader.add_splits([Split(f"s{number}") for number in range(splits)])
     return reader, runtime
 
@@ -95,7 +95,7 @@ def lines_of_a_start(splits: int, *, resting: bool) -> int:
     reader, runtime = reading(splits, bounded=False)
     for _ in range(splits if resting else 1):
         reader._start_pumps()
-        settle(runtime)
+        run_until_idle(runtime)
         reader._collect()
     count = 0
 
@@ -123,7 +123,7 @@ def test_a_start_costs_the_same_however_many_splits_wait_or_rest() -> None:
 def test_a_pause_ends_with_its_split_so_that_a_later_one_of_the_same_id_is_read() -> None:
     reader, runtime = reading(1, bounded=True)
     reader.fetch()
-    settle(runtime)
+    run_until_idle(runtime)
     reader.pause_or_resume_splits(["s0"], [])
     assert reader._collect() == []
     reader.pause_or_resume_splits([], ["s0"])
@@ -158,7 +158,7 @@ class Tailing(SimpleSource):
 @pytest.mark.parametrize("kind", ["a", "b"], ids=["tailing", "blocked"])
 def test_splits_that_are_never_caught_up_take_turns_too(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """With eight of them at a time nobody would ever hear of the ninth; and none loses or doubles a record."""
-    monkeypatch.setattr("forebay.framework.pumping._TURN", 0.05)
+    monkeypatch.setattr("forebay.framework.reading.generator_reader._TURN", 0.05)
     RELEASED.clear()
     names = [f"{kind}{number}" for number in range(20)]
     options = HostOptions(max_rows_per_batch=7, max_batch_delay="20ms")

@@ -18,8 +18,8 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError
+from forebay.framework.arrow.row_packer import Batch, RowPacker
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Batch, RowPacker
 from forebay.framework.split import Split
 
 INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -336,7 +336,7 @@ def test_what_arrow_does_not_take_for_a_struct_is_an_error_with_its_row(value: o
 
 def test_a_column_of_values_of_one_type_is_not_looked_at_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the types of the values are: looking at each one would cost more than converting it."""
-    from forebay.framework import python_values
+    from forebay.framework.arrow import python_values
 
     looked: list[type] = []
     real = python_values.LeafCheck.verdict

@@ -16,10 +16,10 @@ from forebay_simulator.inline import InlineRuntime
 import forebay
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.cached import drop_clients
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.retry import RetryCount, RetryPolicy
+from forebay.framework.runtime.clients import drop_clients
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 
 QUICK = HostOptions(retry_first_pause=0.001, retry_max_pause=0.002)
 
@@ -88,7 +88,7 @@ def test_a_factor_below_one_is_refused_by_name():
 
 def test_a_planner_waits_as_long_as_the_service_asks():
     runtime = InlineRuntime()
-    calls = Calls("shop", runtime, retry=RetryPolicy(retries=1), timeout=100)
+    calls = ConnectorCalls("shop", runtime, retry=RetryPolicy(retries=1), timeout=100)
     asked = []
 
     def answer():

@@ -14,7 +14,7 @@ import pytest
 
 import forebay
 from forebay.errors import ContractError
-from forebay.framework.rows import Batch
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.split import Split
 from forebay.testkit import ConformanceError, check
 

@@ -11,9 +11,9 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError
-from forebay.framework import fitting
+from forebay.framework.arrow import casting
+from forebay.framework.arrow.row_packer import Batch, RowPacker
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Batch, RowPacker
 from forebay.framework.split import Split
 
 NOW = datetime(2024, 5, 1, 12)
@@ -114,8 +114,8 @@ def test_all_columns_that_do_not_fit_are_named_at_once() -> None:
 
 def test_a_schema_that_came_before_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    real = fitting.fits
-    monkeypatch.setattr(fitting, "fits", lambda have, want: looked.append(have) or real(have, want))
+    real = casting.fits
+    monkeypatch.setattr(casting, "fits", lambda have, want: looked.append(have) or real(have, want))
     batch = pa.record_batch({"c": pa.array([1], pa.int32())})
     assert packed(pa.schema([("c", pa.int64())]), *[batch] * 5).num_rows == 5
     assert looked == [pa.int32()]

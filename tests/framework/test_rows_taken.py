@@ -8,8 +8,8 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError, ForebayError
+from forebay.framework.arrow.row_packer import Batch, RowPacker
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Batch, RowPacker
 from forebay.framework.split import Split
 
 SCHEMA = pa.schema([("n", pa.int64())])

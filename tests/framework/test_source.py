@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 import forebay
 from forebay import ConfigurationError, Secret, SimpleSource, option
 from forebay.clock import ManualClock
-from forebay.framework.cached import LeasePool
+from forebay.framework.runtime.clients import LeasePool
 
 MADE: list[str] = []
 

@@ -17,7 +17,7 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess.checkpointing import CheckpointPlan
 from forebay.framework.inprocess.engine import Engine
-from forebay.framework.runtime import Next, Runtime, WaitFor
+from forebay.framework.runtime.runtime import Next, Runtime, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader

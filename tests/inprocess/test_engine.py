@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.framework.runtime import Next
+from forebay.framework.runtime.runtime import Next
 
 
 @pytest.fixture

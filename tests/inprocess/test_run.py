@@ -13,7 +13,7 @@ import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import peek, run
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.options import Duration
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
 

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.cli import main
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster

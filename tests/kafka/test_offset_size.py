@@ -7,8 +7,8 @@ import random
 import uuid
 from typing import NamedTuple
 
-from forebay.framework.microbatch.offsets.book import InlineBook
-from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, canonical
 from forebay.sources.kafka.planning.time_limits import TimeLimits
 from forebay.sources.kafka.source import KafkaSource
@@ -39,7 +39,7 @@ def test_an_offset_of_2000_partitions_is_under_100_kb():
             splits.append(Planned(split, start + chance.randrange(1, 1_000_000)))
             limits[split.topic_partition] = start + chance.randrange(1, 1_000_000_000)
     source = KafkaSource(subscribe_pattern="shop.*", kafka={"bootstrap.servers": "localhost:9092"})
-    book = InlineBook(source)
+    book = InlineOffsetCodec(source)
     known = TimeLimits(Found(limits))
     known.of([planned.split for planned in splits])
     state = known.state({planned.split.id for planned in splits})

@@ -16,8 +16,8 @@ from kafka.errors import (
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
+from forebay.framework.microbatch.admission.admission import Admission, Limits
 from forebay.framework.microbatch.offsets.offset import Planned
-from forebay.framework.microbatch.portions.admission import Admission, Limits
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.admission.admission import Admission, Limits, rows_between, shares
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, Whole
-from forebay.framework.microbatch.portions.admission import Admission, Limits, rows_between, shares
 from forebay.framework.split import Split
 from forebay.options import ByteSize
 

@@ -10,7 +10,7 @@ from forebay_simulator.inline import InlineRuntime
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
+from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 

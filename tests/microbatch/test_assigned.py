@@ -14,9 +14,9 @@ from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.tasks.task import run_task
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader

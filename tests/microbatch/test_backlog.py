@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.framework.microbatch.admission.backlog import Backlog
 from forebay.framework.microbatch.offsets.offset import Planned, Whole
-from forebay.framework.microbatch.portions.backlog import Backlog
 from forebay.framework.split import Split
 
 MANY = 3000

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.digests import Digest, SplitDigests
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.offsets.book import InlineBook
-from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical, dump_offset
 from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
-from forebay.framework.microbatch.offsets.stored_book import KEPT, StoredBook
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.offsets.spilling_codec import KEPT, SpillingOffsetCodec
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.state.local_state_store import LocalStateStore
@@ -86,8 +86,11 @@ def file(number: int, at: int = 0) -> File:
 
 
 def stored(store, *, retries=0, digests=None):
-    return StoredBook(
-        Files(), store, Calls("files", ThreadRuntime(), retry=RetryPolicy(retries=retries), timeout=60), digests
+    return SpillingOffsetCodec(
+        Files(),
+        store,
+        ConnectorCalls("files", ThreadRuntime(), retry=RetryPolicy(retries=retries), timeout=60),
+        digests,
     )
 
 
@@ -105,7 +108,7 @@ class Query:
         if start is not None:
             offset = book.read(start)
             self.done = book.read_done(start)
-            self.done.settle()
+            self.done.mark_written()
             self.n = offset.n
             self.done.add(planned.split for planned in offset.splits if planned.ends)
 
@@ -115,7 +118,7 @@ class Query:
 
     def prove(self, splits):
         self.n += 1
-        self.done.settle()
+        self.done.mark_written()
         self.done.add(splits)
 
     def run(self, splits):
@@ -133,7 +136,7 @@ def remembered(done):
 
 def test_inline_a_micro_batch_takes_what_fits_and_stops_before_anything_is_missed(tmp_path, caplog):
     waiting = [file(number) for number in range(20_000)]
-    book = InlineBook(Files())
+    book = InlineOffsetCodec(Files())
     query, offsets = Query(book), []
     with caplog.at_level(logging.WARNING), pytest.raises(ConfigurationError, match="cannot be remembered") as caught:
         while len(query.done) < len(waiting):
@@ -157,7 +160,7 @@ def test_inline_a_micro_batch_takes_what_fits_and_stops_before_anything_is_misse
 
 
 def test_room_is_measured_and_one_split_always_fits():
-    book = InlineBook(Files())
+    book = InlineOffsetCodec(Files())
     short = [Planned(Split(str(number)), Whole.WHOLE) for number in range(100_000)]
     chance = random.Random(7)
     long = [Planned(Split(chance.randbytes(1000).hex()), Whole.WHOLE) for _ in range(50)]
@@ -180,7 +183,7 @@ def test_two_thousand_open_splits_fit_into_an_offset(active):
         for number in range(2000)
     ]
     done = DoneSplits(Split)
-    assert len(canonical(InlineBook(Files()).write(Offset("files", 3, "q", splits), done))) < 50 << 10
+    assert len(canonical(InlineOffsetCodec(Files()).write(Offset("files", 3, "q", splits), done))) < 50 << 10
     store = MemoryStore()
     data = wire(stored(store).write(Offset("files", 3, "q", splits), done))
     assert len(canonical(data)) < 32 << 10
@@ -188,7 +191,7 @@ def test_two_thousand_open_splits_fit_into_an_offset(active):
 
 
 def test_more_open_splits_than_fit_are_refused_by_name(caplog):
-    book, done = InlineBook(Files()), DoneSplits(Split)
+    book, done = InlineOffsetCodec(Files()), DoneSplits(Split)
     half = [Planned(file(number, 5), 5) for number in range(1800)]
     book.write(Offset("files", 0, "q", half), done)
     assert "half of what fits" in caplog.text
@@ -209,7 +212,7 @@ def test_inline_digests_take_the_place_of_what_does_not_fit(tmp_path):
     """The last micro-batches stay whole; with stateLocation nothing more is condensed, and nothing is lost."""
     waiting = [file(number) for number in range(9000)]
     digests = digesting()
-    query = Query(InlineBook(Files(), digests), dump_offset(Offset("files")))
+    query = Query(InlineOffsetCodec(Files(), digests), dump_offset(Offset("files")))
     data = {}
     for first in range(0, 9000, 500):
         data = query.run(waiting[first : first + 500])
@@ -224,7 +227,7 @@ def test_inline_digests_take_the_place_of_what_does_not_fit(tmp_path):
 
     everything = {split.id: split.size for split in waiting}
     again = digesting()
-    restarted = Query(InlineBook(Files(), again), data)
+    restarted = Query(InlineOffsetCodec(Files(), again), data)
     assert known(restarted.done, again) == known(query.done, digests) == everything
     assert restarted.plan([]) == query.plan([])
     for _ in range(3):
@@ -247,7 +250,7 @@ def test_short_things_stay_in_the_offset_and_the_store_is_not_touched():
     offsets = [query.run([file(number)]) for number in range(10)]
     assert store.facts == {} and store.gets == 0
     assert all("state" not in data for data in offsets)
-    assert set(Query(InlineBook(Files()), offsets[-1]).done) == set(query.done)
+    assert set(Query(InlineOffsetCodec(Files()), offsets[-1]).done) == set(query.done)
 
 
 def test_a_plan_of_any_size_is_read_back_exactly(tmp_path):
@@ -385,7 +388,7 @@ def moved(store):
 def test_without_the_location_the_error_says_it():
     _, data = moved(MemoryStore("/the/state"))
     with pytest.raises(ConfigurationError, match="none is given") as caught:
-        InlineBook(Files()).read(data)
+        InlineOffsetCodec(Files()).read(data)
     assert "/the/state" in caught.value.advice
 
 
@@ -483,7 +486,7 @@ steps = st.lists(
 def test_any_history_is_remembered_as_a_set_would(history, began_inline):
     """Take, crash, forget, restart from any of the last offsets: the memory is that of a plain dictionary."""
     store = MemoryStore()
-    book = InlineBook(Files()) if began_inline else stored(store)
+    book = InlineOffsetCodec(Files()) if began_inline else stored(store)
     query, next_file = Query(book), 0
     model: dict[str, int] = {}
     log: list[tuple[dict, dict, int]] = []  # offset, what is remembered once it is done, files so far

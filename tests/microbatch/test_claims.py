@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError, RetriableError
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch import opening
-from forebay.framework.microbatch.agreement import agreed
-from forebay.framework.microbatch.agreement.chunks import AgreedRead
-from forebay.framework.microbatch.agreement.claims import Chain, Claim, Claiming, Share, begun_of
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch import planner_factory
+from forebay.framework.microbatch.end_negotiation import negotiated_splits
+from forebay.framework.microbatch.end_negotiation.chunk_reader import ChunkReader
+from forebay.framework.microbatch.end_negotiation.claim import Chain, Claim, Claiming, Share, begun_of
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.microbatch.tasks.task_context import Delivered
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.rows import Batch
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Json, Split
 from forebay.state.open_state_store import open_state_store
@@ -175,13 +175,13 @@ class World:
         self.store = Memory()
         self.options = HostOptions(state_location="memory", **options)
         self.source = type("Mine", (Growing,), {"world": self, "name": "growing"})()
-        self.calls = Calls("growing", self.runtime, retry=RetryPolicy(retries=0), timeout=60.0)
+        self.calls = ConnectorCalls("growing", self.runtime, retry=RetryPolicy(retries=0), timeout=60.0)
         self.probes = 0
         self.mute = set()
         self.away = False
-        monkeypatch.setattr(agreed, "state_store", lambda _: self.store)
-        monkeypatch.setattr(opening, "state_store", lambda _: self.store)
-        monkeypatch.setattr(agreed, "Probe", lambda _, splits, *__: FakeProbe(self, splits))
+        monkeypatch.setattr(negotiated_splits, "state_store", lambda _: self.store)
+        monkeypatch.setattr(planner_factory, "state_store", lambda _: self.store)
+        monkeypatch.setattr(negotiated_splits, "RecordProbe", lambda _, splits, *__: FakeProbe(self, splits))
         self.log = []
         self.restart()
 
@@ -204,7 +204,7 @@ class World:
         """Return the reads of a new attempt to read a micro-batch."""
         return [self.read(one, task.claiming) for task in self.planner.tasks(self.start, end) for one in task.slices]
 
-    def read(self, split, claiming, kind=AgreedRead, open_read=None):
+    def read(self, split, claiming, kind=ChunkReader, open_read=None):
         chain = Chain(self.store, self.calls, claiming.query, claiming.n, split)
         read = kind(
             self.source,
@@ -227,7 +227,7 @@ class World:
 class Attempt:
     """One attempt to read one split of a micro-batch, and the rows that left it."""
 
-    def __init__(self, split: Split, read: AgreedRead):
+    def __init__(self, split: Split, read: ChunkReader):
         self.split, self.read = split, read
         self.rows: list[int] = []
 
@@ -490,7 +490,7 @@ def test_positions_that_do_not_go_forward_are_refused_at_the_first_chunk(monkeyp
     assert caught.value.rule == "S14" and "(count of rows, token)" in str(caught.value.advice)
 
 
-class Naive(AgreedRead):
+class Naive(ChunkReader):
     """What must not be done: rows leave as they come, and the end is claimed afterwards (trap 3)."""
 
     def _hold(self, delivered):
@@ -504,7 +504,7 @@ class Naive(AgreedRead):
 
 
 def test_claiming_after_reading_diverges(monkeypatch):
-    for kind, diverges in ((AgreedRead, False), (Naive, True)):
+    for kind, diverges in ((ChunkReader, False), (Naive, True)):
         pieces = itertools.chain([3, 3, 3, 0], itertools.cycle([0, 3]))
         world = World(monkeypatch, lambda pieces=pieces: next(pieces), {"a": 20})
         (task,) = world.planner.tasks(world.start, world.plan())
@@ -701,7 +701,7 @@ def test_a_query_that_is_set_back_has_claims_of_its_own(monkeypatch):
 def test_without_a_place_for_claims_it_is_refused_at_once_and_in_a_replay(monkeypatch):
     world = steady(monkeypatch, {"a": 4})
     end = world.plan()
-    monkeypatch.setattr(agreed, "state_store", lambda _: None)
+    monkeypatch.setattr(negotiated_splits, "state_store", lambda _: None)
     world.options = HostOptions()
     world.restart()
     for call in (lambda: world.planner.latest(world.start), lambda: world.planner.tasks(world.start, end)):
@@ -803,7 +803,7 @@ def test_a_query_whose_ends_are_known_is_not_searched_for_claims(monkeypatch, ca
 def test_the_newest_claim_is_found_in_a_chain_of_any_length(length, after):
     store = Memory()
     chain = Chain(
-        store, Calls("x", InlineRuntime(), retry=RetryPolicy(retries=0), timeout=1.0), "q", 0, Split("a/../b")
+        store, ConnectorCalls("x", InlineRuntime(), retry=RetryPolicy(retries=0), timeout=1.0), "q", 0, Split("a/../b")
     )
     for k in range(length):
         chain.propose(k, Claim(k))
@@ -815,7 +815,7 @@ def test_the_newest_claim_is_found_in_a_chain_of_any_length(length, after):
 
 def test_names_of_claims_tell_splits_apart_that_look_alike():
     store = Memory()
-    calls = Calls("x", InlineRuntime(), retry=RetryPolicy(retries=0), timeout=1.0)
+    calls = ConnectorCalls("x", InlineRuntime(), retry=RetryPolicy(retries=0), timeout=1.0)
     ids = ["a", "A", "a/b", "a.b", "..", "x" * 300, "x" * 301, "ü"]
     for split in [Split(name, position) for name in ids for position in (None, 1, "1", (1,))]:
         assert Chain(store, calls, "q", 0, split).propose(0, Claim(7)) == Claim(7)
@@ -891,7 +891,7 @@ def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed,
     assert first == again == list(range(7))
     chain = Chain(
         open_state_store(str(tmp_path)),
-        Calls("x", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=9.0),
+        ConnectorCalls("x", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=9.0),
         "q",
         0,
         Split("feed"),

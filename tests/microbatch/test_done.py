@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.framework.microbatch.offsets.done import DoneSplits, Ended
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits, Ended
 from forebay.framework.split import Split
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.offsets.book import InlineBook
-from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
 from forebay.framework.microbatch.offsets.offset import (
     BEFORE_FIRST,
     Agreed,
@@ -126,8 +126,8 @@ def test_an_offset_is_canonical(offset):
     """The same offset is the same text: Spark compares texts."""
     text = canonical(dump_offset(offset))
     assert canonical(dump_offset(load_offset(json.loads(text), "keyed", Rich))) == text
-    written = InlineBook(Keyed()).write(offset, DoneSplits(Rich))
-    again = InlineBook(Keyed()).write(InlineBook(Keyed()).read(through_json(written)), DoneSplits(Rich))
+    written = InlineOffsetCodec(Keyed()).write(offset, DoneSplits(Rich))
+    again = InlineOffsetCodec(Keyed()).write(InlineOffsetCodec(Keyed()).read(through_json(written)), DoneSplits(Rich))
     assert json.dumps(again) == json.dumps(written), "as Spark's Python side writes it: in the order of the keys"
 
 
@@ -136,8 +136,8 @@ def test_a_book_gives_back_what_it_wrote(offset, ended):
     """Also where its lists are long, and so are compressed."""
     done = DoneSplits(Rich)
     done.add(Rich(split_id, index=7, place=("x" * 20, split_id)) for split_id in ended)
-    data = through_json(InlineBook(Keyed()).write(offset, done))
-    book = InlineBook(Keyed())
+    data = through_json(InlineOffsetCodec(Keyed()).write(offset, done))
+    book = InlineOffsetCodec(Keyed())
     assert [one.split for one in book.read(data).splits] == [one.split for one in offset.splits]
     back = book.read_done(data)
     assert set(back) == set(ended)
@@ -201,7 +201,7 @@ def test_fields_that_the_connector_knows_no_more_are_its_own_affair():
 
 
 def refused(data):
-    book = InlineBook(Keyed())
+    book = InlineOffsetCodec(Keyed())
     with pytest.raises(ConfigurationError) as caught:
         book.read(data)
     assert (caught.value.option, caught.value.source) == ("checkpointLocation", "keyed")
@@ -281,7 +281,7 @@ def test_an_offset_without_a_part_is_refused_by_name(missing):
 def test_a_damaged_memory_is_refused_by_name(done):
     """Taken for empty, it would let everything be read again."""
     with pytest.raises(ConfigurationError, match="is damaged"):
-        InlineBook(Keyed()).read_done(example(done=done))
+        InlineOffsetCodec(Keyed()).read_done(example(done=done))
 
 
 @given(st.recursive(JSON, lambda parts: st.dictionaries(st.sampled_from(list(example())), parts), max_leaves=8))
@@ -290,7 +290,7 @@ def test_whatever_is_in_a_checkpoint_is_read_or_refused_by_name(data):
     for one in [data, {**example(), **data} if isinstance(data, dict) else example(splits=data)]:
         told = []
         try:
-            InlineBook(Keyed()).read(one)
+            InlineOffsetCodec(Keyed()).read(one)
         except (ConfigurationError, ContractError) as error:
             told = [error.option, error.rule]
         assert told in ([], ["checkpointLocation", None], [None, "SER-1"])

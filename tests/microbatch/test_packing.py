@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ContractError
 from forebay.framework.discovery import OPEN_COST
-from forebay.framework.microbatch.portions.packing import MOST_BYTES, count_partitions, cut, filled, pack
+from forebay.framework.microbatch.admission.packing import MOST_BYTES, count_partitions, cut, filled, pack
 from forebay.framework.split import Split
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 from forebay.errors import ConfigurationError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.offsets.offset import Offset
-from forebay.framework.microbatch.pinned import Pinned
+from forebay.framework.microbatch.restart_guard import RestartGuard
 from forebay.framework.simple import SimpleSource
 from forebay.options import option
 
@@ -27,7 +27,7 @@ class Zoned(SimpleSource):
 
 
 def pinned(zone):
-    return Pinned.of(Zoned(zone=zone), HostOptions(), None)
+    return RestartGuard.of(Zoned(zone=zone), HostOptions(), None)
 
 
 def test_none_in_place_of_another_default_is_pinned():

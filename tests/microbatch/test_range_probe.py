@@ -12,11 +12,11 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, RetriableError
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.tasks.task import run_task
-from forebay.framework.rows import Batch
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 
 

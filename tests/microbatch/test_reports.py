@@ -15,8 +15,8 @@ from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.supply.freshness import Failure, Freshness
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.split_providers.refresh_policy import Failure, RefreshPolicy
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 
@@ -172,7 +172,7 @@ def test_the_last_failure_is_told_with_its_time_and_split_and_whether_it_is_over
 
 def test_a_failure_is_over_once_somebody_answered():
     clock = ManualClock(0)
-    asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 1.0, 0.05)
+    asked = RefreshPolicy(SimpleNamespace(clock=clock, random=random.Random(0)), None, 1.0, 0.05)
     assert (asked.trouble.failed, asked.trouble.failure) == (0, None)
     asked.put_off(RetriableError("gone", advice="wait"))
     assert asked.trouble.failure == Failure(0, "gone\n  next step: wait", None, over=False)

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.offsets import stored_book
+from forebay.framework.microbatch.offsets import spilling_codec
 from forebay.framework.microbatch.offsets.offset import canonical
-from forebay.framework.microbatch.offsets.state import default_location, state_store
+from forebay.framework.microbatch.offsets.state_location import default_location, state_store
 from forebay.framework.split import Split
 from forebay.state.local_state_store import LocalStateStore
 
@@ -106,8 +106,8 @@ def test_a_query_with_state_is_refused_without_its_location_and_at_another(liste
 @pytest.mark.parametrize("behind", [False, True])
 def test_two_queries_on_copies_of_one_checkpoint_share_a_location(listed, tmp_path, monkeypatch, behind):
     """Segments are named by what is in them; one that is too far behind misses those that the other one deleted."""
-    monkeypatch.setattr(stored_book, "KEPT", 5)
-    monkeypatch.setattr(stored_book, "_CLEAN_EVERY", 1)
+    monkeypatch.setattr(spilling_codec, "KEPT", 5)
+    monkeypatch.setattr(spilling_codec, "_CLEAN_EVERY", 1)
     options = {"state_location": str(tmp_path), "max_files_per_trigger": 200}
     first, second = listed(3000, **options), listed(3000, **options)
     begun = [first.turn() for _ in range(5)]

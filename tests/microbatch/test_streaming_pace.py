@@ -12,8 +12,8 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.microbatch.supply.freshness import Freshness
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.split_providers.refresh_policy import RefreshPolicy
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split import Split
 from forebay.options import Duration
 
@@ -76,7 +76,7 @@ def test_s7_a_dear_look_is_taken_at_most_every_ten_seconds(query, two):
 def test_s7_an_answer_is_good_for_as_long_as_asking_takes_its_share_of_the_time(share, good_for):
     """S7: but at least for the floor, here half a second, and at most ten."""
     clock = ManualClock()
-    asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 0.5, share)
+    asked = RefreshPolicy(SimpleNamespace(clock=clock, random=random.Random(0)), None, 0.5, share)
     for takes, seconds in ((0.2, 0.5), (0.2, good_for), (3.0, good_for), (0.2, good_for)):
         asked.measure(lambda: clock.advance(takes))  # noqa: B023 - called at once
         assert asked.due == pytest.approx(clock.monotonic() + seconds), "the first, and a slow one, do not count"
@@ -85,7 +85,7 @@ def test_s7_an_answer_is_good_for_as_long_as_asking_takes_its_share_of_the_time(
 def test_s7_an_answer_that_is_too_old_by_now_is_no_answer_to_a_question_of_now():
     """S7: it is not "dear to ask" because its time ran out between two looks at the clock."""
     clock = ManualClock()
-    asked = Freshness(SimpleNamespace(clock=clock, random=random.Random(0)), None, 0.02, 0.1)
+    asked = RefreshPolicy(SimpleNamespace(clock=clock, random=random.Random(0)), None, 0.02, 0.1)
     assert asked.due_soon(0.0, 0.1) is None
     asked.measure(lambda: None)
     since = clock.monotonic() + 0.01

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError, ContractError, FatalError
-from forebay.framework.cached import LeasePool
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.reader import InputStatus, SourceReader
-from forebay.framework.rows import Batch
+from forebay.framework.runtime.clients import LeasePool
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
@@ -59,7 +59,7 @@ def _no_thread_is_left_behind():
 @pytest.fixture
 def pool(monkeypatch):
     pool = LeasePool()
-    monkeypatch.setattr("forebay.framework.cached.leases", pool)
+    monkeypatch.setattr("forebay.framework.runtime.clients.leases", pool)
     return pool
 
 

@@ -24,8 +24,8 @@ ROOMS: dict[str, set[str]] = {
     "framework": {"watermarks", "state"},
     "sources": {"framework", "formats", "stores"},
     "spark": {"framework"},
-    "looking": {"framework", "state", "stores"},
-    "cli": {"looking", "sources"},
+    "inspection": {"framework", "state", "stores"},
+    "cli": {"inspection", "sources"},
     "testkit": {"spark", "framework", "state"},
 }
 FREE = {""}
@@ -34,17 +34,15 @@ FREE = {""}
 # which do not know one another; a name that is not here is a file of the contract.
 MACHINERY = {
     "reading": "reading",
+    "simple": "reading",
     "coordination": "coordination",
-    "simple": "simple",
-    "pump": "simple",
-    "pumping": "simple",
 }
 HOSTS = {"inprocess", "microbatch"}
 
 # Threads, locks and timers come from one Runtime object, or nothing could be simulated.
 THREADED = {
-    "framework/runtime.py": "the one place that starts threads",
-    "framework/cached.py": "a lock round the clients that all tasks of a process share",
+    "framework/runtime/runtime.py": "the one place that starts threads",
+    "framework/runtime/clients.py": "a lock round the clients that all tasks of a process share",
     "spark/": "the engine's signals and threads are not ours to simulate",
     "testkit/": "embedded servers and the fault proxy run beside the test",
 }
@@ -68,7 +66,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "fastavro": ("formats/",),
     "numpy": ("formats/", "sources/", "spark/"),
     "typer": ("cli/",),
-    "rich": ("cli/", "looking/"),
+    "rich": ("cli/", "inspection/"),
     "pytest": ("testkit/",),
     "hypothesis": ("testkit/",),
     "moto": ("testkit/",),
@@ -218,7 +216,7 @@ BREACHES = [
     ("framework/inprocess/run.py", "from forebay.framework.microbatch.planner import plan", inner_fault),
     ("sources/files/source.py", "from forebay.sources.kafka.source import KafkaSource", inner_fault),
     ("sources/files/source.py", "from forebay.testkit.kit import check", room_fault),
-    ("looking/peek.py", "from forebay.cli import main", room_fault),
+    ("inspection/peek.py", "from forebay.cli import main", room_fault),
     ("cli/app.py", "from forebay.spark.register import register", room_fault),
     ("framework/inprocess/run.py", "import threading", thread_fault),
     ("framework/inprocess/run.py", "from concurrent.futures import ThreadPoolExecutor", thread_fault),
@@ -239,11 +237,11 @@ ALLOWED = [
     ("__init__.py", "from forebay.sources.files.source import FileSource"),
     (
         "cli/app.py",
-        "import typer\nfrom forebay.looking.peek import peek\nfrom forebay.registry import default_registry",
+        "import typer\nfrom forebay.inspection.peek import peek\nfrom forebay.registry import default_registry",
     ),
     ("framework/inprocess/run.py", "from forebay.framework.reading.queue import Queue"),
-    ("framework/runtime.py", "import threading\nfrom forebay.framework.split import Split"),
-    ("framework/pumping.py", "from forebay.framework.simple import SimpleSource"),
+    ("framework/runtime/runtime.py", "import threading\nfrom forebay.framework.split import Split"),
+    ("framework/reading/generator_reader.py", "from forebay.framework.simple import SimpleSource"),
     ("sources/files/source.py", "import pyarrow.csv\nfrom forebay.formats.csv.format import read\nimport os.path"),
     ("sources/hybrid/__init__.py", "from forebay.sources.hybrid.source import HybridSource"),
     ("spark/register.py", "from pyspark.sql import SparkSession\nfrom forebay.errors import FatalError"),
@@ -255,3 +253,51 @@ ALLOWED = [
 @pytest.mark.parametrize(("file", "text"), ALLOWED, ids=[a[0] for a in ALLOWED])
 def test_what_the_law_allows_passes(file, text):
     assert [fault for found in imports(file, text) for rule in FAULTS if (fault := rule(file, found))] == []
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Return the places that an arrow leads away from and that can be reached from themselves."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        left = [start]
+        while left:
+            new = arrows.get(left.pop(), set()) - seen
+            seen |= new
+            left += new
+        return seen
+
+    return sorted(place for place in arrows if place in reached(place))
+
+
+def arrows_of_files() -> dict[str, set[str]]:
+    names = {".".join(("forebay", *parts(file))): file for file in files()}
+    arrows: dict[str, set[str]] = {}
+    for name, file in names.items():
+        for found in imports(file):
+            whole = f"{found.module}.{found.name}"
+            arrows.setdefault(name, set()).add(whole if whole in names else found.module)
+    return {name: {there for there in arrow if there in names} for name, arrow in arrows.items()}
+
+
+def test_no_files_import_one_another_in_a_circle():
+    assert circle(arrows_of_files()) == []
+
+
+def test_no_neighbours_in_a_folder_import_one_another_in_a_circle():
+    """A folder counts as one place: what stands below it must not lead back to its neighbour."""
+    arrows = arrows_of_files()
+    folders = {name.rpartition(".")[0] for name in arrows}
+    for folder in sorted(folders):
+        between: dict[str, set[str]] = {}
+        for name, there in arrows.items():
+            for other in there:
+                if name.startswith(f"{folder}.") and other.startswith(f"{folder}."):
+                    here, away = (one.removeprefix(f"{folder}.").split(".")[0] for one in (name, other))
+                    if here != away:
+                        between.setdefault(here, set()).add(away)
+        assert circle(between) == [], folder
+
+
+def test_a_circle_is_noticed():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]

@@ -11,8 +11,8 @@ from forebay.clock import ManualClock
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOver, HandOverQueue
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import Next, ThreadRuntime, WaitFor
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import Next, ThreadRuntime, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.testkit.scripted import CountingSplitReader, counting_batch

@@ -12,7 +12,7 @@ import pytest
 import forebay
 from forebay import Batch, ConfigurationError, ContractError, FatalError, HostOptions, SimpleSource, Split
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.source import Source
 
 SCHEMA = pa.schema({"n": pa.int64()})

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError
+from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Batch, Packed, RowPacker
 from forebay.framework.split import Split
 from forebay.options import ByteSize
 

@@ -16,7 +16,7 @@ from forebay.framework.reader import InputStatus, SourceReaderContext
 from forebay.framework.reading.fetcher_manager import FetcherManager
 from forebay.framework.reading.queue import HandOver, HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase, create_reader
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import Duration

@@ -14,8 +14,8 @@ from forebay.errors import FatalError, RetriableError
 from forebay.framework.coordination.messages import AddSplits
 from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess.reader_task import ReaderTask
-from forebay.framework.pumping import PumpingSplitReader
 from forebay.framework.reader import InputStatus
+from forebay.framework.reading.generator_reader import GeneratorSplitReader
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
@@ -27,7 +27,7 @@ def runtime():
     return SimulatedRuntime(random.Random(1))
 
 
-def settle(runtime):
+def run_until_idle(runtime):
     """Let everybody step who does not wait for us."""
     for _ in range(1000):
         if not runtime.step():
@@ -63,9 +63,9 @@ def full(runtime):
     reader.add_splits([Split("a", 0, 100)])
     reader.pause_or_resume_splits(["a"], [])
     for _ in range(3):
-        settle(runtime)
+        run_until_idle(runtime)
         reader.poll_next(output)
-    settle(runtime)
+    run_until_idle(runtime)
     assert reader._held_bytes > 1 and not reader._queue.is_empty()
     return reader, output
 
@@ -86,7 +86,7 @@ def test_rdr3_a_full_gate_does_not_hide_an_error(runtime, full):
     assert reader.poll_next(output) is InputStatus.NOTHING_AVAILABLE
     waited = reader.is_available()
     reader.add_splits([Split("bad", 0, 1)])
-    settle(runtime)
+    run_until_idle(runtime)
     assert waited.done()
     with pytest.raises(FatalError, match="not this one"):
         reader.poll_next(output)
@@ -108,26 +108,26 @@ class Two(SimpleSource):
 
 
 def test_rows_packed_for_one_split_survive_the_failure_of_another(runtime):
-    reader = PumpingSplitReader(Two(), RecordingContext(runtime))
+    reader = GeneratorSplitReader(Two(), RecordingContext(runtime))
     reader.add_splits([Split("good", 0), Split("bad", 0)])
     reader.fetch()
-    settle(runtime)
+    run_until_idle(runtime)
     fetched = reader.fetch()
     assert [part.batch.column(0).to_pylist() for part in fetched if part.batch is not None] == [[0, 1, 2]]
     with pytest.raises(RetriableError, match="not now"):
         reader.fetch()
     reader.fetch()  # it begins again
-    settle(runtime)
+    run_until_idle(runtime)
     with pytest.raises(RetriableError, match="not now"):
         reader.fetch()
 
 
 @pytest.mark.parametrize(("end", "finished"), [(3, True), (5, False), (None, False)])
 def test_a_split_of_an_unbounded_simple_source_is_finished_at_its_end_and_not_before(runtime, end, finished):
-    reader = PumpingSplitReader(Two(), RecordingContext(runtime))
+    reader = GeneratorSplitReader(Two(), RecordingContext(runtime))
     reader.add_splits([Split("good", 0, end)])
     reader.fetch()
-    settle(runtime)
+    run_until_idle(runtime)
     last = reader.fetch()[-1]
     assert (last.position, last.finished, last.caught_up) == (3, finished, not finished)
 

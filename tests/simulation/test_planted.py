@@ -20,7 +20,7 @@ from forebay.framework.inprocess.output_queue import OutputQueue
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase
-from forebay.framework.runtime import Next
+from forebay.framework.runtime.runtime import Next
 
 PLANTED = {}
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from forebay_simulator import Livelock, Manner, SimulatedRuntime
 
-from forebay.framework.runtime import Next, WaitFor
+from forebay.framework.runtime.runtime import Next, WaitFor
 
 
 class Scripted:

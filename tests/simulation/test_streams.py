@@ -16,16 +16,16 @@ from forebay_simulator.__main__ import main
 from forebay_simulator.outside import OutsideEnumerator
 
 from forebay.framework.digests import Digest, SplitDigests
-from forebay.framework.microbatch.offsets import book
-from forebay.framework.microbatch.offsets.book import InlineBook
-from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.admission import admission
+from forebay.framework.microbatch.admission.admission import Admission
+from forebay.framework.microbatch.admission.available_range import Reach
+from forebay.framework.microbatch.committed_state import CommittedState
+from forebay.framework.microbatch.offsets import codec
+from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Planned
-from forebay.framework.microbatch.portions import admission
-from forebay.framework.microbatch.portions.admission import Admission
-from forebay.framework.microbatch.portions.reach import Reach
-from forebay.framework.microbatch.proven import Proven
-from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.framework.microbatch.supply.supply import DiscoverySupply
+from forebay.framework.microbatch.split_providers.split_provider import DiscoverySplitProvider
+from forebay.framework.microbatch.stream_planner import StreamPlanner
 
 PLANTED = {}
 
@@ -62,30 +62,30 @@ def a_micro_batch_is_planned_from_its_start(patch):
 @planted(200)
 def ends_are_told_before_the_log_has_them(patch):
     """S19: the author deletes what a crash makes Spark plan again."""
-    planned = Proven.planned
+    planned = CommittedState.planned
 
     def early(self, offset):
         planned(self, offset)
         self._tell_finished([one.split for one in offset.splits if one.ends])
 
-    patch.setattr(Proven, "planned", early)
+    patch.setattr(CommittedState, "planned", early)
 
 
 @planted(200)
 def a_replay_is_taken_for_proof(patch):
     """S19: a run that began with a replay may be replayed once more."""
-    go_on = Proven.go_on_from
+    go_on = CommittedState.go_on_from
 
     def forgetful(self, start):
         self._replayed = None
         return go_on(self, start)
 
-    patch.setattr(Proven, "go_on_from", forgetful)
+    patch.setattr(CommittedState, "go_on_from", forgetful)
 
 
 @planted(200)
 def splits_that_ended_are_forgotten_by_a_restart(patch):
-    patch.setattr(InlineBook, "read_done", lambda self, data: DoneSplits(self._source.split_class))
+    patch.setattr(InlineOffsetCodec, "read_done", lambda self, data: DoneSplits(self._source.split_class))
 
 
 @planted(200)
@@ -110,8 +110,10 @@ def a_lagging_end_takes_a_split_back(patch):
 @planted(100)
 def a_restart_is_taken_for_the_first_run(patch):
     """The bug that was there: an author without state was asked for its first discovery after every restart."""
-    restore = DiscoverySupply.restore
-    patch.setattr(DiscoverySupply, "restore", lambda self, state: None if state is None else restore(self, state))
+    restore = DiscoverySplitProvider.restore
+    patch.setattr(
+        DiscoverySplitProvider, "restore", lambda self, state: None if state is None else restore(self, state)
+    )
 
 
 @planted(500)
@@ -123,14 +125,14 @@ def whoever_was_served_last_is_served_first(patch):
 @planted(500)
 def the_order_of_the_queue_is_lost(patch):
     """The bug that was there in another form: whose turn it is went by the number, not by who waited."""
-    go_on = Proven.go_on_from
+    go_on = CommittedState.go_on_from
 
     def sorted_again(self, start):
         news = go_on(self, start)
         self.open = dict(sorted(self.open.items()))
         return news
 
-    patch.setattr(Proven, "go_on_from", sorted_again)
+    patch.setattr(CommittedState, "go_on_from", sorted_again)
 
 
 @planted(100)
@@ -163,13 +165,13 @@ def equal_numbers_are_read_again(patch):
 @planted(200)
 def a_split_is_lost_when_it_gets_nothing(patch):
     """S1: a split that is not read in a micro-batch is in its offset all the same."""
-    write = InlineBook.write
+    write = InlineOffsetCodec.write
 
     def losing(self, offset, done):
         splits = [planned for planned in offset.splits if not planned.empty or planned.split.position is None]
         return write(self, dataclasses.replace(offset, splits=splits), done)
 
-    patch.setattr(InlineBook, "write", losing)
+    patch.setattr(InlineOffsetCodec, "write", losing)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -219,13 +221,13 @@ def digested(monkeypatch):
     create = OutsideEnumerator.__init__
     monkeypatch.setattr(OutsideEnumerator, "__init__", opened)
     monkeypatch.setattr(OutsideEnumerator, "discover", new)
-    monkeypatch.setattr(book, "_MOST_WHOLE", -1)
+    monkeypatch.setattr(codec, "_MOST_WHOLE", -1)
 
 
 def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys):
     """S15: through kills and replays; and where digests are not written, that is found."""
     assert main(["--streams", "--seeds", "200"]) == 0, capsys.readouterr().out
-    monkeypatch.setattr(InlineBook, "_condensed", lambda self, done: {})
+    monkeypatch.setattr(InlineOffsetCodec, "_condensed", lambda self, done: {})
     assert main(["--streams", "--seeds", "200"]) == 1
 
 

@@ -16,7 +16,7 @@ import pytest
 import forebay
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.split import Position
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator

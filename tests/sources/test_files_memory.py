@@ -23,7 +23,7 @@ import json, re, sys
 from pathlib import Path
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.sources.files import FileSource
 
 def memory(what):

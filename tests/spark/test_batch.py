@@ -18,9 +18,9 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, DataError, unwrap
-from forebay.framework.cached import cached
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Batch
+from forebay.framework.runtime.clients import cached
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option

@@ -23,11 +23,11 @@ from forebay.errors import (
     RetriableError,
     unwrap,
 )
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
-from forebay.framework.rows import Batch
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option

@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 
-from forebay.framework.rows import Batch
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.spark.register import read_stream
 

@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from forebay.errors import FatalError, ForebayError, RetriableError, unwrap
-from forebay.spark.errors import leaving
+from forebay.spark.errors import as_spark_error
 
 
 def raised(error):
@@ -21,7 +21,7 @@ def raised(error):
 
 def printed(error, cause):
     """The text that Spark keeps of an error, raised from another one, in a connector."""
-    with pytest.raises(ForebayError) as caught, leaving("orders", "read()"):
+    with pytest.raises(ForebayError) as caught, as_spark_error("orders", "read()"):
         raise error from raised(cause)
     return "".join(traceback.format_exception(caught.value))
 

@@ -387,9 +387,9 @@ def test_a_module_that_is_not_installed_travels_by_value_with_what_it_imports(tm
 
 
 def test_an_installed_class_travels_by_name():
-    from forebay.framework.microbatch.portions.packing import pack
+    from forebay.framework.microbatch.admission.packing import pack
 
-    assert b"forebay.framework.microbatch.portions.packing" in dumps(pack, "x")
+    assert b"forebay.framework.microbatch.admission.packing" in dumps(pack, "x")
     assert len(dumps(pack, "x")) < 200
 
 

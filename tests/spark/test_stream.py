@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from forebay.errors import ConfigurationError, DataLossError, FatalError, ForebayError, unwrap
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.host_options import HostOptions
-from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.options import Secret, option
 from forebay.spark.batch import Readable

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from forebay.errors import ConfigurationError, unwrap
-from forebay.framework.rows import Batch
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.spark.register import read_stream
 

@@ -10,7 +10,7 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.framework.rows import Batch
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.options import Secret
 from forebay.spark.register import read_stream

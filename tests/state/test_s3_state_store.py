@@ -19,12 +19,12 @@ import boto3
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.offsets.done import DoneSplits
+from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
-from forebay.framework.microbatch.offsets.stored_book import StoredBook
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.state import s3_state_store
@@ -317,8 +317,10 @@ class Lines(Source):
 
 def test_a_stream_keeps_its_memory_there(server, location):
     def book():
-        return StoredBook(
-            Lines(), opened(server, location), Calls("lines", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=60)
+        return SpillingOffsetCodec(
+            Lines(),
+            opened(server, location),
+            ConnectorCalls("lines", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=60),
         )
 
     splits = [Split(f"part-{number:05}-{number * 2654435761 % 2**32:08x}") for number in range(3000)]
@@ -326,7 +328,7 @@ def test_a_stream_keeps_its_memory_there(server, location):
     for n in range(4):
         taken = [Planned(split, Whole.WHOLE) for split in splits[n * 700 : n * 700 + 700]]
         data = json.loads(json.dumps(first.write(Offset("lines", n, "q", taken), done)))
-        done.settle()
+        done.mark_written()
         done.add(planned.split for planned in taken)
     again = book()
     assert [planned.split for planned in again.read(data).splits] == splits[2100:2800]

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.reader import InputStatus, SourceReader
-from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split

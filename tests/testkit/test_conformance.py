@@ -13,9 +13,9 @@ import pytest
 
 from forebay import testkit
 from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
-from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.checks import ALL

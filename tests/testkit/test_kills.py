@@ -283,7 +283,7 @@ def test_a_task_of_a_single_record_batch_has_a_middle_too(kills, rows, handed_on
     """In a process of its own, with a task of these record batches: what it has handed on when it dies."""
     program = f"""
         import forebay, pyarrow as pa
-        from forebay.framework.microbatch.tasks.task import Delivered
+        from forebay.framework.microbatch.read_task import Delivered
         from forebay.spark import batch
         from forebay.testkit.kills import Kill, KillList, Killable
         class Numbers(forebay.SimpleSource):

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.enumerator import SplitEnumerator
-from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.rows import Batch
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit import ConformanceError, SourceContract

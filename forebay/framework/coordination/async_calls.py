@@ -11,7 +11,7 @@ from typing import Any
 
 from forebay.errors import ContractError
 from forebay.framework.coordination.inbox import Inbox
-from forebay.framework.runtime import Runtime, Signal
+from forebay.framework.runtime.runtime import Runtime, Signal
 
 Handler = Callable[[Any, BaseException | None], None]
 

@@ -22,7 +22,7 @@ from forebay.framework.coordination.messages import (
 from forebay.framework.coordination.start_positions import StartPositions
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.events import SourceEvent
-from forebay.framework.runtime import Runtime
+from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.split import Split
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
+from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 

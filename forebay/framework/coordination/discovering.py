@@ -16,7 +16,7 @@ from forebay.framework.coordination.start_positions import StartPositions
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.host_options import HostOptions
-from forebay.framework.retry import RetryCount, RetryPolicy
+from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 

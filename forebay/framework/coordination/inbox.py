@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from forebay.errors import FatalError
-from forebay.framework.runtime import Runtime, Signal
+from forebay.framework.runtime.runtime import Runtime, Signal
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.inprocess.delivery_log import DeliveryLog
 from forebay.framework.inprocess.output_queue import OutputQueue
 from forebay.framework.inprocess.reader_task import ReaderTask
-from forebay.framework.runtime import Next, Runtime
+from forebay.framework.runtime.runtime import Next, Runtime
 from forebay.framework.split import Json, Position, Split
 from forebay.options import redact
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ContractError, FatalError
-from forebay.framework.connector_errors import without_secrets
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.life_cycle import SplitState
 from forebay.framework.host_options import HostOptions
@@ -21,8 +20,9 @@ from forebay.framework.inprocess.event_time import EventTime
 from forebay.framework.inprocess.failures import MAX_RESTARTS, Failures, may_restart, surfaced
 from forebay.framework.inprocess.output_queue import CaughtUp, Collected, Ended, Event, OutputQueue, Released
 from forebay.framework.inprocess.reader_task import ReaderTask
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
+from forebay.framework.runtime.connector_errors import without_secrets
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.options import hide_options, redact

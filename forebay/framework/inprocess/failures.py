@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from forebay.errors import FatalError, ForebayError, RetriableError
-from forebay.framework.connector_errors import connector_error, is_programming_error
+from forebay.framework.runtime.connector_errors import connector_error, is_programming_error
 from forebay.framework.split import Position
 
 MAX_RESTARTS = 3

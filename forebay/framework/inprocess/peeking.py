@@ -10,12 +10,12 @@ from typing import Final
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
+from forebay.framework.arrow.resolved_schema import resolve_schema, resolved_schema
 from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess.arguments import require_source
 from forebay.framework.inprocess.engine import Engine
 from forebay.framework.inprocess.running import schema_of, with_columns
-from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
-from forebay.framework.settled import settle, settled_schema
+from forebay.framework.runtime.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.source import Source
 from forebay.options import Duration, redact
 
@@ -52,9 +52,9 @@ def peek(
         max_rows_per_batch=min(given.max_rows_per_batch, max(n, 1)),
         close_timeout=min(given.close_timeout, _PATIENCE),
     )
-    source = settle(source, schema_of(source))
+    source = resolve_schema(source, schema_of(source))
     source, columns = with_columns(source, options.columns)
-    schema = settled_schema(source)
+    schema = resolved_schema(source)
     runtime = runtime or ThreadRuntime()
     batches: list[pa.RecordBatch] = []
     if n:

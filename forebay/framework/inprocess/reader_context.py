@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from forebay.framework.cached import Loans
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import SourceReaderContext
-from forebay.framework.runtime import Runtime
+from forebay.framework.runtime.clients import Loans
+from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.options import Duration
 
@@ -90,6 +90,6 @@ class LocalReaderContext(SourceReaderContext):
         self._coordinator = None
         self._options = dataclasses.replace(self._options, close_timeout=Duration(max(0.0, close_timeout)))
 
-    def settle(self, *, failed: bool) -> list[Exception]:
+    def hand_back(self, *, failed: bool) -> list[Exception]:
         """Hand clients back, or close them after a failure; return what their `close` raised."""
-        return self._loans.settle(failed=failed)
+        return self._loans.hand_back(failed=failed)

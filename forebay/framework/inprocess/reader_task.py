@@ -13,7 +13,7 @@ from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess.reader_context import HOST, LocalReaderContext
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader
 from forebay.framework.reading.source_reader import create_reader
-from forebay.framework.runtime import Runtime, Signal
+from forebay.framework.runtime.runtime import Runtime, Signal
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 
@@ -129,7 +129,7 @@ class ReaderTask:
                 reader.close()
             except Exception as error:  # noqa: BLE001 - whoever closes decides, after all has been closed
                 errors.append(error)
-        return errors + context.settle(failed=failed or bool(errors))
+        return errors + context.hand_back(failed=failed or bool(errors))
 
     def _receive(self, mailbox: deque[ToReader], message: ToReader) -> None:
         mailbox.append(message)

@@ -14,8 +14,8 @@ from typing import Self
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.framework.columns import select
-from forebay.framework.connector_errors import explained, without_secrets
+from forebay.framework.arrow.column_selection import select
+from forebay.framework.arrow.resolved_schema import resolve_schema, resolved_schema
 from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess.arguments import (
     check_parallelism,
@@ -27,8 +27,8 @@ from forebay.framework.inprocess.checkpointing import CheckpointPlan
 from forebay.framework.inprocess.checkpoints import CheckpointStore
 from forebay.framework.inprocess.delivery_log import SplitProgress
 from forebay.framework.inprocess.engine import Engine
-from forebay.framework.runtime import Next, Runtime, ThreadRuntime, WaitFor
-from forebay.framework.settled import settle, settled_schema
+from forebay.framework.runtime.connector_errors import explained, without_secrets
+from forebay.framework.runtime.runtime import Next, Runtime, ThreadRuntime, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Position
 from forebay.options import DurationLike, redact
@@ -280,10 +280,10 @@ def run(  # noqa: PLR0913 - a user names those that he wants
     starts = checked_positions(source, positions, checkpoint=checkpoint is not None)
     # The store looks at the options as they were given, not at what the schema and the columns make of them.
     store = None if checkpoint is None else CheckpointStore(Path(checkpoint), source)
-    source = settle(source, schema_of(source))
+    source = resolve_schema(source, schema_of(source))
     strategy = _with_column(watermarks, source)
     source, columns = with_columns(source, options.columns, also=None if strategy is watermarks else source.event_time)
-    schema = settled_schema(source)
+    schema = resolved_schema(source)
     engine = Engine(
         source,
         schema,
@@ -316,7 +316,7 @@ def with_columns(
     """
     if columns is None:
         return source, None
-    names = select(settled_schema(source).names, columns, source.name)
+    names = select(resolved_schema(source).names, columns, source.name)
     needed = names if also is None or also in names else [*names, also]
     narrowed = source.with_columns(tuple(needed))
     if narrowed is None:

@@ -7,16 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 
 from forebay.errors import ContractError
-from forebay.framework.connector_errors import closing
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.calls import Calls
-from forebay.framework.microbatch.found import before, checked_discovery
-from forebay.framework.microbatch.portions.tasking import spread
-from forebay.framework.microbatch.supply.planning import PlanningContext
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import Runtime, ThreadRuntime
+from forebay.framework.microbatch.admission.assign_tasks import spread
+from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
+from forebay.framework.microbatch.split_providers.validation import before, checked_discovery
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.connector_errors import closing
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
 
@@ -46,7 +46,7 @@ def plan_bounded(
     """
     runtime = runtime or ThreadRuntime()
     timeout = options.planning_timeout.total_seconds()
-    calls = Calls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
+    calls = ConnectorCalls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
     context = PlanningContext(source.name, runtime, timeout=timeout)
     enumerator = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
     cores = parallelism or os.cpu_count() or 1
@@ -64,7 +64,7 @@ def plan_bounded(
 
 
 def _plan_discovery(
-    source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, cores: int, calls: Calls
+    source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, cores: int, calls: ConnectorCalls
 ) -> list[tuple[Split, ...]]:
     with closing(source.name, lambda: calls.call("close()", enumerator.close)):
         _, found = checked_discovery(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))

@@ -10,11 +10,11 @@ from typing import Final
 
 from forebay.errors import ForebayError, RetriableError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.agreement.probing import Probe
+from forebay.framework.microbatch.end_negotiation.probe import RecordProbe
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, Whole
-from forebay.framework.microbatch.supply.freshness import Freshness
-from forebay.framework.microbatch.supply.supply import Supply
-from forebay.framework.runtime import Runtime
+from forebay.framework.microbatch.split_providers.refresh_policy import RefreshPolicy
+from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
+from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.options import Duration
 
@@ -47,7 +47,7 @@ class RangeProbe:
         runtime: Threads and time.
     """
 
-    def __init__(self, source: Source, options: HostOptions, supply: Supply, runtime: Runtime) -> None:
+    def __init__(self, source: Source, options: HostOptions, supply: SplitProvider, runtime: Runtime) -> None:
         enumerator = supply.enumerator
         self._source = source
         close_timeout = min(options.close_timeout, Duration(_CLOSE_TIMEOUT))
@@ -60,7 +60,7 @@ class RangeProbe:
         interval = options.refresh_interval
         seconds = None if interval is None else interval.total_seconds()
         floor = 0.0 if enumerator is None else enumerator.refresh_floor
-        self._freshness = Freshness(runtime, seconds, floor, _SHARE)
+        self._freshness = RefreshPolicy(runtime, seconds, floor, _SHARE)
         self._has_record = True
         self._trusted_until = float("-inf")
         self._planned_at = runtime.clock.monotonic()
@@ -106,7 +106,7 @@ class RangeProbe:
         return self._has_record
 
     def _probe(self, there: Sequence[Planned]) -> None:
-        probe = Probe(self._source, [planned.slice() for planned in there], self._options, self._runtime)
+        probe = RecordProbe(self._source, [planned.slice() for planned in there], self._options, self._runtime)
         probe.look(_PATIENCE)
         something, _ = probe.answers()
         if probe.silent:

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from forebay.framework.microbatch.agreement.agreed import AgreedSplits
+from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
 from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
-from forebay.framework.microbatch.supply.freshness import last_of
-from forebay.framework.microbatch.supply.supply import Supply
+from forebay.framework.microbatch.split_providers.refresh_policy import last_of
+from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
 from forebay.framework.split import Json
 
 WORST: Final = 20
@@ -49,7 +49,7 @@ class Report:
         agreed: Looks for more where no end is known; None where it does not.
     """
 
-    def __init__(self, source: str, supply: Supply, agreed: AgreedSplits | None = None) -> None:
+    def __init__(self, source: str, supply: SplitProvider, agreed: NegotiatedSplits | None = None) -> None:
         self._source = source
         self._supply = supply
         self._looks = None if agreed is None else agreed.trouble

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from forebay.errors import ContractError, ForebayError, RetriableError
-from forebay.framework.cached import drop_clients
-from forebay.framework.connector_errors import connector_error
 from forebay.framework.reading.queue import HandOver, HandOverQueue
-from forebay.framework.retry import RetryCount, RetryPolicy
-from forebay.framework.runtime import Next, Runtime, Signal, WaitFor
+from forebay.framework.runtime.clients import drop_clients
+from forebay.framework.runtime.connector_errors import connector_error
+from forebay.framework.runtime.retry import RetryCount, RetryPolicy
+from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import redact

@@ -11,8 +11,8 @@ from forebay.errors import FatalError, ForebayError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
-from forebay.framework.retry import RetryPolicy
-from forebay.framework.runtime import Runtime, WorkerHandle
+from forebay.framework.runtime.retry import RetryPolicy
+from forebay.framework.runtime.runtime import Runtime, WorkerHandle
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from forebay.framework.runtime import Runtime, Signal
+from forebay.framework.runtime.runtime import Runtime, Signal
 from forebay.framework.split_reader import Fetched
 
 

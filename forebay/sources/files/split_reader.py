@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
-from forebay.framework.batch_slices import slices_within
+from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.host_options import HostOptions
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader

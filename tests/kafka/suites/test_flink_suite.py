@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 import forebay
 from forebay.clock import ManualClock
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 from forebay.sources.kafka.reading.fetching import PartitionFetcher

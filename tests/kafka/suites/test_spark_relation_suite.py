@@ -11,7 +11,7 @@ import pytest
 from forebay.errors import ConfigurationError, DataLossError
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.tasks.task import ReadTask, run_task
+from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.sources.kafka import KafkaSource
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from forebay.errors import ForebayError
 from forebay.framework.inprocess.engine import Engine
-from forebay.framework.runtime import Next, Signal, WaitFor
+from forebay.framework.runtime.runtime import Next, Signal, WaitFor
 from forebay_simulator.reader import SimulatedReader
 from forebay_simulator.runtime import Livelock
 from forebay_simulator.scenario import Fault

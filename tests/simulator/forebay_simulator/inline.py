@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from forebay.clock import ManualClock
-from forebay.framework.runtime import Signal, ThreadRuntime
+from forebay.framework.runtime.runtime import Signal, ThreadRuntime
 
 T = TypeVar("T")
 

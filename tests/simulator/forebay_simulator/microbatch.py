@@ -17,9 +17,9 @@ from typing import Any
 
 from forebay.errors import RetriableError
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.offsets.book import InlineBook
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.streaming import StreamPlanner
+from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import StreamPlanner
 from forebay.options import ByteSize, Duration
 from forebay_simulator.inline import InlineRuntime
 from forebay_simulator.outside import Broken, Crash, Kind, Outside, OutsideSource, Row, StreamScript
@@ -132,7 +132,7 @@ class _Driver:
         # As with asynchronous progress tracking: a micro-batch is known to be done only once the next one is logged.
         self.lazy = self.chance.random() < 0.3
         self.processes = self.crashes = self.replays = 0
-        self.book: InlineBook
+        self.book: InlineOffsetCodec
         self.planner: StreamPlanner
         self.options: HostOptions
         trace(f"{self.outside.kind}")
@@ -166,7 +166,7 @@ class _Driver:
         self.trace(f"process {self.processes} at {self.outside.now():.1f} s, trigger {trigger}, {self._limits()}")
         runtime = InlineRuntime(self.outside.clock, self.chance.randrange(1 << 30))
         self.planner = open_stream(source, self.options, parallelism=self.chance.choice((1, 2, 5)), runtime=runtime)
-        self.book = InlineBook(source)
+        self.book = InlineOffsetCodec(source)
         self.rules.begin()
         if trigger == "now":
             self.planner.prepare_available_now()

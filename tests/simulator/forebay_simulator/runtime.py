@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from forebay.clock import Clock, ManualClock
-from forebay.framework.runtime import Runtime, Signal, Worker, WorkerHandle
+from forebay.framework.runtime.runtime import Runtime, Signal, Worker, WorkerHandle
 from forebay_simulator.tasks import JobWorker, SimulatedLock, SimulatedSignal, Task, after_step
 
 T = TypeVar("T")

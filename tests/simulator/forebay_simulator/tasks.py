@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol
 
-from forebay.framework.runtime import Next, Signal, WaitFor, Worker
+from forebay.framework.runtime.runtime import Next, Signal, WaitFor, Worker
 
 
 class Scheduler(Protocol):

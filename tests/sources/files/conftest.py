@@ -14,10 +14,10 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.opening import open_stream
-from forebay.framework.microbatch.streaming import StreamPlanner
-from forebay.framework.microbatch.tasks.task import run_task
-from forebay.framework.runtime import ThreadRuntime
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.files import FileSource
 
 NOON = 1_700_000_000

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.framework.microbatch.offsets import book
+from forebay.framework.microbatch.offsets import codec
 from forebay.framework.split import Split
 from forebay.sources.files.file_digests import digests_of, is_version
 from forebay.sources.files.file_tracker import split_of
@@ -26,7 +26,7 @@ Begin = Callable[..., Any]
 @pytest.fixture
 def condensed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digests take the place of splits as soon as they can."""
-    monkeypatch.setattr(book, "_MOST_WHOLE", -1)
+    monkeypatch.setattr(codec, "_MOST_WHOLE", -1)
 
 
 def planned(query: Any) -> list[str]:
@@ -58,7 +58,7 @@ def test_a_stream_with_nothing_set_is_not_refused_and_takes_each_file_once(
     assert planned(query) == [late]
     digests = query.planner._proven.done.digests
     assert len(digests) > 2000 and size(query) < 100_000
-    assert digests.characters * 200_000 // len(digests) < book.MOST_DIGESTS
+    assert digests.characters * 200_000 // len(digests) < codec.MOST_DIGESTS
 
 
 @pytest.mark.usefixtures("condensed")
@@ -167,7 +167,7 @@ class TestCondensed:
 def test_more_than_fits_is_refused_by_name(
     condensed: None, put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(book, "MOST_DIGESTS", 150)
+    monkeypatch.setattr(codec, "MOST_DIGESTS", 150)
     query = stream(max_files_per_trigger=1)
     with pytest.raises(ConfigurationError, match="cannot be remembered") as raised:
         for number in range(30):

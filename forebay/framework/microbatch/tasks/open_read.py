@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
-from forebay.framework.connector_errors import explained
 from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.tasks.task_context import Delivered, Output, TaskContext, close_reader
 from forebay.framework.reader import InputStatus
 from forebay.framework.reading.source_reader import create_reader
-from forebay.framework.runtime import Runtime
+from forebay.framework.runtime.connector_errors import explained
+from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 

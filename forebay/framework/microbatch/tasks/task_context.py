@@ -10,13 +10,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from forebay.errors import ContractError
-from forebay.framework.cached import Loans
-from forebay.framework.connector_errors import explained
 from forebay.framework.events import SourceEvent
 from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.supply.planning import event_refused
+from forebay.framework.microbatch.split_providers.planning_context import event_refused
 from forebay.framework.reader import SourceReader, SourceReaderContext
-from forebay.framework.runtime import Runtime
+from forebay.framework.runtime.clients import Loans
+from forebay.framework.runtime.connector_errors import explained
+from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 
@@ -142,7 +142,7 @@ class TaskContext(SourceReaderContext):
 
     def release(self, *, failed: bool) -> list[Exception]:
         """Hand clients back, or close them after a failure; return what their `close` raised."""
-        return self._loans.settle(failed=failed)
+        return self._loans.hand_back(failed=failed)
 
 
 def close_reader(reader: SourceReader, context: TaskContext, source: str, error: BaseException | None) -> None:

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From dicts and tuples to one record batch of the schema, or an error with column, row and value."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import cast
+
+import pyarrow as pa
+
+from forebay.errors import ContractError, DataError
+from forebay.framework.arrow.casting import ConversionError, first_bad, forbids_nulls, refuse_nulls
+from forebay.framework.arrow.python_values import (
+    ARROW_ERRORS,
+    CONVERT,
+    STRANGE_KEY_ADVICE,
+    UnfitValueError,
+    ValueCheck,
+    strange_key,
+    value_check,
+)
+
+Row = Mapping[str, object] | tuple[object, ...]
+
+
+class RowConverter:
+    """Turns rows into record batches of a schema. One per read of a split; not thread-safe: the packer is guarded.
+
+    Args:
+        schema: The schema of the source.
+        where: Gives the labels of an error for a row's number.
+        extra_keys: Leave out keys of dicts that are not in the schema; otherwise they are refused.
+    """
+
+    def __init__(self, schema: pa.Schema, where: Callable[[int], dict[str, str]], *, extra_keys: bool = False) -> None:
+        self._schema = schema
+        self._names = schema.names
+        self._known = frozenset(schema.names)
+        self._where = where
+        self._extra_keys = extra_keys
+        self._most = sys.maxsize if extra_keys else len(schema)
+        self._values = _getter(schema.names)
+        self._checks = [value_check(field.name, field.type, extra_keys=extra_keys) for field in schema]
+        self._partial = 0
+        self._given: set[object] = set()
+
+    def take(self, row: object, number: int) -> tuple[object, ...]:
+        """Return the values of a row in schema order, as it is yielded: the author may fill the same dict again.
+
+        Args:
+            row: What the author yielded as a row; a key that is missing is null.
+            number: Its number, for errors.
+
+        Raises:
+            ContractError: A dict has a key that the schema does not have, or none that it has, a tuple has another
+                length, or it is neither.
+        """
+        if type(row) is dict:  # a defaultdict would make what is missing
+            try:
+                values = self._values(row)
+            except KeyError:
+                return self._some(row, number)
+            return values if len(row) <= self._most else self._some(row, number)
+        if isinstance(row, tuple):
+            if len(row) != len(self._names):
+                raise self._broken(f"a tuple of {len(row)} values came for {len(self._names)} columns", number)
+            return row
+        if isinstance(row, Mapping):
+            return self._some(row, number)
+        raise self._broken(f"a {type(row).__name__} came as a row", number)
+
+    def record_batch(self, rows: Sequence[tuple[object, ...]], first: int) -> pa.RecordBatch:
+        """Turn the values of rows, at least of one, into one record batch.
+
+        Args:
+            rows: As `take` returned them.
+            first: The number of the first one, for errors.
+
+        Raises:
+            DataError: A value is null where the schema allows none.
+            ContractError: A value does not fit its column, or a column is more than an array can hold.
+        """
+        arrays = [
+            self._array(field, check, list(map(itemgetter(number), rows)), first)
+            for number, (field, check) in enumerate(zip(self._schema, self._checks, strict=True))
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def never_given(self, rows: int) -> list[str]:
+        """Return the columns, and fields inside them, that none of the dicts named.
+
+        Args:
+            rows: How many rows there were, of every kind; where one was no partial dict, every column was given.
+        """
+        columns = [name for name in self._names if name not in self._given] if rows and self._partial == rows else []
+        return columns + [path for check in self._checks if check.path not in columns for path in check.missing()]
+
+    def _some(self, row: Mapping[str, object], number: int) -> tuple[object, ...]:
+        """Return the values of a row that leaves columns out, or has more than there are."""
+        unknown = [key for key in row if key not in self._known]
+        if row and len(unknown) == len(row) and self._names:
+            raise self._broken(f"a row has none of the columns {self._names}, only {unknown[:10]}", number)
+        if unknown and not self._extra_keys:
+            raise self._broken(
+                f"a row has a key that is no column: {strange_key(unknown[0], self._names)}",
+                number,
+                advice=STRANGE_KEY_ADVICE,
+            )
+        self._partial += 1
+        self._given.update(row)
+        return tuple(map(row.get, self._names))
+
+    def _array(self, field: pa.Field, check: ValueCheck, values: Sequence[object], first: int) -> pa.Array:
+        try:
+            # Arrow makes several chunks of what is too much for one.
+            array = cast("pa.Array | pa.ChunkedArray", pa.array(values, type=field.type))
+            check.check(values)
+        except pa.ArrowCapacityError as error:
+            raise self._too_much(values, field, first) from error
+        except (UnfitValueError, *ARROW_ERRORS) as error:
+            raise self._unfit(values, field, check, first, error) from error
+        if isinstance(array, pa.ChunkedArray):
+            raise self._too_much(values, field, first)
+        self._check_nulls(array, field, first)
+        return array
+
+    def _too_much(self, values: Sequence[object], field: pa.Field, first: int) -> ContractError:
+        return self._broken(
+            f"the column {field.name!r} of {len(values)} rows has more than 2 GiB, which no record batch can hold",
+            first,
+            advice="yield smaller Batches; for plain rows lower maxRowsPerBatch",
+        )
+
+    def _check_nulls(self, array: pa.Array, field: pa.Field, first: int) -> None:
+        if field.nullable and not forbids_nulls(field.type):
+            return
+        try:
+            refuse_nulls(array, field)
+        except ConversionError as error:
+            raise DataError(
+                f"column {field.name!r} must not be null"
+                if array.null_count and not field.nullable
+                else f"column {field.name!r} is {field.type}: {error}",
+                **self._where(first + first_bad(array, lambda part: refuse_nulls(part, field))),
+                advice="fill it in read(), or make the field nullable in schema()",
+            ) from error
+
+    def _unfit(
+        self, values: Sequence[object], field: pa.Field, check: ValueCheck, first: int, error: Exception
+    ) -> ContractError:
+        """Return the error for the first value that Arrow or the check refuses by itself."""
+        for index, value in enumerate(values):
+            try:
+                check.check([value], convert=True)
+                pa.array([value], type=field.type)
+            except UnfitValueError as found:
+                return self._broken(str(found), first + index, advice=found.advice)
+            except ARROW_ERRORS as cause:
+                refused = UnfitValueError(field.name, field.type, value, str(cause))
+                return self._broken(str(refused), first + index, advice=refused.advice)
+        return self._broken(f"column {field.name!r} ({field.type}): {error}", first, advice=CONVERT)
+
+    def _broken(self, problem: str, number: int, *, advice: str = "") -> ContractError:
+        advice = advice or "yield dicts by column name or tuples in schema order"
+        return ContractError(problem, **self._where(number), rule="SR-2", advice=advice)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
+    """Return what gives the values of a dict as a tuple, or raises KeyError."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: tuple([row[name] for name in names])  # with one name, itemgetter gives no tuple

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streaming query keeps from its first run to its last: options that may not change, and an inferred schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.framework.host_options import HostOptions
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset
+from forebay.framework.source import Source
+from forebay.options import changed_on_restart, class_options, format_options
+
+
+@dataclass(frozen=True)
+class RestartGuard:
+    """Goes into every offset, and is compared with the one that a run begins from.
+
+    Args:
+        source: What is read.
+        options: The texts of its options that may not change; no secret is among them.
+        schema: The columns and their types, if they were inferred; empty where the user or the source fixes them.
+    """
+
+    source: Source
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
+
+    @classmethod
+    def of(cls, source: Source, options: HostOptions, inferred: pa.Schema | None) -> RestartGuard:
+        """Collect what is to be kept of a source as it is configured now."""
+        texts: dict[str, str] = {}
+        for owner in (source, options):
+            specs = [spec for spec in class_options(type(owner)) if not spec.may_change]
+            values = {spec.python_name: getattr(owner, spec.python_name) for spec in specs}
+            texts |= format_options(specs, values, nones=True)
+        return cls(source, texts, "" if inferred is None else schema_text(inferred))
+
+    def check(self, offset: Offset) -> None:
+        """Refuse to go on from an offset that was written under other options or with another inferred schema.
+
+        Raises:
+            ConfigurationError: Naming every option, or the first column, that differs.
+        """
+        if offset.n == BEFORE_FIRST:
+            return
+        specs = [*class_options(type(self.source)), *class_options(HostOptions)]
+        changed_on_restart(specs, offset.options, self.options, source=self.source.name)
+        if offset.schema and self.schema and offset.schema != self.schema:
+            raise ConfigurationError(
+                f"the inferred schema is no longer the one the query began with: it was {offset.schema}, and is now "
+                f"{self.schema}",
+                source=self.source.name,
+                option="schema",
+                advice="give the schema with .schema(…): the old one to go on as before, or one that fits the sink",
+            )
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Return the columns and their types in one line."""
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

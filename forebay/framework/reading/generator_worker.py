@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a `SimpleSource`'s generator, on a daemon thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from forebay.errors import ContractError, ForebayError
+from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker, Rows
+from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.connector_errors import connector_error, explained
+from forebay.framework.runtime.runtime import Next, Runtime, Signal
+from forebay.framework.split import Position, Split
+
+_log = logging.getLogger(__name__)
+
+_ITEMS_PER_STEP = 64
+_PACKED_AHEAD = 2
+
+
+@cache
+def _warn_of_missing(source: str, missing: tuple[str, ...]) -> None:
+    """Say that columns stay null; once in a process, not for each split and each micro-batch."""
+    _log.warning(
+        "%s: no row of a read() had the key %s, so it is null everywhere: name the keys as schema() does; if rows may "
+        "leave columns out, set partial_rows = True on the class",
+        source,
+        ", ".join(map(repr, missing)),
+    )
+
+
+class GeneratorSource(Protocol):
+    """What a worker needs of a `SimpleSource`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - see Source
+    @property
+    def bounded(self) -> bool: ...  # noqa: D102 - see Source
+    @property
+    def positions_are_rows(self) -> bool: ...  # noqa: D102 - see SimpleSource
+    @property
+    def partial_rows(self) -> bool: ...  # noqa: D102 - see SimpleSource
+    @property
+    def extra_keys(self) -> bool: ...  # noqa: D102 - see SimpleSource
+    def schema(self) -> pa.Schema: ...  # noqa: D102 - see Source
+    def read(self, split: Split) -> Iterable[Rows | Batch]: ...  # noqa: D102 - see SimpleSource
+    def latest(self, split: Split) -> Position | None: ...  # noqa: D102 - see SimpleSource
+    def order_key(self, position: Position) -> Any: ...  # noqa: ANN401, D102 - see Source
+
+
+class GeneratorWorker:
+    """One run of `read(split)`: a worker that packs what the generator yields, a little ahead of the fetcher.
+
+    Args:
+        source: Whose generator to run.
+        split: What to read; without an end, the source's `latest` is asked for one first.
+        schema: The source's schema.
+        runtime: Lock, signal and clock.
+        options: Sizes and delay of record batches.
+        ready: Set whenever there is something to take.
+        promised: The split's end was promised to somebody, who goes on from there.
+    """
+
+    def __init__(
+        self,
+        source: GeneratorSource,
+        split: Split,
+        schema: pa.Schema,
+        runtime: Runtime,
+        options: HostOptions,
+        ready: Signal,
+        *,
+        promised: bool = False,
+    ) -> None:
+        self.signal: Signal = runtime.signal()
+        self.split = split
+        self._source = source
+        self._schema = schema
+        self._runtime = runtime
+        self._options = options
+        self._ready = ready
+        self._promised = promised and split.end is not None
+        self.began = runtime.clock.monotonic()
+        self.gives_way = False
+        """Whether it was asked to end so that another split has its turn."""
+        self._lock = runtime.lock()
+        self._packer: RowPacker | None = None
+        self._rows: Iterator[object] | None = None
+        self._packed: deque[Packed] = deque()
+        self._ended = False
+        self._error: BaseException | None = None
+        self._closing = False
+
+    # ---- called on the fetcher thread
+
+    def take(self) -> tuple[list[Packed], bool, BaseException | None]:
+        """Return what is packed or due, whether the run has ended, and with what error, each told once all is taken."""
+        with self._lock:
+            if not self._packed and self._packer is not None and not self._ended:
+                due = self._packer.take_due()
+                if due is not None:
+                    self._packed.append(due)
+            packed = list(self._packed)
+            self._packed.clear()
+            ended, error = self._ended, self._error
+        if packed:
+            self.signal.set()
+        return packed, ended, error
+
+    def due_in(self) -> float | None:
+        """Return the seconds until rows have waited long enough to go out unfilled; None if none wait."""
+        with self._lock:
+            return None if self._packer is None else self._packer.due_in()
+
+    def position(self) -> Position | None:
+        """Return the position after everything the generator has yielded."""
+        with self._lock:
+            return self.split.position if self._packer is None else self._packer.position
+
+    def close(self) -> None:
+        """Ask the run to end at its next step."""
+        with self._lock:
+            self._closing = True
+        self.signal.set()
+
+    def give_way(self) -> None:
+        """Ask the run to end at its next record, which is delivered."""
+        self.gives_way = True
+        self.close()
+
+    # ---- called on the pump thread
+
+    def step(self) -> Next:
+        """Take some items from the generator; whatever it raises is kept for the fetcher."""
+        with self._lock:
+            closing, full = self._closing, len(self._packed) >= _PACKED_AHEAD
+        if full and not closing:
+            return Next.WAIT
+        try:
+            more = not closing and self._run()
+        except BaseException as error:  # noqa: BLE001 - told to the fetcher, whatever it is
+            return self._end(self._explained(error))
+        return Next.AGAIN if more else self._end(None)
+
+    def _run(self) -> bool:
+        """Take up to so many items; return whether there may be more."""
+        if self._rows is None:
+            split = self._with_end()
+            if self._nothing_left(split):
+                return False
+            with self._lock:
+                self._packer = RowPacker(
+                    self._schema,
+                    split,
+                    self._runtime.clock,
+                    self._options,
+                    source=self._source.name,
+                    order_key=self._source.order_key,
+                    extra_keys=self._source.extra_keys,
+                )
+            self._rows = self._iterator(self._source.read(split))
+        packer = self._packer
+        assert packer is not None  # noqa: S101 - made with the generator
+        for _ in range(_ITEMS_PER_STEP):
+            try:
+                item = next(self._rows)
+            except StopIteration:
+                if self._promised:
+                    packer.check_complete(counted=self._source.positions_are_rows)
+                return False
+            with self._lock:
+                first = packer.due_in() is None
+                packed = packer.add(item)
+                if packed is not None:
+                    self._packed.append(packed)
+                at_end = packer.at_end
+            if packed is not None or first:
+                self._ready.set()
+            if at_end:
+                return False
+            if packed is not None or self._closing:
+                return True
+        return True
+
+    def _iterator(self, given: object) -> Iterator[object]:
+        """Return what gives the rows; one batch or one dict would be taken apart."""
+        single = (Batch, Mapping, pa.RecordBatch, pa.Table, str, bytes)
+        if isinstance(given, Iterable) and not isinstance(given, single):
+            return iter(given)
+        raise ContractError(
+            f"read() returned {'None' if given is None else f'a {type(given).__name__}'}, not rows one after the other",
+            source=self._source.name,
+            split=self.split.id,
+            rule="SR-2",
+            advice="let read() `yield` them, or return a list or a generator of them; where there are none, "
+            "`return []`, or `yield from ()` in a generator",
+        )
+
+    def _with_end(self) -> Split:
+        split = self.split
+        if split.end is None:
+            with explained(self._source.name, "latest()", split.id):
+                latest = self._source.latest(split)
+            if latest is not None:
+                split = split.slice(split.position, latest)
+        return split
+
+    def _nothing_left(self, split: Split) -> bool:
+        """Whether the read would be empty; an end behind the position is a lagging look at the outside."""
+        if split.end is None:
+            return False
+        if split.position is None:
+            return bool(split.end == 0)  # None is the start
+        key = self._source.order_key
+        return bool(split.position == split.end or key(split.end) < key(split.position))
+
+    def _end(self, error: BaseException | None) -> Next:
+        close = getattr(self._rows, "close", None)
+        if close is not None:
+            try:
+                close()
+            except BaseException as late:  # noqa: BLE001 - told to the fetcher, whatever it is
+                error = error or self._explained(late)
+        with self._lock:
+            try:
+                wanted = self.gives_way or not self._closing  # or a slow generator would begin anew each turn
+                tail = self._packer.take() if self._packer is not None and wanted else None
+            except ForebayError as late:
+                tail, error = None, error or late
+            if tail is not None:
+                self._packed.append(tail)
+            missing = self._packer.never_given() if self._packer is not None and error is None else []
+        if missing and not self._source.partial_rows:
+            _warn_of_missing(self._source.name, tuple(missing))
+        with self._lock:  # last: whoever sees it may be gone at once
+            self._ended, self._error = True, error
+        self._ready.set()
+        return Next.DONE
+
+    def _explained(self, error: BaseException) -> ForebayError:
+        return connector_error(
+            error, source=self._source.name, doing="read()", split=self.split.id, position=self.position()
+        )

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay.peek`: the first rows of a source, as a table."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.framework import inprocess
+from forebay.framework.source import Source
+from forebay.inspection.tables import html_table, text_table
+
+
+class Peek:
+    """Some rows of a source; prints as text, and shows as HTML in a notebook.
+
+    Args:
+        table: The rows.
+        asked: How many were asked for.
+    """
+
+    def __init__(self, table: pa.Table, asked: int) -> None:
+        self.table = table
+        """The rows as an Arrow table."""
+        self._asked = asked
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __str__(self) -> str:
+        return f"{text_table(self.table.schema.names, self._rows())}\n{self._footer()}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return html_table(self.table.schema.names, self._rows()) + f"<p>{self._footer()}</p>"
+
+    def _rows(self) -> list[list[str]]:
+        return [list(row) for row in zip(*map(_texts, self.table.columns), strict=True)]
+
+    def _footer(self) -> str:
+        rows = len(self)
+        return f"{rows} row{'' if rows == 1 else 's'}" + ("" if rows < self._asked else ", perhaps more")
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    try:
+        return ["null" if value is None else str(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):  # Python's times end with the year 9999, and with microseconds
+        return [_text(column.slice(row, 1)) for row in range(len(column))]
+
+
+def _text(column: pa.ChunkedArray) -> str:
+    """Return the text of a column of one row, which Python may have no type for."""
+    with suppress(OverflowError, ValueError):
+        value = column[0].as_py()
+        return "null" if value is None else str(value)
+    try:
+        return str(pc.cast(column, pa.string())[0].as_py())
+    except pa.ArrowNotImplementedError:  # a list, a struct, a map
+        return " ".join(str(column.combine_chunks()).split()[1:-1])
+
+
+def peek(source: Source, n: int = 20) -> Peek:
+    """Look at the first rows of a source, in this process: no Spark, no Java.
+
+    Reads no more than it must and stops: also on an unbounded source, at its present end.
+
+    Args:
+        source: What to look at.
+        n: How many rows at most.
+
+    Raises:
+        ForebayError: What reading met.
+    """
+    return Peek(inprocess.peek(source, n), n)
