@@ -21,6 +21,7 @@ from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.scalars import parse_int
 from forebay.formats.csv.tokenizer import CsvTokenizer
 from forebay.formats.csv.value_text import ValueText
+from forebay.formats.json import kinds
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.options import JsonOptions
 
@@ -141,3 +142,81 @@ def test_a_malformed_array_that_would_fill_the_corrupt_column_a_thousand_times_i
     assert raised.value.option == "columnNameOfCorruptRecord"
     without = JsonFormat(JsonOptions()).read(memory_file(data), schema.remove(1))
     assert sum(batch.num_rows for batch, _ in without) == 15_000
+
+
+STRINGS = pa.list_(pa.string())
+LONG_NAME = "x" * 49_000
+JSON: dict[str, tuple[str, pa.DataType, Any]] = {
+    "strings of nearly as many bytes as a name may have": (
+        json.dumps({"a": [LONG_NAME] * 160}),
+        STRINGS,
+        [[LONG_NAME] * 160],
+    ),
+    "such strings in a broken record": (
+        json.dumps({"a": [LONG_NAME[:12_000]] * 1300})[:-1] + ',"b":}',
+        STRINGS,
+        [None],
+    ),
+}
+
+
+@LIMIT
+@pytest.mark.parametrize("name", JSON)
+def test_hostile_json_is_read_in_time(memory_file: Files, name: str) -> None:
+    text, kind, expected = JSON[name]
+    found = JsonFormat(JsonOptions()).read(memory_file(text.encode()), pa.schema([("a", kind)]))
+    assert [value for batch, _ in found for value in batch.column(0).to_pylist()] == expected
+
+
+INFERRED: dict[str, tuple[str, dict[str, Any], int]] = {
+    "a new name in each line": ("".join(f'{{"k{number}":1}}\n' for number in range(40_000)), {}, 40_000),
+    "a new name in each object of an array": (
+        '{"a":[' + ",".join(f'{{"k{number}":1}}' for number in range(40_000)) + "]}",
+        {},
+        1,
+    ),
+    "digits and a letter": (json.dumps({"a": "7" * MB + "x"}), {"prefers_decimal": True}, 1),
+}
+
+
+@LIMIT
+@pytest.mark.parametrize("name", INFERRED)
+def test_schemas_of_hostile_json_are_inferred_in_time(memory_file: Files, name: str) -> None:
+    text, options, columns = INFERRED[name]
+    schema = JsonFormat(JsonOptions(**options)).infer_schema([memory_file(text.encode())])
+    assert len(schema) == columns
+
+
+def test_schemas_are_merged_in_pairs_of_about_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    merge = kinds.merged
+
+    def counted(left: kinds.Kind, right: kinds.Kind) -> kinds.Kind:
+        nonlocal taken
+        taken += sum(len(kind.fields) for kind in (left, right) if isinstance(kind, kinds.Struct))
+        return merge(left, right)
+
+    monkeypatch.setattr(kinds, "merged", counted)
+    merging = kinds.Merging()
+    for number in range(1024):
+        merging.add(kinds.Struct(((f"k{number:04}", kinds.LONG),)))
+    assert merging.result() == kinds.Struct(tuple((f"k{number:04}", kinds.LONG) for number in range(1024)))
+    assert taken <= 1024 * 12
+
+
+@pytest.mark.parametrize("before", ['{"a":', "["])
+def test_deeper_nesting_than_jackson_takes_is_a_malformed_record_to_inference(memory_file: Files, before: str) -> None:
+    fmt = JsonFormat(JsonOptions())
+    schema = fmt.infer_schema([memory_file(f'{{"b":1}}\n{before * 5000}\n'.encode())])
+    assert schema.names == ["_corrupt_record", "b"]
+    with pytest.raises(DataError, match="nested too deeply to infer a schema"):
+        fmt.infer_schema([memory_file(('{"a":' * 900 + "1" + "}" * 900).encode())])
+
+
+def test_inference_names_the_file_that_goes_beyond_a_limit(memory_file: Files) -> None:
+    files = [memory_file(b"a,b\n1,2\n", "one.csv"), memory_file(b"a,b\n1,2,3\n", "two.csv")]
+    for infer in (True, False):
+        fmt = CsvFormat(CsvOptions(max_columns=2, infer_schema=infer))
+        with pytest.raises(DataError, match=r"two\.csv has a record with more columns than maxColumns") as raised:
+            fmt.infer_schema(files if infer else [memory_file(b"1,2,3\n", "two.csv")])
+        assert raised.value.option == "maxColumns"

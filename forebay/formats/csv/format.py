@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from forebay.errors import DataError
 from forebay.formats.base import FileFormat
 from forebay.formats.csv.infer import CsvInference
+from forebay.formats.csv.limits import within_limits
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.rows import RowMaker
-from forebay.formats.csv.rules import TooManyChars, TooManyColumns, UnescapedQuote
 from forebay.formats.input_file import InputFile
 from forebay.formats.record_blocks import RecordBlocks
 
@@ -50,25 +49,13 @@ class CsvFormat(FileFormat):
         end: int | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """See `FileFormat.read`. A record has one malformed value or more, or another number of values, or neither."""
-        try:
+        with within_limits(file.path):
             rows = RowMaker(self.options, schema, columns, file.path, position=position)
             for tokens, block in CsvReading(self.options, file, rows.names, rows.wanted).pieces(position, end):
                 batch = rows.oversized(block) if tokens is None else rows.batch(tokens, block)
                 if batch.num_rows:
                     yield batch, block.end
-        except (TooManyChars, TooManyColumns, UnescapedQuote) as error:
-            raise _beyond_limits(error, file.path) from None
 
     @property
     def _blocks(self) -> RecordBlocks:
         return self.options.blocks()
-
-
-def _beyond_limits(error: Exception, path: str) -> DataError:
-    """The error for what stops Spark's reader in every mode."""
-    option, what = {
-        TooManyChars: ("maxCharsPerColumn", "a value with more characters than maxCharsPerColumn"),
-        TooManyColumns: ("maxColumns", "a record with more columns than maxColumns"),
-        UnescapedQuote: ("unescapedQuoteHandling", "an unescaped quote"),
-    }[type(error)]
-    return DataError(f"{path} has {what}", source=path, option=option, advice=f"correct the file, or change {option}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from forebay.formats.csv.header import names_of
+from forebay.formats.csv.limits import within_limits
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.types import ColumnTypes
@@ -34,11 +35,13 @@ class CsvInference:
             return pa.schema([pa.field(name, pa.string()) for name in names])
         columns = [ColumnTypes(self._options) for _ in names]
         for file in files:
-            self._widen(columns, file, names, text)
+            with within_limits(file.path):
+                self._widen(columns, file, names, text)
         return pa.schema([pa.field(name, column.arrow) for name, column in zip(names, columns, strict=True)])
 
     def _first_record(self, file: InputFile) -> tuple[list[str | None], str] | None:
-        return CsvReading(self._options, file, [], []).first_record()
+        with within_limits(file.path):
+            return CsvReading(self._options, file, [], []).first_record()
 
     def _names(self, tokens: Sequence[str | None]) -> list[str]:
         """The names of the columns, without a header those that Spark gives."""

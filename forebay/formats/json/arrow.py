@@ -38,8 +38,9 @@ ODD_NUMBER = re.compile(rb"[:\[,][ \t\r\n]*[-+]?(?:NaN|Inf)")
 LONG = 1000
 """Lines of fewer bytes cannot be beyond any of Jackson's limits."""
 
-_LONG_NUMBER = re.compile(rb"[0-9.eE+-]{%d}" % MAX_NUMBER_DIGITS)
-_LONG_TEXT = re.compile(rb'[^"]{%d}' % MAX_NAME_BYTES)
+# What stands before says where to begin: from each place inside of a run, looking would begin anew.
+_LONG_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_NUMBER_DIGITS)
+_LONG_TEXT = re.compile(rb'(?<![^"])[^"]{%d}' % MAX_NAME_BYTES)
 _ROW = re.compile(r" in row (\d+)$")
 
 Finish: TypeAlias = Callable[[pa.Array], Converted]

@@ -14,7 +14,7 @@ from forebay.formats.column_names import check_names
 from forebay.formats.json.arrow import is_utf8
 from forebay.formats.json.arrow_types import types_by_arrow
 from forebay.formats.json.documents import document_bytes
-from forebay.formats.json.kinds import EMPTY, NULL, Kind, Struct, arrow_type, merged_roots, with_corrupt
+from forebay.formats.json.kinds import NULL, STRING, Kind, ListOf, Merging, Struct, arrow_type
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.record_kinds import KindReader
 from forebay.formats.json.text import Malformed
@@ -42,6 +42,25 @@ def infer_schema(
         ConfigurationError: Two columns have one name but for case.
     """
     inference = _Inference(options)
+    try:
+        found = _found(files, inference, options, blocks)
+    except RecursionError:
+        raise DataError(
+            "a record is nested too deeply to infer a schema from it",
+            option="schema",
+            advice="give a schema; a column of strings takes what is nested in it as text",
+        ) from None
+    schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
+    check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
+    return schema
+
+
+def _found(
+    files: Sequence[InputFile],
+    inference: _Inference,
+    options: JsonOptions,
+    blocks: Callable[[InputFile], Iterator[Block]],
+) -> pa.DataType | None:
     for file in files:
         if options.multi_line:
             data, whole = document_bytes(file, options)
@@ -49,21 +68,24 @@ def infer_schema(
             continue
         for block in blocks(file):
             inference.block(block, file.path)
-    found = arrow_type(inference.root, options)
-    schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
-    check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
-    return schema
+    return arrow_type(inference.root, options)
 
 
 class _Inference:
     """What is known after the records seen so far."""
 
     def __init__(self, options: JsonOptions) -> None:
-        self.root: Kind = EMPTY
         self._options = options
+        self._merging = Merging()
+        self._names: set[str] = set()
         self._kinds = KindReader(options)
         self._random = random.Random(1)
         self._sampled = options.sampling_ratio <= _ALL
+
+    @property
+    def root(self) -> Kind:
+        """The kind of all records so far."""
+        return self._merging.result()
 
     def block(self, block: Block, path: str) -> None:
         """Take in a block of lines."""
@@ -99,11 +121,31 @@ class _Inference:
                 advice="set mode to PERMISSIVE or DROPMALFORMED, or give a schema",
             )
         if self._options.mode == "PERMISSIVE":
-            self._merge(with_corrupt(EMPTY, self._options))
+            self._merge(self._corrupt)
 
     def _merge(self, kind: Kind) -> None:
-        if kind != NULL or isinstance(self.root, Struct):
-            self.root = merged_roots(self.root, kind, self._options)
+        """Take in the kind of a record; an array at the root stands for its elements.
+
+        Raises:
+            Malformed: The record is no object, and the mode is FAILFAST.
+        """
+        while isinstance(kind, ListOf):
+            kind = kind.element
+        if kind == NULL:
+            return
+        if not isinstance(kind, Struct):
+            if self._options.mode == "FAILFAST":
+                raise Malformed("a record is no object")
+            if self._options.mode == "DROPMALFORMED" or self._options.column_name_of_corrupt_record in self._names:
+                return
+            kind = self._corrupt
+        self._names.update(name for name, _ in kind.fields)
+        self._merging.add(kind)
+
+    @property
+    def _corrupt(self) -> Struct:
+        """What a malformed record adds: the column for such records."""
+        return Struct(((self._options.column_name_of_corrupt_record, STRING),))
 
 
 def _lines(data: bytes | bytearray, options: JsonOptions) -> list[bytes]:

@@ -10,7 +10,6 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.text import Malformed
 
 _MAX_DIGITS = 38
 
@@ -56,7 +55,6 @@ class Struct:
 Kind: TypeAlias = Simple | Digits | ListOf | Struct
 
 NULL, LONG, DOUBLE, STRING = Simple.NULL, Simple.LONG, Simple.DOUBLE, Simple.STRING
-EMPTY = Struct(())
 _LONG_DIGITS = Digits(20, 0)
 
 
@@ -113,32 +111,28 @@ def _merged_structs(left: Struct, right: Struct) -> Struct:
     return Struct((*fields, *ones[one:], *others[other:]))
 
 
-def merged_roots(left: Kind, right: Kind, options: JsonOptions) -> Kind:
-    """The kind of all records so far and of one more: an array at the root stands for its elements.
+class Merging:
+    """Merges kinds in their order, in pairs of about as many: one by one, a wide one would be copied each time."""
 
-    Raises:
-        Malformed: The record is no object, and the mode is FAILFAST.
-    """
-    if isinstance(left, ListOf):
-        return merged_roots(left.element, right, options)
-    if isinstance(right, ListOf):
-        return merged_roots(left, right.element, options)
-    if isinstance(left, Struct) and isinstance(right, Struct):
-        return merged(left, right)
-    for struct, other in ((left, right), (right, left)):
-        if isinstance(struct, Struct):
-            return struct if other == NULL else with_corrupt(struct, options)
-    return merged(left, right)
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, Kind]] = []  # each of more kinds than the next
 
+    def add(self, kind: Kind) -> None:
+        """Take in one more kind."""
+        if self._parts and self._parts[-1][1] == kind:
+            return
+        count = 1
+        while self._parts and self._parts[-1][0] <= count:
+            before, left = self._parts.pop()
+            count, kind = before + count, merged(left, kind)
+        self._parts.append((count, kind))
 
-def with_corrupt(struct: Struct, options: JsonOptions) -> Struct:
-    """The struct after a record that is no object: with the column for malformed records."""
-    if options.mode == "FAILFAST":
-        raise Malformed("a record is no object")
-    name = options.column_name_of_corrupt_record
-    if options.mode == "DROPMALFORMED" or any(field == name for field, _ in struct.fields):
-        return struct
-    return Struct.of([*struct.fields, (name, STRING)])
+    def result(self) -> Kind:
+        """The most narrow kind that holds all of them; NULL if there was none."""
+        kind: Kind = NULL
+        for _, left in reversed(self._parts):
+            kind = merged(left, kind)
+        return kind
 
 
 _ARROW = {

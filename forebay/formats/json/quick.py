@@ -18,8 +18,9 @@ from forebay.formats.json.tokens import FLOAT, INT, MAX_NUMBER_DIGITS, STRING
 from forebay.formats.json.values import Scalar, scalar
 
 _MAX_NAME = MAX_NAME_BYTES // 4  # a character has up to four bytes
-_LONG_NUMBER = re.compile(f"[0-9.eE+-]{{{MAX_NUMBER_DIGITS}}}")
-_LONG_TEXT = re.compile(f'[^"]{{{_MAX_NAME}}}')
+# What stands before says where to begin: from each place inside of a run, looking would begin anew.
+_LONG_NUMBER = re.compile(f"(?<![0-9.eE+-])[0-9.eE+-]{{{MAX_NUMBER_DIGITS}}}")
+_LONG_TEXT = re.compile(f'(?<![^"])[^"]{{{_MAX_NAME}}}')
 _BLANKS = " \t\r\n"
 
 _Reader: TypeAlias = Callable[[Any], Any]

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from forebay.formats.json.exact import as_utf8
-from forebay.formats.json.kinds import DOUBLE, LONG, NULL, STRING, Digits, Kind, ListOf, Simple, Struct, merged
+from forebay.formats.json.kinds import DOUBLE, LONG, NULL, STRING, Digits, Kind, ListOf, Merging, Simple, Struct
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.quick import has_odd_text
 from forebay.formats.json.text import Malformed
@@ -18,12 +18,14 @@ from forebay.formats.json.tokens import (
     END_OBJECT,
     FIELD_NAME,
     INT,
+    START_ARRAY,
+    START_OBJECT,
     Tokens,
 )
 from forebay.formats.json.values import infers_as_timestamp
 
 _MAX_DIGITS = 38
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _BLANKS = " \t\r\n"
 
 
@@ -41,6 +43,26 @@ class _Pairs(list[tuple[str, Any]]):
 
 def _refuse(text: str) -> None:
     raise ValueError(text)
+
+
+class _Open:
+    """An object or array of which more is to come."""
+
+    def __init__(self, *, is_object: bool) -> None:
+        self.name = ""
+        self._fields: list[tuple[str, Kind]] | None = [] if is_object else None
+        self._elements = Merging()
+
+    def add(self, kind: Kind) -> None:
+        """Take in the value of the name at hand, or the next element."""
+        if self._fields is None:
+            self._elements.add(kind)
+        else:
+            self._fields.append((self.name, kind))
+
+    def kind(self) -> Kind:
+        """What it is, at its end."""
+        return ListOf(self._elements.result()) if self._fields is None else Struct.of(self._fields)
 
 
 class KindReader:
@@ -79,29 +101,36 @@ class KindReader:
             return self._boolean()
         if isinstance(value, _Pairs):
             return Struct.of([(name, self._of(inside)) for name, inside in value])
-        kind: Kind = NULL
+        kinds = Merging()
         for item in value:
-            kind = merged(kind, self._of(item))
-        return ListOf(kind)
+            kinds.add(self._of(item))
+        return ListOf(kinds.result())
 
     def _field(self, tokens: Tokens) -> Kind:
-        while tokens.kind == FIELD_NAME:
-            tokens.next()
+        """The kind of the value at the current token. Without recursion: Jackson takes a thousand levels."""
+        open_parts: list[_Open] = []
+        while True:
+            while tokens.kind == FIELD_NAME:
+                tokens.next()
+            if tokens.kind in (START_OBJECT, START_ARRAY):
+                open_parts.append(_Open(is_object=tokens.kind == START_OBJECT))
+            elif open_parts:
+                open_parts[-1].add(self._scalar(tokens))
+            else:
+                return self._scalar(tokens)
+            while tokens.next() in (None, END_OBJECT, END_ARRAY):
+                kind = open_parts.pop().kind()
+                if not open_parts:
+                    return kind
+                open_parts[-1].add(kind)
+            open_parts[-1].name = tokens.current_name() or ""
+
+    def _scalar(self, tokens: Tokens) -> Kind:
         match tokens.kind:
             case None | 11:
                 return NULL
             case 6:
                 return self._string(tokens.text())
-            case 1:
-                fields: list[tuple[str, Kind]] = []
-                while tokens.next() not in (None, END_OBJECT):
-                    fields.append((tokens.current_name() or "", self._field(tokens)))
-                return Struct.of(fields)
-            case 3:
-                kind: Kind = NULL
-                while tokens.next() not in (None, END_ARRAY):
-                    kind = merged(kind, self._field(tokens))
-                return ListOf(kind)
             case 7 | 8:
                 return self._number(tokens.text(), whole=tokens.kind == INT)
             case 9 | 10:
