@@ -15,12 +15,17 @@ PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
-PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci $(PY) -P -m pytest
+# A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save.
+PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_SUBMIT_OPTS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600
 TYPED := forebay stubs tests $(wildcard pyspark_forebay_*.py)
 ALL_BUT_KAFKA := --ignore=tests/kafka
+STREAMS := tests/spark tests/golden
+KIT := tests/testkit tests/examples
+AGAINST_SPARK := tests/kafka/like_spark tests/kafka/suites
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
-KAFKA := tests/kafka -W ignore::pytest.PytestUnraisableExceptionWarning
+SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
+KAFKA := tests/kafka $(SOCKETS)
 PROGRAMS := $(wildcard examples/*.py benchmarks/*.py)
 
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
@@ -51,11 +56,18 @@ test: java lint $(STAMPS)/installed ## Lint, then run every test except the long
 ifdef PYTEST_ARGS
 	@$(PYTEST) $(PYTEST_ARGS)
 else
-	@# Two processes side by side: Spark takes the jars of its own Kafka source only when its JVM starts.
-	@$(PYTEST) $(KAFKA) > build/kafka-tests.txt 2>&1 & kafka=$$!; trap 'kill $$kafka 2>/dev/null' INT TERM; \
-	$(PYTEST) $(ALL_BUT_KAFKA); rest=$$?; \
-	echo "waiting for the tests of Kafka, which write build/kafka-tests.txt"; \
-	wait $$kafka; failed=$$?; cat build/kafka-tests.txt; exit $$((rest ? rest : failed))
+	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
+	@# JVM starts.
+	@beside() { exec env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
+	beside kafka '$(KAFKA) $(AGAINST_SPARK:%=--ignore=%)' & kafka=$$!; \
+	beside against-spark '$(AGAINST_SPARK) $(SOCKETS)' & against=$$!; \
+	beside streams '$(STREAMS)' & streams=$$!; \
+	beside kit '$(KIT)' & kit=$$!; \
+	trap 'kill $$kafka $$against $$streams $$kit 2>/dev/null' INT TERM; \
+	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%); failed=$$?; \
+	echo "waiting for the tests that write build/tests-*.txt"; \
+	for group in $$kit $$streams $$against $$kafka; do wait $$group || failed=$$?; done; \
+	cat build/tests-*.txt; exit $$failed
 endif
 
 newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)

@@ -10,7 +10,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import forebay
-from forebay.testkit.kafka_jars import cache, java
+from forebay.testkit.servers.kafka_jars import cache, java
 
 # The newest ones there are for Spark 4.2: its token provider is not on Maven Central, and that of 4.0 fits.
 _JARS = (

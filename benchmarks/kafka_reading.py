@@ -19,6 +19,7 @@ from forebay.inspection.tables import text_table
 from forebay.sources.kafka.reading.fetching import FETCH_BYTES, PartitionFetcher
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import RawFetch, record_schema
+from forebay.sources.kafka.split import KafkaSplit
 from forebay.testkit.kafka_broker import KafkaBroker
 
 PARTITIONS = 4
@@ -54,7 +55,7 @@ def fetching(broker: KafkaBroker, topic: str, ends: int, columns: list[str] | No
 
 def _rows(fetcher: PartitionFetcher, topic: str, ends: int) -> Iterator[int]:
     for partition in range(PARTITIONS):
-        fetcher.assign(topic, partition, 0, ends)
+        fetcher.assign(KafkaSplit(id=f"{topic}/{partition}", position=0, end=ends))
     left = PARTITIONS
     while left:
         for part in fetcher.fetch(10):

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole, canonical
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd, canonical
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.retry import RetryPolicy
@@ -51,8 +51,8 @@ class Run:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.source = FileSource(path="/lake/events", file_format="parquet")
-        self.book = self.opened()
-        self.done = DoneSplits(FileSplit)
+        self.codec = self.opened()
+        self.done = FinishedSplits(FileSplit)
         self.n = 0
         self.rows: list[list[str]] = []
         self.figures: list[dict[str, object]] = []
@@ -63,12 +63,12 @@ class Run:
         return SpillingOffsetCodec(self.source, LocalStateStore(self.directory), calls)
 
     def take(self, files: list[FileSplit]) -> tuple[float, float]:
-        """Plan a micro-batch, read its plan back as tasks do, and prove it; return both times."""
-        offset = Offset("forebay_files", self.n, "query", [Planned(split, Whole.WHOLE) for split in files])
-        data, wrote = timed(lambda: self.book.write(offset, self.done))
+        """Plan a micro-batch, read its plan back as tasks do, and commit it; return both times."""
+        offset = Offset("forebay_files", self.n, "query", [Planned(split, UnknownEnd.WHOLE) for split in files])
+        data, wrote = timed(lambda: self.codec.write(offset, self.done))
         self.last = json.loads(canonical(data))
-        _, read = timed(lambda: self.book.read(self.last))
-        self.book.proven(offset)
+        _, read = timed(lambda: self.codec.read(self.last))
+        self.codec.batch_committed(offset)
         self.done.mark_written()
         self.done.add(files)
         self.n += 1
@@ -113,8 +113,8 @@ def measure(directory: str, files: int, batch: int, name: str) -> list[list[str]
     run.note(f"{name}: one file more", write=wrote)
     wrote, _ = run.take([file(files + 1)])
     run.note(f"{name}: and one more", write=wrote)
-    book = run.opened()
-    done, took = timed(lambda: book.read_done(run.last))
+    codec = run.opened()
+    done, took = timed(lambda: codec.read_done(run.last))
     done.mark_written()
     run.note(f"{name}: restart", read=took)
     assert len(done) == files + 1

@@ -33,8 +33,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 import forebay
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.inspection.tables import text_table
 from forebay.options import Duration
 from forebay.sources.files import FileSource

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A feed of events for each region, read by cursors from a service that limits the rate and fails now and then.
 
-Nobody knows how far a feed goes before it is read, so a stream of it on Spark needs the option `stateLocation`.
+The end of a feed is unknown until it is read, so a stream of it on Spark needs the option `stateLocation`.
 Run it: ``python examples/cursor_feed.py`` (it starts a small service of its own).
 """
 
@@ -19,7 +19,7 @@ from forebay import Batch, ConfigurationError, RetriableError, SimpleSource, Spl
 
 
 class Feed(SimpleSource):
-    """A position is (events so far, cursor): cursors are only names and have no order."""
+    """A position is (events so far, cursor), because cursors have no order."""
 
     bounded = False
     url: str = option(doc="base address of the service")
@@ -35,7 +35,7 @@ class Feed(SimpleSource):
         count, cursor = split.position or (0, "")
         while page := self.get("events", split.id, region=split.id, after=cursor, limit=self.page_rows):
             if split.end is not None:
-                page = page[: split.end[0] - count]  # the page may have grown since the end was agreed on
+                page = page[: split.end[0] - count]  # the page may have grown since the end was fixed
             count, cursor = count + len(page), page[-1]["cursor"]
             yield Batch([(event["region"], event["n"], event["text"]) for event in page], (count, cursor))
             if (count, cursor) == split.end:

@@ -51,7 +51,7 @@ class FeedService:
         return new
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, object]:
-        """Return the status and what the service says to one request."""
+        """Return the status and the answer to one request."""
         with self._lock:
             number = self.answers.total() + 1
             for each, status in ((self._refuse_each, 429), (self._fail_each, 500)):

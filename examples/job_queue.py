@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue of jobs in SQLite: an enumerator of its own hands each job out once, and readers ask when they have room.
+"""A queue of jobs in SQLite: its own enumerator assigns each job once, to a reader that asks for one.
 
 Each job is a split that ends. Run it: ``python examples/job_queue.py``.
 """
@@ -40,32 +40,32 @@ class JobQueue(Source):
 
 
 class JobEnumerator(SplitEnumerator):
-    """Every method runs on one thread; only `find` runs on another: it gets what it needs, and touches no state."""
+    """All methods run on one thread, except `find`, which gets its input as an argument and changes no state."""
 
     def __init__(self, path: str, context: SplitEnumeratorContext) -> None:
         self.path, self.context = path, context
-        self.seen = 0  # the newest job that was found
-        self.waiting: list[Split] = []  # found, and assigned to nobody
-        self.asking: list[int] = []  # readers with room
+        self.newest = 0  # the newest job found so far
+        self.waiting: list[Split] = []  # found and not assigned
+        self.asking: list[int] = []  # readers without a job
 
     def start(self) -> None:
-        self.look(delay=0.0)
+        self.poll(delay=0.0)
 
-    def look(self, delay: float) -> None:
-        self.context.call_async(partial(self.find, self.seen), self.found, delay=delay)
+    def poll(self, delay: float) -> None:
+        self.context.call_async(partial(self.find, self.newest), self.found, delay=delay)
 
-    def find(self, seen: int) -> list[tuple[int, int]]:
+    def find(self, newest: int) -> list[tuple[int, int]]:
         with closing(sqlite3.connect(self.path)) as db:
-            return db.execute("SELECT id, items FROM jobs WHERE id > ? ORDER BY id", [seen]).fetchall()
+            return db.execute("SELECT id, items FROM jobs WHERE id > ? ORDER BY id", [newest]).fetchall()
 
     def found(self, jobs: list[tuple[int, int]] | None, error: BaseException | None) -> None:
         if error is not None:
             raise error
         for job, items in jobs or []:
             self.waiting.append(Split(f"job-{job}", 0, items))
-            self.seen = job
+            self.newest = job
         self.assign()
-        self.look(delay=1.0)
+        self.poll(delay=1.0)
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
         self.asking.append(subtask)
@@ -78,14 +78,14 @@ class JobEnumerator(SplitEnumerator):
             self.context.assign_splits({self.asking.pop(0): [self.waiting.pop(0)]})
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        self.waiting[:0] = splits  # of a reader that failed, or of a checkpoint; they carry their progress
+        self.waiting[:0] = splits  # from a failed reader or a checkpoint, with their progress
         self.assign()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        return {"seen": self.seen, "waiting": [split.to_json() for split in self.waiting]}
+        return {"newest": self.newest, "waiting": [split.to_json() for split in self.waiting]}
 
     def restore_state(self, state: Any) -> None:
-        self.seen, self.waiting = state["seen"], [Split.from_json(split) for split in state["waiting"]]
+        self.newest, self.waiting = state["newest"], [Split.from_json(split) for split in state["waiting"]]
 
 
 class JobReader(SplitReader):
@@ -100,7 +100,7 @@ class JobReader(SplitReader):
         self.splits.extend(splits)
 
     def fetch(self) -> list[Fetched]:
-        split = self.splits[0]  # fetch is called only while there is one
+        split = self.splits[0]  # fetch is called only while the reader has a split
         stop = min(split.position + self.page_rows, split.end)
         query = "SELECT job, n, text FROM items WHERE job = ? AND n >= ? AND n < ? ORDER BY n"
         try:
@@ -112,7 +112,7 @@ class JobReader(SplitReader):
         return [Fetched(split.id, batch, stop, finished=stop == split.end)]
 
     def wake_up(self) -> None:
-        """Nothing to do: no fetch waits for long."""
+        """Do nothing: no fetch waits for long."""
 
     def close(self) -> None:
         self.db.close()

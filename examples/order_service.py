@@ -54,7 +54,7 @@ class OrderService:
         return new
 
     def answer(self, path: str, query: dict[str, str]) -> object:
-        """Return what the service says to one request."""
+        """Return the answer to one request."""
         if path == "/regions":
             return list(self._orders)
         orders = self._orders[query["region"]]

@@ -28,7 +28,7 @@ class PartitionedLog(SimpleSource):
 
     def latest(self, split: Split) -> int:
         data = self.path(split).read_bytes()
-        return data.rfind(b"\n") + 1  # a line still being written is not there yet
+        return data.rfind(b"\n") + 1  # without the line that is still being written
 
     def read(self, split: Split) -> Iterator[Batch]:
         with self.path(split).open("rb") as log:

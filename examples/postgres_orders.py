@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of PostgreSQL: a backfill by ranges of ids, and a stream of what changes by (updated_at, id).
+"""A table of PostgreSQL: a backfill by ranges of ids, and a stream of changes by (updated_at, id).
 
 Run it: ``python examples/postgres_orders.py "host=… dbname=…"`` (``pip install "psycopg[binary]"``).
 """
@@ -25,7 +25,7 @@ NEWEST = """SELECT updated_at, id FROM orders WHERE updated_at < clock_timestamp
 
 
 class Table(SimpleSource):
-    """What both ways to read the orders share."""
+    """The options and the connection of both sources."""
 
     dsn: Secret = option(doc="connection string; also env:NAME or file:/path")
     page_rows: int = option(default=5_000, doc="orders asked for in one query")
@@ -67,7 +67,7 @@ class OrderTable(Table):
 
 
 class OrderChanges(Table):
-    """Orders in the order of their last change, without end; a position is (updated_at, id)."""
+    """Changed orders, in the order of their last change, unbounded; a position is (updated_at, id)."""
 
     bounded = False
     event_time = "updated_at"

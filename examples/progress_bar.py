@@ -18,13 +18,13 @@ _WIDTH = 30
 def progress(spark: SparkSession, what: str) -> Iterator[None]:
     """Show how many tasks of the jobs started inside the block are done, until it ends."""
     tracker = spark.sparkContext.statusTracker()
-    seen = set(tracker.getJobIdsForGroup(None))
+    earlier = set(tracker.getJobIdsForGroup(None))
     stages: dict[int, tuple[int, int]] = {}
     ended = threading.Event()
     began = time.monotonic()
 
     def show() -> None:
-        for job in set(tracker.getJobIdsForGroup(None)) - seen:
+        for job in set(tracker.getJobIdsForGroup(None)) - earlier:
             for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
                 info = tracker.getStageInfo(stage)
                 if info is not None and (info.numActiveTasks or info.numCompletedTasks):

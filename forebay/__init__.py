@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a data source once, run it rightly on Spark, or in one Python process.
+"""Write a data source once; run it on Spark, or in one Python process.
 
-The door: every public name is here. Those of Spark are imported when they are used, so `import forebay` needs pyarrow
-alone.
+All public names are here. Those that need Spark are imported on first use, so `import forebay` needs only pyarrow.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ from forebay.errors import (
 )
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
+from forebay.framework.enumerator import SourceEvent, SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
 from forebay.framework.runtime.clients import cached, discard
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from forebay.spark.register import register as register
     from forebay.watermarks.strategy import WatermarkStrategy as WatermarkStrategy
 
-_LATER = {
+_LAZY = {
     "FileSource": "forebay.sources.files",
     "KafkaSource": "forebay.sources.kafka",
     "Peek": "forebay.inspection.peek",
@@ -123,11 +121,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is only needed by those who use it (PEP 562)."""
+    """Import a lazy name on first use (PEP 562)."""
     if name == "testkit":
         return import_module("forebay.testkit")
     try:
-        module = import_module(_LATER[name])
+        module = import_module(_LAZY[name])
     except KeyError:
         raise AttributeError(f"module 'forebay' has no attribute {name!r}") from None
     except ModuleNotFoundError as error:
@@ -140,5 +138,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, also those not imported yet."""
+    """Return the public names, including lazy ones."""
     return __all__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument: code that waits or measures takes a `Clock`, so tests and the simulator decide the time."""
+"""Time as an argument, so that tests and the simulator control it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from. Both methods may be called from any thread."""
+    """A source of time. Both methods are thread-safe."""
 
     def now(self) -> float:
         """Return the wall time in seconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back; only differences mean anything."""
+        """Return monotonic seconds; only differences are meaningful."""
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The time of the machine."""
 
     def now(self) -> float:
         """Return the wall time in seconds since 1970-01-01 UTC."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: for tests and the simulator.
+    """A clock that only `advance` moves, for tests and the simulator.
 
     Args:
         start: The first wall time, in seconds since 1970-01-01 UTC.
@@ -45,7 +45,7 @@ class ManualClock:
         return self._start + self._elapsed
 
     def monotonic(self) -> float:
-        """Return the seconds this clock was moved since it was made."""
+        """Return the seconds by which this clock was advanced."""
         return self._elapsed
 
     def advance(self, seconds: float) -> None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors, sorted by what to do about them.
+"""Typed errors, one class per reaction. Each names source, split, position, option and the next step.
 
-Every error names where it happened (source, split, position, option) and the next step. The text has a fixed
-shape, because an engine such as Spark keeps only the text of an exception that crosses a process border:
-`unwrap` reads the typed error back from it.
+The text has a fixed format, because Spark keeps only the text of an exception that crosses a process border. `unwrap`
+parses it back into the typed error.
 """
 
 from __future__ import annotations
@@ -16,45 +15,38 @@ from email.utils import parsedate_to_datetime
 from itertools import takewhile
 from typing import Any, Self
 
+_LABELS = ("source", "split", "position", "option", "rule", "advice")
+_PRINTED = {"advice": "next step"}
+
 _redactors: list[Callable[[str], str]] = []
 _explainers: list[Callable[[str], ForebayError]] = []
 
 
-def print_through(redact: Callable[[str], str]) -> None:
-    """Let the text of every error pass through a function that hides secrets. Called once, by `forebay.options`.
-
-    Connectors put the message of their client into an error of ours, and its text goes into logs from many places.
-    """
+def redact_texts_with(redact: Callable[[str], str]) -> None:
+    """Set the function that hides secrets in the text of every error. Called once, by `forebay.options`."""
     _redactors.append(redact)
 
 
-_LABELS = ("source", "split", "position", "option", "rule", "advice")
-_PRINTED = {"advice": "next step"}
-
-
-def explain_formats(explain: Callable[[str], ForebayError]) -> None:
-    """Let `unwrap` say what is known of a format that an engine did not find. Called once, by `forebay.registry`."""
+def explain_unknown_formats_with(explain: Callable[[str], ForebayError]) -> None:
+    """Set the function that makes the error of a format that Spark did not find. Called once, by `forebay.registry`."""
     _explainers.append(explain)
 
 
 class RemoteTraceback(Exception):
-    """Stands for what a connector raised in another process: its text is that traceback.
-
-    It is the `__cause__` of the error that `unwrap` read back from an engine's text.
-    """
+    """The traceback of an error of another process, as text: the `__cause__` of an error that `unwrap` parsed."""
 
 
 class ForebayError(Exception):
-    """The base of every error forebay raises on purpose.
+    """The base class of forebay's errors.
 
     Args:
-        message: What went wrong, one sentence, no secrets.
-        source: The format name or class name of the source concerned.
-        split: The id of the split concerned.
-        position: The position inside the split, as text (a line, a byte offset, a Kafka offset).
-        option: The name of the option concerned, as the user wrote it.
+        message: What went wrong, in one sentence, without secrets.
+        source: The format name or class name of the source.
+        split: The id of the split.
+        position: The position in the split (a line, a byte offset, a Kafka offset).
+        option: The name of the option, as the user wrote it.
         rule: The id of the broken rule, for `ContractError`.
-        advice: The next step for the reader of this error.
+        advice: The next step for the user.
     """
 
     def __init__(
@@ -77,12 +69,9 @@ class ForebayError(Exception):
         self.rule = rule
         self.advice = advice
 
-    def located(self, **where: str | None) -> Self:
-        """Fill in the labels (`source=`, `split=` …) that are still unknown; a known one is never overwritten.
-
-        Called by the framework as an error passes outward through the layers that know more about the place.
-        """
-        for label, value in where.items():
+    def with_context(self, **labels: str | None) -> Self:
+        """Set the labels (`source=`, `split=` …) that are None; keep the others. Returns the error itself."""
+        for label, value in labels.items():
             if label not in _LABELS:
                 raise TypeError(f"an error has no label {label!r}; it has {', '.join(_LABELS)}")
             if value is not None and getattr(self, label) is None:
@@ -90,9 +79,9 @@ class ForebayError(Exception):
         return self
 
     def __str__(self) -> str:
-        # Secrets go first: one of several lines could not be found any more.
+        # Redact before indenting: a secret of several lines could not be found afterwards.
         first, *more = _redacted(self.message).split("\n")
-        lines = [first, *map(_moved, more)]
+        lines = [first, *map(_escaped_line, more)]
         for label in _LABELS:
             value = getattr(self, label)
             if value is not None:
@@ -103,23 +92,23 @@ class ForebayError(Exception):
         return f"{type(self).__name__}({_redacted(self.message)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Who takes it out again may not know the secrets. The split stays: it is looked up by its id.
+        # The process that unpickles it may not know the secrets. The split stays: its id is a key.
         labels = {label: getattr(self, label) for label in _LABELS}
         hidden = {label: value and _redacted(value) for label, value in labels.items() if label != "split"}
         return (_rebuild, (type(self), _redacted(self.message), labels | hidden))
 
 
 class ConfigurationError(ForebayError):
-    """The options, the schema or the environment are wrong: fix them and start again. Never retried."""
+    """The options, the schema or the environment are wrong; never retried."""
 
 
 class RetriableError(ForebayError):
-    """Something outside failed for now (network, throttling): the framework retries with back-off.
+    """A transient failure of an external system (network, throttling): the framework retries with back-off.
 
     Args:
         message: What went wrong.
-        retry_after: How long the service asks to be left alone: seconds, a timedelta, or the text of an HTTP
-            `Retry-After` header. All readers of the source in this process wait at least as long.
+        retry_after: The minimum delay that the service requests: seconds, a timedelta, or the text of an HTTP
+            `Retry-After` header. It holds for all readers of the source in this process.
         where: The labels of `ForebayError`.
 
     Raises:
@@ -143,19 +132,19 @@ class RetriableError(ForebayError):
 
 
 class DataError(ForebayError):
-    """A record or a file is damaged or does not fit the schema: the option `mode` decides what happens."""
+    """A record or a file is damaged or does not match the schema; the option `mode` decides what happens."""
 
 
 class DataLossError(ForebayError):
-    """Positions that should be read no longer exist (retention, deletion, replacement)."""
+    """Positions to be read no longer exist (retention, deletion, replacement)."""
 
 
 class ContractError(ForebayError):
-    """A connector broke a rule of the contract; `rule` says which one (see docs/contract.md)."""
+    """A connector broke the rule `rule` of docs/contract.md."""
 
 
 class FatalError(ForebayError):
-    """The framework cannot go on, and neither options nor retries help: a defect or a lost resource."""
+    """A defect or a lost resource: neither options nor retries help."""
 
 
 _BY_NAME = {
@@ -164,26 +153,26 @@ _BY_NAME = {
 }
 _HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
 INDENT = " " * 4
-"""Before the lines of an error's text that must not be taken for the text itself, such as the error it came from."""
+"""Indents lines that must not be parsed as part of the error, such as its cause."""
 CAUSED_BY = "caused by:"
-"""The line before the traceback of the error it came from."""
+"""The line before the traceback of the cause."""
 _UNKNOWN_FORMAT = re.compile(r"\[DATA_SOURCE_NOT_FOUND\][^:\n]*: (\S+?)\.?(?:\s|$)")
 _CRASHED = re.compile(
     r"Python worker exited unexpectedly \(crashed\)(?:: *(.*?)\s*(?:\n\tat |\nDriver stacktrace|\Z))?", re.DOTALL
 )
-"""What a worker's faulthandler wrote stands behind the colon."""
+"""The output of the worker's faulthandler follows the colon."""
 _ESCAPES = {"n": "\n", "r": "\r", "\\": "\\"}
 _ESCAPED = re.compile(r"\\([nr\\])")
 _LINE = re.compile(r"^  (" + "|".join(_PRINTED.get(label, label) for label in _LABELS) + r"): (.*)$")
 
 
 def unwrap(error: BaseException) -> ForebayError | None:
-    """Give the typed error back from an engine's own exception, or None if it tells nothing of a source.
+    """Return the typed error inside an exception of Spark, or None if it does not come from a source.
 
-    Called by users, in an `except` block around a Spark action. Looks at the exception, at its causes and contexts,
-    and at its text: Spark raises its own classes with our text inside. What a connector raised is the `__cause__`, as a
-    `RemoteTraceback` where only its text is left. Two errors of Spark's own are explained too: a format that it does
-    not know is a `ConfigurationError`, a Python worker that died a `FatalError`.
+    Users call it in an `except` block around a Spark action. It searches the exception, its causes and contexts, and
+    their texts. The exception of the connector is the `__cause__`, as a `RemoteTraceback` if only its text is left. Two
+    errors of Spark itself are converted too: an unknown format to `ConfigurationError`, a dead Python worker to
+    `FatalError`.
     """
     seen: set[int] = set()
     link: BaseException | None = error
@@ -193,33 +182,32 @@ def unwrap(error: BaseException) -> ForebayError | None:
         if isinstance(link, ForebayError):
             return link
         texts.append(str(link))
-        found = parse_text(texts[-1])
-        if found is not None:
+        if (found := parse_text(texts[-1])) is not None:
             return found
         link = link.__cause__ or link.__context__
-    return next((found for text in texts if (found := _engines_own(text)) is not None), None)
+    return next((found for text in texts if (found := _spark_error(text)) is not None), None)
 
 
-def _engines_own(text: str) -> ForebayError | None:
-    """Return what an error means that Spark itself raised, where a source is concerned."""
+def _spark_error(text: str) -> ForebayError | None:
+    """Convert an error of Spark itself that a source caused."""
     if unknown := _UNKNOWN_FORMAT.search(text):
         return next((explain(unknown[1]) for explain in _explainers), None)
     crashed = _CRASHED.search(text)
     if crashed is None:
         return None
-    told = (crashed[1] or "").strip()
+    trace = (crashed[1] or "").strip()
     error = FatalError(
-        "a Python worker of Spark died" + (f": {told.splitlines()[0]}" if told else ""),
-        advice="look for its end in the log of the executor and of the machine: where memory ran out, lower "
-        "maxBytesPerBatch and queueBytes or raise spark.executor.memoryOverhead; where a native library crashed, set "
-        "spark.python.worker.faulthandler.enabled to true to see in which line",
+        "a Python worker of Spark died" + (f": {trace.splitlines()[0]}" if trace else ""),
+        advice="see the end of the logs of the executor and of the machine: if memory ran out, lower "
+        "maxBytesPerBatch and queueBytes or raise spark.executor.memoryOverhead; if a native library crashed, set "
+        "spark.python.worker.faulthandler.enabled to true to see the line",
     )
-    error.__cause__ = RemoteTraceback(told) if told else None
+    error.__cause__ = RemoteTraceback(trace) if trace else None
     return error
 
 
 def parse_text(text: str) -> ForebayError | None:
-    """Read the last forebay error printed in `text` (a traceback prints the outermost error last), or None."""
+    """Parse the last forebay error in `text`, or return None. A traceback prints the outermost error last."""
     heads = list(_HEAD.finditer(text))
     if not heads:
         return None
@@ -241,7 +229,7 @@ def parse_text(text: str) -> ForebayError | None:
 
 
 def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
-    """Return the traceback that was printed behind an error, if there is one."""
+    """Return the traceback that follows an error, if any."""
     if CAUSED_BY not in lines:
         return None
     shown = takewhile(lambda line: not line or line.startswith(INDENT), lines[lines.index(CAUSED_BY) + 1 :])
@@ -249,26 +237,26 @@ def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
 
 
 def _inside(text: str, at: int) -> bool:
-    """Whether a head belongs to what an error tells of others: its line is indented, or has one before it."""
+    """Whether the head of an error is quoted by another error: its line is indented, or has a head before it."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before.startswith(INDENT) or _HEAD.search(before) is not None
 
 
 def _ends_message(line: str) -> bool:
-    """Whether a line that is not indented cannot be one of a message: a label, an engine's frames, a blank one."""
+    """Whether a line cannot be part of a message: a label, a stack frame of Spark, a blank line."""
     if line.startswith(INDENT):
         return False
     begun = line.lstrip()
     return not begun or begun.startswith(("at ", "Traceback", "Driver stacktrace")) or _LINE.match(line) is not None
 
 
-def _moved(line: str) -> str:
-    """Return a message's line as it is printed: what would be taken for something else is indented."""
+def _escaped_line(line: str) -> str:
+    """Return a line of a message as printed: indented if it would be parsed as something else."""
     return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
 
 
 def _seconds(asked: float | timedelta | str) -> float:
-    """Return a pause in seconds. RFC 9110, 10.2.3: `Retry-After` is a number of seconds, or a date."""
+    """Return seconds. RFC 9110, 10.2.3: `Retry-After` is a number of seconds, or a date."""
     if isinstance(asked, str):
         text = asked.strip()
         asked = float(text) if text.isdecimal() else parsedate_to_datetime(text) - datetime.now(UTC)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which source class has which format name: registered in this process, built in, or offered by installed packages.
+"""Finds source classes by format name: registered in this process, built in, or offered by installed packages.
 
-Nothing is imported before it is asked for, and a package that cannot be loaded is an error of its own name only.
-Where several classes claim a name, the winner is: registered in this process, the last one first; then forebay's own;
-then entry points of the group `forebay.sources`, by the name of their distribution.
+A source is imported on lookup, so a broken package affects only its own formats. If several classes claim a name, the
+precedence is: registered in this process, the latest first; built in; entry points of the group `forebay.sources`, in
+the order of their distributions' names.
 """
 
 from __future__ import annotations
@@ -12,249 +12,195 @@ import difflib
 import importlib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from forebay.errors import ConfigurationError, explain_formats
+from forebay.errors import ConfigurationError, explain_unknown_formats_with
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-GROUP = "forebay.sources"
+GROUP: Final = "forebay.sources"
 """The entry-point group in which a package offers its sources: `orders = "shop.orders:Orders"`."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LazySource:
-    """A source that is imported when it is asked for.
-
-    Args:
-        path: `package.module:Class`.
-        install: The command that installs what it needs, for messages; empty if nothing is known.
-    """
-
-    path: str
-    install: str = ""
-
-
-BUILT_INS: Mapping[str, LazySource] = {
-    "forebay_files": LazySource("forebay.sources.files:FileSource", 'pip install "forebay[files]"'),
-    "forebay_kafka": LazySource("forebay.sources.kafka:KafkaSource", 'pip install "forebay[kafka]"'),
-    "forebay_rate": LazySource("forebay.sources.rate:RateSource"),
-}
-"""The sources that come with forebay."""
-
-
-@dataclass(frozen=True)
 class Entry:
-    """One claim on a format name.
+    """A class that claims a format name.
 
     Args:
-        name: The format name, as it was written.
+        name: The format name, as written.
         target: The class or its path, `package.module:Class`.
-        origin: Who claims it, for people: "registered here", "built into forebay", "the package shop 1.2".
-        install: The command that installs what it needs, if it is known.
-        error: Why it cannot be loaded; None if it can be, or was not tried.
+        origin: Where the claim comes from, for messages: "registered here", "the package shop 1.2".
+        install: The command that installs the dependencies, for messages; empty if unknown.
     """
 
     name: str
     target: type | str
-    origin: str
+    origin: str = "built into forebay"
     install: str = ""
-    error: ConfigurationError | None = None
 
     @property
     def path(self) -> str:
-        """Where the class is: `package.module:Class`."""
+        """The path of the class: `package.module:Class`."""
         if isinstance(self.target, str):
             return self.target
         return f"{self.target.__module__}:{self.target.__qualname__}"
 
 
-@dataclass(frozen=True)
-class Clash:
-    """A name with two claims: `lookup` gives `winner`."""
-
-    winner: Entry
-    loser: Entry
-
-    def __str__(self) -> str:
-        return (
-            f"two sources are called {self.winner.name!r}: {self.winner.path} ({self.winner.origin}) is used, "
-            f"{self.loser.path} ({self.loser.origin}) is not"
-        )
+BUILT_INS: Final = (
+    Entry("forebay_files", "forebay.sources.files:FileSource", install='pip install "forebay[files]"'),
+    Entry("forebay_kafka", "forebay.sources.kafka:KafkaSource", install='pip install "forebay[kafka]"'),
+    Entry("forebay_rate", "forebay.sources.rate:RateSource"),
+)
+"""The sources that forebay contains."""
 
 
 class Registry:
-    """Finds source classes by format name. Names are compared without regard to case, as Spark does.
+    """Finds source classes by format name, case-insensitively like Spark. Not thread-safe.
 
-    One thread at a time. Packages are looked for at the first question, and again when a name is unknown.
-
-    Args:
-        built_ins: Sources that come before those of packages.
-        group: The entry-point group of packages; empty: look for none.
+    Installed packages are scanned on first use, and again when a name is unknown.
     """
 
-    def __init__(self, built_ins: Mapping[str, LazySource] = BUILT_INS, *, group: str = GROUP) -> None:
-        self._built_ins = [
-            Entry(name, lazy.path, "built into forebay", lazy.install) for name, lazy in built_ins.items()
-        ]
+    def __init__(self, built_ins: Iterable[Entry] = BUILT_INS, *, group: str = GROUP, kind: str = "source") -> None:
+        self._built_ins = tuple(built_ins)
         self._group = group
+        self._kind = kind
         self._registered: list[Entry] = []
-        self._found: list[Entry] | None = None
-        self._broken: list[ConfigurationError] = []
-        self._warned: set[tuple[str, str, str]] = set()
+        self._installed: list[Entry] | None = None
+        self._broken: list[str] = []
+        self._warned: set[str] = set()
 
-    def register_class(self, cls: type, name: str | None = None) -> str:
-        """Make a class known under its format name, before all others of this name; returns the name.
+    def register_class(self, cls: type) -> str:
+        """Register a class under its format name, before all others of this name; return the name.
 
-        Called by `forebay.register` on the driver. Registering a class of the same module and name again replaces it
-        silently: a notebook cell was run twice.
-
-        Args:
-            cls: The source class.
-            name: The format name; what `format_name` says unless given.
+        Called by `forebay.register` on the driver. A class of the same module and name is replaced silently: a
+        notebook cell was run again.
 
         Raises:
-            ConfigurationError: The name cannot be a format name.
+            ConfigurationError: The name is not a valid format name.
         """
-        name = format_name(cls) if name is None else name
+        name = format_name(cls)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
             raise ConfigurationError(
-                f"{name!r} cannot be the name of a source",
+                f"{name!r} is not a valid format name",
                 source=cls.__name__,
                 advice="use letters, digits, underscores, dots and hyphens, a letter first",
             )
         entry = Entry(name, cls, "registered here")
-        self._registered = [old for old in self._registered if (_fold(old.name), old.path) != (_fold(name), entry.path)]
-        self._registered.insert(0, entry)
-        self._warn(clash for clash in self.clashes() if _fold(clash.winner.name) == _fold(name))
+        key = (name.lower(), entry.path)
+        self._registered = [entry, *(old for old in self._registered if (old.name.lower(), old.path) != key)]
+        self._warn(self._claims()[name.lower()])
         return name
 
     def forget_class(self, name: str) -> None:
-        """Take out what `register_class` made known under a name; what is installed stays. Any name may be given."""
-        self._registered = [entry for entry in self._registered if _fold(entry.name) != _fold(name)]
+        """Revoke `register_class`; installed sources of this name stay."""
+        self._registered = [entry for entry in self._registered if entry.name.lower() != name.lower()]
 
     def lookup(self, name: str) -> type:
-        """Return the source class of a format name, importing it now.
+        """Import and return the source class of a format name.
 
         Raises:
-            ConfigurationError: No source has this name, or the one that has it cannot be loaded; the cause is chained.
+            ConfigurationError: No source has this name, or it cannot be loaded; the cause is chained.
         """
-        claims = self._claims().get(_fold(name))
+        claims = self._claims().get(name.lower())
         if claims is None:
             self.refresh()
-            claims = self._claims().get(_fold(name))
+            claims = self._claims().get(name.lower())
         if claims is None:
             raise self._unknown(name)
-        self._warn(Clash(claims[0], loser) for loser in claims[1:])
-        return _load(claims[0])
+        self._warn(claims)
+        return _load(claims[0], self._kind)
 
-    def names(self) -> tuple[str, ...]:
-        """Return all format names, sorted; imports nothing, so some may not be loadable (see `entries`)."""
-        return tuple(sorted((claims[0].name for claims in self._claims().values()), key=_fold))
-
-    def entries(self, *, load: bool = False) -> tuple[Entry, ...]:
-        """Return the winner of each name, sorted by name.
-
-        Args:
-            load: Import each, and put what went wrong into its `error`.
-        """
-        self._warn(self.clashes())
-        winners = sorted((claims[0] for claims in self._claims().values()), key=lambda entry: _fold(entry.name))
-        return tuple(_tried(entry) for entry in winners) if load else tuple(winners)
-
-    def clashes(self) -> tuple[Clash, ...]:
-        """Return every claim that lost its name to another; each is also logged as a warning, once."""
-        return tuple(Clash(claims[0], loser) for claims in self._claims().values() for loser in claims[1:])
-
-    def broken(self) -> tuple[ConfigurationError, ...]:
-        """Return one error for each installed package whose entry points cannot even be read."""
-        self._claims()
-        return tuple(self._broken)
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the entry that `lookup` uses for each name, sorted by name. Imports nothing."""
+        claims = self._claims()
+        for rivals in claims.values():
+            self._warn(rivals)
+        return tuple(claims[key][0] for key in sorted(claims))
 
     def refresh(self) -> None:
-        """Look for installed packages again: something was installed while this process runs."""
+        """Scan the installed packages again at the next call."""
         importlib.invalidate_caches()
-        self._found = None
-
-    def _claims(self) -> dict[str, list[Entry]]:
-        """The claims on each name, the winner first; the same class again is no claim."""
-        if self._found is None:
-            self._found, self._broken = _installed(self._group) if self._group else ([], [])
-        claims: dict[str, list[Entry]] = {}
-        for entry in (*self._registered, *self._built_ins, *self._found):
-            rivals = claims.setdefault(_fold(entry.name), [])
-            if entry.path not in {rival.path for rival in rivals}:
-                rivals.append(entry)
-        return claims
-
-    def _warn(self, clashes: Iterable[Clash]) -> None:
-        for clash in clashes:
-            key = (_fold(clash.winner.name), clash.winner.path, clash.loser.path)
-            if key not in self._warned:
-                self._warned.add(key)
-                _log.warning("%s", clash)
+        self._installed = None
 
     def not_found(self, name: str) -> ConfigurationError:
-        """Return the error for a format that Spark did not find: misspelt, or not made known to the session."""
-        known = {_fold(one): one for one in self.names()}
-        if _fold(name) not in known:
+        """Return the error for a format that Spark did not find: misspelt, or not registered in the session."""
+        known = next((entry.name for entry in self.entries() if entry.name.lower() == name.lower()), None)
+        if known is None:
             return self._unknown(name)
         return ConfigurationError(
             f"this Spark session does not know the format {name!r}",
-            source=known[_fold(name)],
+            source=known,
             advice="call forebay.register(spark) first, once for each session; forebay.register(spark, ItsClass) for a "
             "class of your own",
         )
 
+    def _claims(self) -> dict[str, list[Entry]]:
+        """Return the entries of each name in lower case, the winner first, each class once."""
+        if self._installed is None:
+            self._installed, self._broken = _scan(self._group) if self._group else ([], [])
+        claims: dict[str, list[Entry]] = {}
+        for entry in (*self._registered, *self._built_ins, *self._installed):
+            rivals = claims.setdefault(entry.name.lower(), [])
+            if entry.path not in {rival.path for rival in rivals}:
+                rivals.append(entry)
+        return claims
+
+    def _warn(self, claims: list[Entry]) -> None:
+        """Log each entry that lost its name, once."""
+        winner, *losers = claims
+        for loser in losers:
+            message = (
+                f"two {self._kind}s are called {winner.name!r}: {winner.path} ({winner.origin}) is used, "
+                f"{loser.path} ({loser.origin}) is not"
+            )
+            if message not in self._warned:
+                self._warned.add(message)
+                _log.warning("%s", message)
+
     def _unknown(self, name: str) -> ConfigurationError:
-        known = self.names()
-        near = difflib.get_close_matches(_fold(name), {_fold(one): one for one in known}, 1)
-        meant = next((one for one in known if near and _fold(one) == near[0]), None)
-        broken = "".join(f"; {error.message}" for error in self._broken)
+        known = {entry.name.lower(): entry.name for entry in self.entries()}
+        near = difflib.get_close_matches(name.lower(), known, 1)
+        meant = f" (did you mean {known[near[0]]!r}?)" if near else ""
         return ConfigurationError(
-            f"no source is called {name!r}" + (f", did you mean {meant!r}?" if meant else "") + broken,
+            f"no source is called {name!r}{meant}" + "".join(f"; {problem}" for problem in self._broken),
             source=name,
-            advice=f"the sources are {', '.join(known) or 'none'}; "
-            "make another known with forebay.register(spark, ItsClass), or install its package",
+            advice=f"the known sources are {', '.join(known.values()) or 'none'}; register your own class with "
+            "forebay.register(spark, ItsClass), or install the package that provides the source",
         )
 
 
-default_registry = Registry()
-"""The registry of this process; tests make their own."""
-explain_formats(default_registry.not_found)
+default_registry: Final = Registry()
+"""The registry of this process."""
+explain_unknown_formats_with(default_registry.not_found)
 
 
 def format_name(cls: type) -> str:
-    """Return the format name of a class: its own attribute `name`, or else the class name in snake_case."""
+    """Return the format name of a class: its own attribute `name`, or the class name in snake_case."""
     own = vars(cls).get("name")
     if isinstance(own, str) and own:
         return own
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
 
 
-def _fold(name: str) -> str:
-    return name.lower()
-
-
-def _installed(group: str) -> tuple[list[Entry], list[ConfigurationError]]:
-    """What installed distributions offer, in the order of their names, and what is wrong with some of them."""
+def _scan(group: str) -> tuple[list[Entry], list[str]]:
+    """Return the entries of installed distributions, by distribution name, and the problems of unreadable ones."""
     from importlib.metadata import distributions  # keeps `import forebay` fast
 
     found: dict[str, list[Entry]] = {}
-    broken: list[ConfigurationError] = []
+    broken: list[str] = []
     for distribution in distributions():
         try:
             entries = _offered(distribution, group)
             if entries:
-                found[_normal(distribution.metadata["Name"])] = entries
-        except Exception as error:  # noqa: BLE001 - a damaged package must not take the others along
-            place = getattr(distribution, "_path", "an unknown place")
-            broken.append(_wrapped(f"the entry points of the package at {place} cannot be read", error))
+                found[re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()] = entries
+        except Exception as error:  # noqa: BLE001 - a damaged package must not affect the others
+            path = getattr(distribution, "_path", "an unknown path")
+            broken.append(f"the entry points of the package at {path} cannot be read: {type(error).__name__}: {error}")
     return [entry for key in sorted(found) for entry in found[key]], broken
 
 
@@ -265,40 +211,20 @@ def _offered(distribution: Distribution, group: str) -> list[Entry]:
     name = distribution.metadata["Name"]
     if not name:
         raise ValueError("its metadata have no name")
-    # The first on sys.path hides those behind it, as for imports, also if it has no sources (any more).
+    # The first distribution of a name on sys.path hides the others, as for imports, even if it offers no sources.
     first = distribution.from_name(name)
     if first.read_text("entry_points.txt") != distribution.read_text("entry_points.txt"):
         return []
     origin = f"the package {name} {distribution.version}"
-    return [
-        Entry(point.name, point.value.partition("[")[0].strip(), origin, _hint(name, point.extras)) for point in points
-    ]
+    entries = []
+    for point in points:
+        extras = ",".join(point.extras)
+        install = f'pip install "{name}[{extras}]"' if extras else ""
+        entries.append(Entry(point.name, point.value.partition("[")[0].strip(), origin, install))
+    return entries
 
 
-def _normal(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-def _hint(distribution: str, extras: Iterable[str]) -> str:
-    wanted = ",".join(extras)
-    return f'pip install "{distribution}[{wanted}]"' if wanted else ""
-
-
-def _wrapped(message: str, error: BaseException) -> ConfigurationError:
-    wrapped = ConfigurationError(f"{message}: {type(error).__name__}: {error}", advice="repair or remove the package")
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _tried(entry: Entry) -> Entry:
-    try:
-        _load(entry)
-    except ConfigurationError as error:
-        return Entry(entry.name, entry.target, entry.origin, entry.install, error)
-    return entry
-
-
-def _load(entry: Entry) -> type:
+def _load(entry: Entry, kind: str) -> type:
     if isinstance(entry.target, type):
         return entry.target
     module, _, path = entry.target.partition(":")
@@ -307,30 +233,30 @@ def _load(entry: Entry) -> type:
         for attribute in path.split("."):
             found = getattr(found, attribute)
     except ModuleNotFoundError as error:
-        raise _missing(entry, module, error) from error
+        raise _missing(f"the {kind} {entry.name!r} ({entry.origin})", entry, module, error) from error
     except (Exception, SystemExit) as error:
         raise ConfigurationError(
-            f"the source {entry.name!r} ({entry.origin}) cannot be loaded from {entry.target}: "
+            f"the {kind} {entry.name!r} ({entry.origin}) cannot be loaded from {entry.target}: "
             f"{type(error).__name__}: {error}",
             source=entry.name,
-            advice="repair or update the package; the first lines of the chained error say where it failed",
+            advice="repair or update the package; the chained error shows where it failed",
         ) from error
     if not isinstance(found, type):
         raise ConfigurationError(
-            f"the source {entry.name!r} ({entry.origin}) is no class: {entry.target} is {type(found).__name__}",
+            f"the {kind} {entry.name!r} ({entry.origin}) is not a class: {entry.target} is {type(found).__name__}",
             source=entry.name,
-            advice="let the entry point name the source class, as in package.module:Class",
+            advice=f"make the entry point name the class of the {kind}, as in package.module:Class",
         )
     return found
 
 
-def _missing(entry: Entry, module: str, error: ModuleNotFoundError) -> ConfigurationError:
-    """The error for a module that is not installed: something the source needs, or the source itself."""
+def _missing(what: str, entry: Entry, module: str, error: ModuleNotFoundError) -> ConfigurationError:
+    """Return the error for a missing module: a dependency, or the one with the class."""
     name = error.name or "a module"
     if module == name or module.startswith(f"{name}."):
-        message = f"the source {entry.name!r} ({entry.origin}) should be in {module}, which does not exist"
-        advice = "install the package again, in a version that has this source"
+        message = f"{what} should be in {module}, which does not exist"
+        advice = "install the package again, in a version that has it"
     else:
-        message = f"the source {entry.name!r} ({entry.origin}) needs the module {name!r}, which is not installed"
+        message = f"{what} needs the module {name!r}, which is not installed"
         advice = entry.install or f"install the package that provides the module {name!r}"
     return ConfigurationError(message, source=entry.name, advice=advice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `forebay`. What it needs beyond forebay itself is imported only once it is known to be there."""
+"""The command `forebay`. Optional dependencies are imported after a check that they are installed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from importlib.util import find_spec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code. Called by the script `forebay`.
+    """Run the command line; return the exit code.
 
     Args:
-        arguments: Those behind the program's name; None = those of this process.
+        arguments: The arguments without the program's name; by default those of this process.
     """
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:

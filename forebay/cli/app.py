@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands, and what they say when something is wrong.
+"""The commands of the command line.
 
-Exit codes: 0 it was shown, 1 it could not be, 2 the command line is wrong, 3 `--max-lag` is exceeded.
+Exit codes: 0 success, 1 error, 2 invalid command line, 3 lag above `--max-lag`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from forebay.cli import kafka_lag
 from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ForebayError
 from forebay.inspection.describe import describe as description
+from forebay.inspection.describe import named_source, source_class
 from forebay.inspection.offsets import offsets as offsets_of
 from forebay.inspection.peek import peek as first_rows
-from forebay.inspection.source_lookup import named_source, source_class
 from forebay.version import __version__
 
 app = typer.Typer(
     help="Look at sources, streams and topics.",
     no_args_is_help=True,
     add_completion=False,
-    # Its tracebacks show the values of variables, which may be secret.
+    # Its tracebacks show values of variables, which may be secret.
     pretty_exceptions_enable=False,
 )
 kafka = typer.Typer(help="Look at Apache Kafka.", no_args_is_help=True)
@@ -36,12 +36,12 @@ _Format = Annotated[str, typer.Argument(help="The name of a format, such as fore
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; an error of ours is told in a paragraph, without a traceback."""
-    # It logs each failed connection; what matters of that is in our errors.
+    """Run a command and return its exit code; errors of forebay are printed without a traceback."""
+    # kafka-python logs each failed connection; the errors of forebay contain the cause.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="forebay", standalone_mode=True)
-    except SystemExit as end:  # how typer ends
+    except SystemExit as end:  # typer always exits like this
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except ForebayError as error:
         say(f"forebay: {error}", err=True)
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 @app.callback(invoke_without_command=True)
-def _root(*, version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False) -> None:
+def _root(*, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
         say(f"forebay {__version__}")
         raise typer.Exit
@@ -58,15 +58,15 @@ def _root(*, version: Annotated[bool, typer.Option("--version", help="Say which 
 
 @app.command()
 def offsets(
-    checkpoint: Annotated[str, typer.Argument(help="What the query was given as checkpointLocation.")],
+    checkpoint: Annotated[str, typer.Argument(help="The checkpointLocation of the query.")],
 ) -> None:
-    """Say where every split of a streaming query stands, from its checkpoint alone."""
+    """Show the position of every split of a streaming query, from its checkpoint."""
     say(str(offsets_of(checkpoint)))
 
 
 @app.command()
 def describe(name: _Format, option: Options = None) -> None:
-    """Say what a format is and which options it takes; with options of it, also its schema."""
+    """Show the options of a format; if options are given, also its schema."""
     given = option_texts(option)
     say(str(description(named_source(name, given) if given else source_class(name))))
 
@@ -75,7 +75,7 @@ def describe(name: _Format, option: Options = None) -> None:
 def peek(
     name: _Format,
     option: Options = None,
-    rows: Annotated[int, typer.Option("-n", "--rows", min=0, help="How many rows at most.")] = 20,
+    rows: Annotated[int, typer.Option("-n", "--rows", min=0, help="Maximum number of rows.")] = 20,
 ) -> None:
     """Show the first rows of a source, without Spark."""
     say(str(first_rows(named_source(name, option_texts(option)), rows)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands take, and how they say something."""
+"""Arguments and output that several commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Options = Annotated[
         "-o",
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the source; may be repeated. Best give secrets as env:NAME or file:/path.",
+        help="An option of the source; may be repeated. Give secrets as env:NAME or file:/path.",
         show_default=False,
     ),
 ]
@@ -26,7 +26,7 @@ def option_texts(given: Iterable[str] | None) -> dict[str, str]:
     """Return options by name.
 
     Raises:
-        typer.BadParameter: One has no `=`, or comes twice. Its value is not repeated: it may be secret.
+        typer.BadParameter: One has no `=`, or is repeated. The value is not shown: it may be secret.
     """
     found: dict[str, str] = {}
     for text in given or ():
@@ -40,5 +40,5 @@ def option_texts(given: Iterable[str] | None) -> dict[str, str]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Write to the terminal; what would control it, such as escape characters in the name of a file, is escaped."""
+    """Print a text with control characters escaped."""
     typer.echo(printable(text, lines=True), err=err)

@@ -26,21 +26,14 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = "forebay_kafka"
 _SERVERS: Final = "kafka.bootstrap.servers"
-_HEADER: Final = ("topic", "partition", "position", "end", "lag")
+_HEADER: Final = ("topic", "partition", "position", "end", "lag", "note")
 _LAG_EXCEEDED: Final = 3
 """Exit code for a lag above `--max-lag`."""
 
 
 @dataclass(frozen=True)
 class LagReport:
-    """The current lag of one reader.
-
-    Args:
-        kind: `checkpoint` or `group`.
-        name: Its directory or name.
-        servers: The brokers.
-        lag: Its lag.
-    """
+    """The current lag of one reader."""
 
     kind: str
     name: str
@@ -51,18 +44,8 @@ class LagReport:
         rows = [_row(one) for one in self.lag.partitions]
         total = f"{len(rows):,} partition{'' if len(rows) == 1 else 's'}"
         rows.append(("total", total, "", "", f"{self.lag.total:,}", ""))
-        # Align words left and numbers right; show the column of notes only if there are any.
-        notes = any(row[-1] for row in rows)
-        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-        cells = [
-            [row[0], *(row[at].rjust(max(widths[at], len(_HEADER[at]))) for at in range(1, 5)), row[5]] for row in rows
-        ]
-        header = [
-            _HEADER[0],
-            *(name.rjust(width) for name, width in zip(_HEADER[1:], widths[1:], strict=False)),
-            "note",
-        ]
-        table = text_table(header, cells) if notes else text_table(header[:-1], [row[:-1] for row in cells])
+        columns = 6 if any(row[-1] for row in rows) else 5  # show the column of notes only if there are any
+        table = text_table(_HEADER[:columns], [row[:columns] for row in rows], right=range(1, 5))
         return "\n".join([f"{self.kind} {self.name}, brokers {self.servers}", table, *self.lag.notes])
 
     def to_json(self) -> str:
@@ -160,11 +143,7 @@ def _reader(options: Mapping[str, str]) -> LagReader:
 
 
 def _positions(directory: str) -> list[ReadPosition]:
-    """Return the positions of a query; two sources of it may read one partition.
-
-    Raises:
-        ConfigurationError: There is no checkpoint, or it has no position of this source.
-    """
+    """Return the positions of a query; two sources of it may read one partition."""
     from forebay.sources.kafka.lag import ReadPosition
 
     found = offsets_of(directory)

@@ -1,53 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file format is: bytes of one file in, Arrow record batches with positions out."""
+"""The contract of a file format: bytes of one file in, Arrow record batches with positions out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, BinaryIO, ClassVar, Protocol, cast
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
 
-    from forebay.formats.input_file import InputFile
+from forebay.errors import DataError
+
+IGNORE_CORRUPT_FILES = "ignoreCorruptFiles"
+"""The option of errors that a damaged file causes."""
+
+
+class InputFile(Protocol):
+    """A readable file in any store. Frozen and picklable; safe to use from any thread."""
+
+    @property
+    def path(self) -> str:
+        """The full URL or path, as the user would name it in an error."""
+
+    @property
+    def size(self) -> int:
+        """The size in bytes at the time of listing (compressed size for a compressed file)."""
+
+    def open(self) -> BinaryIO:
+        """Open for reading, seekable, unbuffered or lightly buffered; the caller closes it.
+
+        Raises:
+            DataError: The file is gone, or has changed since it was listed.
+        """
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a format without options."""
 
 
 class FileFormat(ABC):
-    """Reads files of one format. Frozen and picklable, built from its options; one object reads many files.
+    """Reads files of one format. Frozen and picklable; one object reads many files.
 
-    A position is an int that says where the next record starts: for text-like formats a byte offset in the
-    decompressed bytes, for Parquet a row index. A record belongs to the slice `[position, end)` in which it starts.
-    So any cuts of a sliceable file give every record once and in order, and what was read up to a yielded position
-    plus what is read from there is the whole file.
+    A position is the start of the next record: a byte offset in the decompressed bytes, or a row index for Parquet. A
+    record belongs to the slice `[position, end)` in which it starts. So any cuts of a sliceable file give every record
+    once and in order.
+
+    The file source calls the class with an instance of `options_class`. A package offers its class by an entry point
+    of the group `forebay.formats`.
     """
 
     name: ClassVar[str]
+    options_class: ClassVar[type] = NoOptions
+    """A frozen dataclass. Its fields are the options of the format, declared as those of a source."""
+    refused: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Options of Spark's reader that this format refuses → why."""
+    counts_rows: ClassVar[bool] = False
+    """Whether positions are row indexes; else they are bytes."""
+    fixed_schema: ClassVar[bool] = False
+    """Whether the schema is known without a file."""
+
+    def __init__(self, options: Any) -> None:  # noqa: ANN401 - an instance of options_class
+        self.options = options
+
+    @property
+    def case_sensitive(self) -> bool:
+        """Whether a schema may have two names that differ only in case."""
+        return False
 
     @abstractmethod
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """The schema of the files, as Spark's own reader would infer it. May read them.
+        """Return the schema of the files, as Spark's own reader would infer it. May read them.
 
         Called once at planning time, when the user gave no schema.
 
         Args:
-            files: The files concerned, in a stable order; never empty.
+            files: The files, in a stable order; empty only for a format of a fixed schema.
 
         Raises:
             DataError: A file is damaged.
-            ConfigurationError: No schema can be inferred, or the options do not fit the files.
+            ConfigurationError: No schema can be inferred, or an option contradicts the files.
         """
 
     @abstractmethod
     def sliceable(self, file: InputFile) -> bool:
-        """Whether a planner may cut the file at arbitrary positions; not if it is compressed. Reads no data."""
+        """Return whether a planner may cut the file at any position; False if it is compressed. Reads no data."""
 
-    @abstractmethod
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Inner positions at which to cut the file into slices of about `target_bytes`, ascending; [] for one slice.
+        """Return the inner positions that cut a file into slices of about `target_bytes`, ascending; [] for one slice.
 
-        Called at planning time. Cheap: reads no data (Parquet reads the footer).
+        Called at planning time. Must be cheap: reads a footer at most. By default, equal slices of a sliceable file.
         """
+        return even_borders(file.size, target_bytes) if self.sliceable(file) else []
 
     @abstractmethod
     def read(
@@ -68,10 +114,34 @@ class FileFormat(ABC):
             schema: The full schema of the data in the file.
             columns: The columns wanted, in the order wanted; None for all of `schema`. Every batch has exactly
                 these, with the types of `schema`.
-            position: Where to start: 0, an inner border, any number if the file is sliceable, or one yielded before.
+            position: Where to start: 0, an inner border, any number if the file is sliceable, or a yielded position.
             end: Where to stop, exclusive; None for the end of the file.
 
         Raises:
-            DataError: The file or a record is damaged and the mode does not say to go on.
-            ConfigurationError: A type of `schema` cannot be read from this format.
+            DataError: The file is damaged, or a record is malformed and the mode does not allow that.
+            ConfigurationError: This format cannot read a type of `schema`.
         """
+
+
+def damaged_file(message: str, *, source: str | None = None) -> DataError:
+    """Return the error for a file that is damaged as a whole, which `ignoreCorruptFiles` ignores."""
+    return DataError(
+        message,
+        source=source,
+        option=IGNORE_CORRUPT_FILES,
+        advice="replace the file, or set ignoreCorruptFiles to skip it",
+    )
+
+
+def even_borders(size: int, target_bytes: int) -> list[int]:
+    """Return the inner positions that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
+    slices = -(-size // max(1, target_bytes))
+    return [size * number // slices for number in range(1, slices)]
+
+
+def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Return a record batch with the given number of rows, even without columns."""
+    if not arrays:
+        empty = pa.Array.from_buffers(pa.struct([]), rows, [None])
+        return pa.RecordBatch.from_struct_array(cast("pa.StructArray", empty))
+    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)

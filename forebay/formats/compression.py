@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression by the suffix of a file's name, as Hadoop's codecs do it for Spark."""
+"""Compression by the suffix of a file's name, as in Hadoop."""
 
 from __future__ import annotations
 
@@ -8,38 +8,29 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, DataError
-from forebay.stores.file_status import last_name
+from forebay.errors import ConfigurationError
+from forebay.formats.base import damaged_file
+from forebay.formats.byte_streams import STEP_BYTES, decoded_stream, read_fully
+from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from forebay.formats.base import InputFile
 
-    from forebay.formats.input_file import InputFile
-
-_STEP_BYTES = 1 << 20
 _MAX_BLOCK_BYTES = 1 << 30
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 
 _ARCHIVE = "it is an archive, not a compressed stream"
-_NO_CODEC = "Spark has no codec for it"
 REFUSED_SUFFIXES = {
-    ".zip": _ARCHIVE,
-    ".7z": _ARCHIVE,
-    ".rar": _ARCHIVE,
-    ".tar": _ARCHIVE,
-    ".tgz": _ARCHIVE,
-    ".tbz2": _ARCHIVE,
-    ".txz": _ARCHIVE,
-    ".br": _NO_CODEC,
-    ".Z": _NO_CODEC,
-    ".lzo": "LZO needs a native library",
-    ".lzo_deflate": "LZO needs a native library",
+    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz"), _ARCHIVE),
+    **dict.fromkeys((".br", ".Z"), "Spark has no codec for it"),
+    **dict.fromkeys((".lzo", ".lzo_deflate"), "LZO needs a native library"),
 }
-"""Suffix → why files of that name are refused: their bytes are surely not plain, and read as plain they are garbage."""
+"""Suffix → why files of that name are refused: read as plain bytes they would be garbage."""
 
 _REFUSED = {suffix.lower(): why for suffix, why in REFUSED_SUFFIXES.items()}
 _ADVICE = {
@@ -49,9 +40,9 @@ _ADVICE = {
 
 
 def codec_of(path: str) -> str | None:
-    """The codec a path's suffix asks for, None for plain bytes. Upper case means the same, as in Hadoop.
+    """The codec that a path's suffix names in any case, None for plain bytes.
 
-    Of a chained URL (`zip://a.csv::p.zip`) the name inside the archive counts, of HTTP the name before the query.
+    In a chained URL (`zip://a.csv::p.zip`) the name inside the archive counts, in HTTP the name before the query.
 
     Raises:
         ConfigurationError: The suffix names a compression or an archive that cannot be read.
@@ -70,30 +61,37 @@ def codec_of(path: str) -> str | None:
 
 
 def open_decompressed(file: InputFile) -> BinaryIO:
-    """Open a file for reading its decompressed bytes from the start: `read`, `readinto`, `close`; `seek` only if plain.
+    """Open a file for reading its decompressed bytes from the start; `seek` works only if it is plain.
 
-    Damage found while reading is raised as DataError naming the file. The caller closes the stream.
+    Damage found while reading is a DataError that names the file. The caller closes the stream.
     """
     codec = codec_of(file.path)
     raw = file.open()
-    if codec is None:
-        return raw
-    return io.BufferedReader(_Decoded(raw, file.path, codec), _STEP_BYTES)
+    return raw if codec is None else decoded_stream(raw, _decompressed(raw, file.path, codec))
+
+
+def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
+    try:
+        yield from _DECODERS[codec](_Raw(file))
+    except _ReadFailed as error:
+        raise (error.__cause__ or error) from None
+    except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
+        raise damaged_file(f"{path} is not a whole {codec} file: {error}", source=path) from error
 
 
 class _ReadFailed(Exception):
-    """Carries an error of the storage through a decoder, so that it is not taken for damage in the data."""
+    """Carries an error of the storage through a decoder, so that it does not count as damage in the data."""
 
 
 class _Raw(io.RawIOBase):
-    """The compressed bytes; `read` is the only way in, also for Arrow's own decoder. Closing it closes nothing."""
+    """The compressed bytes. All reads go through `read`, those of Arrow's decoder too. Closing it closes nothing."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """The first bytes of the file, which the next `read` gives again."""
+        """The first bytes of the file, which the next `read` returns again."""
         self._head = self.exactly(size)
         return self._head
 
@@ -107,94 +105,28 @@ class _Raw(io.RawIOBase):
             raise _ReadFailed from error
 
     def exactly(self, size: int) -> bytes:
-        """The next `size` bytes; fewer only if none at all are left."""
-        parts: list[bytes] = []
-        missing = size
-        while missing and (part := self.read(missing)):
-            parts.append(part)
-            missing -= len(part)
-        if missing and parts:
+        """The next `size` bytes, or none at the end."""
+        data = read_fully(self.read, size)
+        if 0 < len(data) < size:
             raise EOFError("it ends in the middle of the compressed data")
-        return b"".join(parts)
+        return data
 
     def readable(self) -> bool:
         return True
 
 
-class _Decoded(io.RawIOBase):
-    """The decompressed bytes of one open file, which it closes."""
-
-    def __init__(self, file: BinaryIO, path: str, codec: str) -> None:
-        self._file = file
-        self._path = path
-        self._codec = codec
-        self._pieces = _DECODERS[codec](_Raw(file))
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Buffer, /) -> int:
-        while not self._ready:
-            piece = self._next_piece()
-            if piece is None:
-                return 0
-            self._ready = memoryview(piece)
-        out = memoryview(target).cast("B")
-        count = min(len(out), len(self._ready))
-        out[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-    def _next_piece(self) -> bytes | None:
-        try:
-            return next(self._pieces, None)
-        except _ReadFailed as error:
-            raise (error.__cause__ or error) from None
-        except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
-            raise DataError(
-                f"{self._path} is not a whole {self._codec} file: {error}",
-                source=self._path,
-                advice="replace the file, or set ignoreCorruptFiles to skip it",
-            ) from error
-
-
-def _zlib_members(window_bits: int) -> Callable[[_Raw], Iterator[bytes]]:
-    """A decoder of concatenated gzip or zlib streams. Zero padding after a member is skipped."""
+def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
+    """A decoder of concatenated gzip, zlib, bzip2 or xz streams. Zero padding after a stream is skipped."""
 
     def decode(raw: _Raw) -> Iterator[bytes]:
-        data = raw.read(_STEP_BYTES)
-        while data:
-            member = zlib.decompressobj(window_bits)
-            while not member.eof:
-                if not data and not (data := raw.read(_STEP_BYTES)):
-                    raise EOFError("it ends in the middle of the compressed data")
-                yield member.decompress(data, _STEP_BYTES)
-                data = member.unconsumed_tail
-            data = _after_padding(raw, member.unused_data)
-
-    return decode
-
-
-def _stdlib_members(
-    new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
-) -> Callable[[_Raw], Iterator[bytes]]:
-    """A decoder of concatenated bzip2 or xz streams."""
-
-    def decode(raw: _Raw) -> Iterator[bytes]:
-        data = raw.read(_STEP_BYTES)
+        data = raw.read(STEP_BYTES)
         while data:
             member = new()
             while not member.eof:
-                if member.needs_input and not data and not (data := raw.read(_STEP_BYTES)):
+                if getattr(member, "needs_input", True) and not data and not (data := raw.read(STEP_BYTES)):
                     raise EOFError("it ends in the middle of the compressed data")
-                yield member.decompress(data, _STEP_BYTES)
-                data = b""
+                yield member.decompress(data, STEP_BYTES)
+                data = getattr(member, "unconsumed_tail", b"")
             data = _after_padding(raw, member.unused_data)
 
     return decode
@@ -202,7 +134,7 @@ def _stdlib_members(
 
 def _after_padding(raw: _Raw, data: bytes) -> bytes:
     data = data.lstrip(b"\0")
-    while not data and (data := raw.read(_STEP_BYTES)):
+    while not data and (data := raw.read(STEP_BYTES)):
         data = data.lstrip(b"\0")
     return data
 
@@ -212,8 +144,8 @@ def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[by
 
     def decode(raw: _Raw) -> Iterator[bytes]:
         with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) as stream:
-            while piece := stream.read(_STEP_BYTES):
-                yield piece
+            while chunk := stream.read(STEP_BYTES):
+                yield chunk
 
     return decode
 
@@ -221,14 +153,14 @@ def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[by
 def _hadoop_blocks(
     plain_size: Callable[[bytes], int], codec: Literal["lz4_raw", "snappy"]
 ) -> Callable[[_Raw], Iterator[bytes]]:
-    """A decoder of Hadoop's block format: plain length, then chunks (length, bytes) until that much is decoded."""
+    """A decoder of Hadoop's block format: plain length, then chunks (length, bytes) up to that length."""
 
     def decode(raw: _Raw) -> Iterator[bytes]:
         while head := raw.exactly(4):
             missing = _length(head)
             while missing:
                 chunk = raw.exactly(_length(raw.exactly(4)))
-                # Arrow's raw codecs do not say how much they wrote, so the size must be known before.
+                # Arrow's raw codecs need the decompressed size.
                 size = plain_size(chunk)
                 if not 0 < size <= missing:
                     raise ValueError(f"a chunk of {size} bytes in a block with {missing} bytes left")
@@ -256,7 +188,7 @@ def _snappy_size(chunk: bytes) -> int:
 
 
 def _lz4_size(chunk: bytes) -> int:
-    """The sum of all literal and match lengths of an LZ4 block (which does not say its size)."""
+    """The decompressed size of an LZ4 block: the sum of all literal and match lengths."""
     at, size, stop = 0, 0, len(chunk)
     while at < stop:
         token = chunk[at]
@@ -287,10 +219,10 @@ def _lz4(raw: _Raw) -> Iterator[bytes]:
 
 
 _DECODERS: dict[str, Callable[[_Raw], Iterator[bytes]]] = {
-    "gz": _zlib_members(31),
-    "deflate": _zlib_members(15),
-    "bz2": _stdlib_members(bz2.BZ2Decompressor),
-    "xz": _stdlib_members(lzma.LZMADecompressor),
+    "gz": _concatenated(partial(zlib.decompressobj, 31)),
+    "deflate": _concatenated(partial(zlib.decompressobj, 15)),
+    "bz2": _concatenated(bz2.BZ2Decompressor),
+    "xz": _concatenated(lzma.LZMADecompressor),
     "zst": _arrow_stream("zstd"),
     "lz4": _lz4,
     "snappy": _hadoop_blocks(_snappy_size, "snappy"),

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text encodings other than UTF-8: a stream that gives the same text as UTF-8."""
+"""Text encodings: invalid UTF-8 as Java decodes it, and streams of other encodings as UTF-8."""
 
 from __future__ import annotations
 
 import codecs
-import io
 import re
 import struct
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from forebay.formats.byte_streams import STEP_BYTES, decoded_stream, read_fully
 
 _ENCODINGS = {
     "UTF-8": "utf-8",
@@ -31,19 +29,14 @@ _MARKS = {
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
 }
-"""What may say the order of bytes; without it Java takes big-endian, where Python takes none or the machine's."""
+"""Byte order marks. Without one Java takes big-endian, and Python none or the machine's order."""
 
-_STEP_BYTES = 1 << 20
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\ufffd".encode()
 
 
 def check_encoding(name: str) -> str:
-    """The name in Spark's spelling.
-
-    Raises:
-        ConfigurationError: Spark does not take this encoding.
-    """
+    """The name in Spark's spelling; a ConfigurationError if Spark does not take this encoding."""
     if name.upper() not in _ENCODINGS:
         raise ConfigurationError(
             f"the encoding {name!r} cannot be read",
@@ -54,27 +47,32 @@ def check_encoding(name: str) -> str:
 
 
 def decoded(data: bytes | bytearray) -> str:
-    """The text of UTF-8 as Java decodes it: with U+FFFD for what is invalid, once for a whole encoded surrogate."""
+    """The text of UTF-8 as Java decodes it: U+FFFD for invalid bytes, only one for an encoded surrogate."""
     try:
         return data.decode()
     except UnicodeDecodeError:
         return _SURROGATE.sub(_REPLACEMENT, data).decode("utf-8", "replace")
 
 
+def one_value(data: bytes | bytearray, large_type: pa.DataType) -> pa.Array:
+    """An array of one large string or large binary, without a copy."""
+    offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
+    return pa.Array.from_buffers(large_type, 1, [None, offsets, pa.py_buffer(data)])
+
+
 def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
-    """The data, if it is valid UTF-8; else the text Java would decode it to. Costs next to nothing if it is ASCII."""
+    """The data if it is valid UTF-8, else the text as Java decodes it. Fast for ASCII."""
     if data.isascii():
         return data
-    offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     try:
-        pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, pa.py_buffer(data)]).validate(full=True)
+        one_value(data, pa.large_string()).validate(full=True)
     except pa.ArrowInvalid:
         return decoded(data).encode()
     return data
 
 
 def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
-    """A column of bytes with `valid_utf8` of each, and the rows where that is not what was there; null stays null."""
+    """A column of bytes with `valid_utf8` of each value, and the rows that this changed; null stays null."""
     values = texts.to_pylist()
     spoiled: list[int] = []
     for row, value in enumerate(values):
@@ -86,7 +84,7 @@ def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
 
 
 def utf8_problem(text: bytes) -> str | None:
-    """Why bytes are no UTF-8, for people; None: they are."""
+    """Why bytes are not UTF-8, for people; None if they are."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -95,60 +93,18 @@ def utf8_problem(text: bytes) -> str | None:
 
 
 def as_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
-    """The text of a byte stream as UTF-8; what cannot be decoded becomes U+FFFD. UTF-8 itself is passed through.
-
-    Closing the result closes `stream`.
-    """
+    """The text of a stream as UTF-8. UTF-8 is passed through, also if invalid. Closing the result closes `stream`."""
     name = check_encoding(encoding)
-    if name == "UTF-8":
-        return stream
-    return io.BufferedReader(_Transcoded(stream, _ENCODINGS[name]), _STEP_BYTES)
+    return stream if name == "UTF-8" else decoded_stream(stream, _transcoded(stream, _ENCODINGS[name]))
 
 
-class _Transcoded(io.RawIOBase):
-    """The bytes of one stream, decoded and encoded again."""
-
-    def __init__(self, stream: BinaryIO, codec: str) -> None:
-        self._stream = stream
-        self._codec = codec
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._ready = memoryview(b"")
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Buffer, /) -> int:
-        while not self._ready and not self._ended:
-            if self._decoder is None:
-                data, self._decoder = self._begun()
-            else:
-                data = self._stream.read(_STEP_BYTES)
-                self._ended = not data
-            self._ready = memoryview(self._decoder.decode(data, self._ended).encode("utf-8", "replace"))
-        out = memoryview(target).cast("B")
-        count = min(len(out), len(self._ready))
-        out[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
-
-    def _begun(self) -> tuple[bytes, codecs.IncrementalDecoder]:
-        """The first bytes, if they had to be looked at, and what decodes them and the rest."""
-        marks, codec, head = _MARKS.get(self._codec), self._codec, b""
-        if marks is not None:
-            head = _exactly(self._stream, len(marks[0]))
-            codec = codec if head in marks else f"{codec}-be"
-        return head, codecs.getincrementaldecoder(codec)("replace")
-
-
-def _exactly(stream: BinaryIO, count: int) -> bytes:
-    """So many bytes, or fewer at the end of the stream."""
-    found = b""
-    while len(found) < count and (more := stream.read(count - len(found))):
-        found += more
-    return found
+def _transcoded(stream: BinaryIO, codec: str) -> Iterator[bytes]:
+    marks, data = _MARKS.get(codec), b""
+    if marks is not None:
+        data = read_fully(stream.read, len(marks[0]))
+        codec = codec if data in marks else f"{codec}-be"
+    decoder = codecs.getincrementaldecoder(codec)("replace")
+    yield decoder.decode(data).encode("utf-8", "replace")
+    while data := stream.read(STEP_BYTES):
+        yield decoder.decode(data).encode("utf-8", "replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", "replace")

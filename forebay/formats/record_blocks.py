@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the bytes of a text-like file into blocks of whole records, in bounded memory."""
+"""Cuts the text of a file into blocks of whole records, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from forebay.formats.compression import codec_of, open_decompressed
 from forebay.formats.encodings import as_utf8
 
 if TYPE_CHECKING:
-    from forebay.formats.input_file import InputFile
+    from forebay.formats.base import InputFile
 
 BLOCK_BYTES = 2 << 20
-"""How much is read at a time by default: large enough for vectorised parsing, small enough for the memory budget."""
+"""The default of the option `blockBytes`: large enough for vectorised parsing, small enough for the memory limit."""
 
 MAX_RECORD_BYTES = 128 << 20
 """The default of the option `maxRecordBytes`."""
 
 BOM = b"\xef\xbb\xbf"
-"""A byte order mark. Only at the start of a file it is none of the text."""
+"""A byte order mark. At the start of a file it is not part of the text, as in Hadoop's line reader."""
 
 _FIRST_STEP = 1 << 10
 _PAST_END_BYTES = 64 << 10
@@ -30,23 +30,18 @@ _SAMPLES = 64
 _MIN_STRIDE = 1 << 10
 
 
-def for_arrow(data: bytes | bytearray) -> bytes | bytearray:
-    """A block for Arrow's CSV reader, which drops a byte order mark at the start of whatever it is given."""
-    return BOM + data if data.startswith(BOM) else data
-
-
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole records: `data` begins at the start of a record and ends after the end of one (or of the file).
+    """Whole records: `data` begins at the start of a record and ends after the end of one, or of the file.
 
-    `data` belongs to whoever received the block; nobody else writes to it.
+    The receiver owns `data` and may change it.
     """
 
     data: bytearray
     end: int
     """The byte offset after the block in the decompressed file; the next record starts there, or the file ends."""
     cut: bool = False
-    """`data` is only the head of one record that is longer than the limit; its rest was skipped."""
+    """`data` is only the head of a record that is longer than the limit; its rest was skipped."""
 
     def offset(self, index: int) -> int:
         """The byte offset in the decompressed file of `data[index]` (counted from the end: a BOM may be gone)."""
@@ -55,60 +50,44 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class RecordBlocks:
-    """How to cut: what ends a record, and how large blocks and records may become. Shared by text, CSV and JSON.
+    """How to cut a file into blocks. Shared by text, CSV and JSON.
 
     Args:
-        separator: What ends a record; None for any of LF, CR LF and CR, as in Spark.
-        block_bytes: How much to read at a time.
-        max_record_bytes: A longer record comes as a block with `cut` set.
-        strip_bom: Leave out a UTF-8 byte order mark at the start of the file, as Hadoop's line reader does.
-        encoding: Of the text in the file. Everything here, also positions, is about that text as UTF-8.
+        separator: The end of a record; None for any of LF, CR LF and CR, as in Spark.
+        block_bytes: The bytes to read at a time.
+        max_record_bytes: A longer record becomes a block with `cut` set.
+        encoding: The encoding of the file. Blocks and positions are those of its text as UTF-8.
     """
 
     separator: bytes | None = None
     block_bytes: int = BLOCK_BYTES
     max_record_bytes: int = MAX_RECORD_BYTES
-    strip_bom: bool = True
     encoding: str = "UTF-8"
 
     def sliceable(self, file: InputFile) -> bool:
-        """Whether records can be found from any position: plain UTF-8, and a separator that cannot overlap itself."""
-        return self._seekable(file) and not self._ambiguous
-
-    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Inner positions that cut a sliceable file into equal slices of at most `target_bytes`; [] otherwise."""
-        return even_borders(file.size, target_bytes) if self.sliceable(file) else []
+        """Whether records can be found from any position: plain UTF-8, a separator that cannot overlap."""
+        return self.seekable(file) and not self._ambiguous
 
     def read(self, file: InputFile, *, position: int = 0, end: int | None = None) -> Iterator[Block]:
-        """The blocks of the records that start in `[position, end)`; none if no record starts there.
-
-        Raises:
-            DataError: The compressed data is damaged.
-        """
+        """The blocks of the records that start in `[position, end)`."""
         if end is not None and end <= position:
             return
-        with as_utf8(open_decompressed(file), self.encoding) as stream:
-            yield from self.cut(stream, position=position, end=end, seekable=self._seekable(file))
-
-    def cut(
-        self, stream: BinaryIO, *, position: int = 0, end: int | None = None, seekable: bool = False
-    ) -> Iterator[Block]:
-        """Like `read`, from an open stream that stands at its start; the caller closes it."""
         _keep_freed_memory()
-        window = Window(stream)
-        if position:
-            before = max(0, position - self._width)
-            window.skip_to(before, seekable=seekable)
-            if not self._drop_to_start(window, position - before):
-                return
-        while end is None or window.base < end:
-            block = self._next(window, end)
-            if block is None:
-                return
-            yield block
+        with as_utf8(open_decompressed(file), self.encoding) as stream:
+            window = Window(stream)
+            if position:
+                before = max(0, position - self._width)
+                window.skip_to(before, seekable=self.seekable(file))
+                if not self._drop_to_start(window, position - before):
+                    return
+            while end is None or window.base < end:
+                block = self._next(window, end)
+                if block is None:
+                    return
+                yield block
 
-    def pieces(self, block: Block, max_records: int) -> Iterator[Block]:
-        """A block as one or more of about at most `max_records` each; an empty block as it is."""
+    def parts(self, block: Block, max_records: int) -> Iterator[Block]:
+        """A block as one or more blocks of about `max_records` records at most; an empty block unchanged."""
         count = -(-self._records_in(block.data, max_records) // max_records)
         if count <= 1:
             yield block
@@ -120,14 +99,11 @@ class RecordBlocks:
             at = after
 
     def _records_in(self, data: bytearray, limit: int) -> int:
-        """How many records a block has. An eighth of it is counted first, in places all over it.
-
-        If that says far fewer than `limit`, it is enough: counting all was a tenth of the CPU time of reading CSV.
-        """
+        """The number of records in a block; an estimate from an eighth of it, if that is far below `limit`."""
         separator, stride = self.separator or b"\n", len(data) // _SAMPLES
         if stride >= _MIN_STRIDE:
             size = stride // 8
-            # Another eighth of each stride, lest the data have its period.
+            # A different eighth of each stride, in case the data repeat with its period.
             starts = (place * stride + place % 8 * size for place in range(_SAMPLES))
             found = 8 * sum(data.count(separator, start, start + size) for start in starts)
             if 2 * found < limit:
@@ -135,10 +111,11 @@ class RecordBlocks:
         return data.count(separator)
 
     def next_start(self, data: bytearray, index: int) -> int:
-        """Where the record after the one that holds `data[index]` starts, in a whole block."""
+        """The start of the record after that of `data[index]`, in a whole block."""
         return self._start_after(data, index + 1, True) or len(data)
 
-    def _seekable(self, file: InputFile) -> bool:
+    def seekable(self, file: InputFile) -> bool:
+        """Whether a byte offset of the text is one of the file."""
         return codec_of(file.path) is None and self.encoding == "UTF-8"
 
     def _next(self, window: Window, end: int | None) -> Block | None:
@@ -156,12 +133,12 @@ class RecordBlocks:
                 return self._block(window, stop)
             if window.ended:
                 return None
-            # A long record is searched anew whenever more of it came, so its steps grow with it.
+            # A long record is searched again after each step, so its steps grow with it.
             largest = max(step, len(window.data) // 2)
             window.fill(min(largest, max(missing, len(window.data), _PAST_END_BYTES)))
 
     def _stop(self, window: Window, inside: int | None, step: int) -> int:
-        """Where the next block ends, as an index into the window; 0 if that needs more data."""
+        """The end of the next block, as an index into the window; 0 if that needs more data."""
         if inside is not None and len(window.data) >= inside:
             stop = self._start_after(window.data, inside, window.ended)
             if stop is not None:
@@ -173,7 +150,7 @@ class RecordBlocks:
     def _block(self, window: Window, stop: int) -> Block | None:
         first = window.base == 0
         data = window.take(stop)
-        if first and self.strip_bom and data.startswith(BOM):
+        if first and data.startswith(BOM):
             del data[: len(BOM)]
         return Block(data, window.base) if data else None
 
@@ -203,12 +180,12 @@ class RecordBlocks:
 
     @property
     def _ambiguous(self) -> bool:
-        """Whether the separator can overlap itself, as `aa` in `aaa`: then only a scan from the start finds records."""
+        """Whether the separator can overlap itself, as `aa` in `aaa`. Only a scan from the start finds records then."""
         separator = self.separator or b""
         return any(separator.startswith(separator[shift:]) for shift in range(1, len(separator)))
 
     def _start_after(self, data: bytearray, index: int, ended: bool) -> int | None:
-        """The first record start at or after `index`; None if `data` does not hold one (or not surely)."""
+        """The first record start at or after `index`; None if it is not known to be in `data`."""
         low = max(0, index - self._width)
         if self.separator is not None:
             at = data.find(self.separator, low)
@@ -223,10 +200,7 @@ class RecordBlocks:
 
     @staticmethod
     def _line_end(data: bytearray, low: int) -> tuple[int, int]:
-        """The next line feed and the carriage return before it, from `low` on; -1 for none.
-
-        Where there are no line feeds, looking for one through all data at each carriage return would take long.
-        """
+        """The next line feed and the carriage return before it, or -1; searched in growing steps to stay linear."""
         feed = carriage = -1
         step = _FIRST_STEP
         while feed < 0 and carriage < 0 and low < len(data):
@@ -236,7 +210,7 @@ class RecordBlocks:
         return feed, carriage
 
     def _last_start(self, data: bytearray) -> int:
-        """The end of the last record in `data` that is surely whole, when more data follows; 0 if there is none."""
+        """The end of the last record in `data` that is whole even if more data follows; 0 if there is none."""
         if self.separator is None:
             feed = data.rfind(b"\n") + 1
             # A carriage return at the very end may be half of a `\r\n`.
@@ -251,7 +225,7 @@ class RecordBlocks:
 
 
 class Window:
-    """The bytes of a stream between a known offset and what was read so far. For cutting where no separator helps."""
+    """The bytes of a stream from the offset `base` to the last one read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -261,7 +235,7 @@ class Window:
         self.ended = False
 
     def skip_to(self, offset: int, *, seekable: bool) -> None:
-        """Leave out everything before `offset`: by seeking, or by reading it away."""
+        """Skip everything before `offset`."""
         if seekable:
             self._stream.seek(offset)
         else:
@@ -281,13 +255,13 @@ class Window:
             missing -= came
 
     def _append(self, most: int) -> int:
-        """Read once, at most so many bytes; return how many came."""
+        """Read at most so many bytes once; return their number."""
         readinto = getattr(self._stream, "readinto", None)
         if readinto is None:
             part = self._stream.read(most)
             self.data += part
             return len(part)
-        # The same memory every time: fresh memory costs more than what is copied into it.
+        # The same memory each time: fresh memory costs more than the copy.
         if len(self._scratch) < min(most, BLOCK_BYTES):
             self._scratch = bytearray(min(most, BLOCK_BYTES))
         with memoryview(self._scratch) as whole, whole[:most] as room:
@@ -296,14 +270,14 @@ class Window:
         return came
 
     def take(self, count: int) -> bytearray:
-        """Give away the first `count` bytes and move the window behind them."""
+        """Remove and return the first `count` bytes."""
         data, self.data = self.data, self.data[count:]
         del data[count:]
         self.base += count
         return data
 
     def drop(self, count: int) -> int:
-        """Forget the first `count` bytes."""
+        """Remove the first `count` bytes; return their number."""
         del self.data[:count]
         self.base += count
         return count
@@ -311,15 +285,8 @@ class Window:
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Have glibc keep freed blocks for the next ones, up to twice as much, instead of giving them back each time.
+    """Make glibc keep freed blocks for later ones, by raising its thresholds (mallopt(3), M_MMAP_THRESHOLD).
 
-    Freeing one large piece raises its thresholds for all smaller ones (mallopt(3), M_MMAP_THRESHOLD). Pages that are
-    new every time were a tenth of the CPU time of reading CSV. This piece is never touched, so it costs nothing.
+    New pages for each block took a tenth of the CPU time of reading CSV. The memory freed here is never touched.
     """
     bytes(30 << 20)
-
-
-def even_borders(size: int, target_bytes: int) -> list[int]:
-    """Inner positions that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
-    slices = -(-size // max(1, target_bytes))
-    return [size * number // slices for number in range(1, slices)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognises splits that ended by hashes of them, where whole splits would be too long for a checkpoint.
+"""Recognises finished splits by hashes, if whole splits would be too long for a checkpoint.
 
-A split takes about 13 characters: a key of 64 bits and a mark of 32. Keys are sorted, and their differences are packed
-by columns of bytes, which leaves 49 bits of a key among 200,000.
+A split takes about 13 characters: a key of 64 bits and a mark of 32. The differences of sorted keys are compressed by
+columns of bytes, which leaves 49 bits of a key among 200,000.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any, Final, NamedTuple
 from forebay.framework.split import Json, Split
 
 _KEY: Final = 8
-"""Bytes of a key. A new split has the key of one among 400,000 with a probability of 2 in 10^14."""
+"""Bytes of a key. A new split collides with one of 400,000 with a probability of 2 in 10^14."""
 
 _GROWTH: Final = 2
-"""A segment is merged with a new one unless it has this many times as many entries."""
+"""A new segment takes in older ones with less than this many times its splits."""
 
 _LEVEL: Final = 1
-"""Of compression: only the upper columns of keys can be compressed, and any level does that."""
+"""Compression level: only the upper columns of keys are compressible, at any level."""
 
 
 class Digest(NamedTuple):
-    """One entry of a split that ended.
+    """One entry of a finished split.
 
     Args:
         key: Text that identifies the split.
-        mark: 32 bits of the author's own, given back by `SplitDigests.mark`.
-        moment: Orders splits: those before a moment are forgotten together. Nanoseconds since 1970, for files.
+        mark: 32 bits of the author's own, returned by `SplitDigests.mark`.
+        moment: Entries before a moment are forgotten together. For files: nanoseconds since 1970.
     """
 
     key: str
@@ -45,58 +45,51 @@ class Digest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Entries that are kept and forgotten together. Never changed.
+    """Entries that are stored and forgotten together. Immutable; equal contents have equal names."""
 
-    Args:
-        until: The last moment of an entry.
-        splits: How many splits the entries are of.
-        text: The entries, packed.
-        name: The same for the same content.
-    """
-
-    until: int
+    until: int  # the last moment of an entry
     splits: int
-    text: str
+    text: str  # the packed entries
     name: str
 
 
 class SplitDigests:
-    """What is left of splits that ended, once a checkpoint has no room for the whole splits.
+    """The hashes of finished splits that a checkpoint stores instead of whole splits.
 
-    An enumerator owns one and asks it what it has read; the framework fills it, writes it and restores it. Called on
-    the planning thread; a discovery may ask meanwhile, and then it is not changed.
+    An enumerator owns it and looks its splits up; the framework fills, stores and restores it. Used on the planning
+    thread. A discovery may look up on another thread, while nothing is changed.
 
     Args:
-        digest: Returns the entries of a split that ended; none if only the whole split will do.
-        span: Entries of so many moments are kept together; None = all, because none is ever forgotten.
+        digest: Returns the entries of a finished split; none if the whole split must be stored.
+        span: Width of a segment in moments; None = one segment, because no entry is ever forgotten.
     """
 
     def __init__(self, digest: Callable[[Split], Sequence[Digest]] | None = None, span: int | None = None) -> None:
         self.digest = digest
-        """Returns the entries of a split."""
+        """Returns the entries of a finished split."""
         self._span = span
         self._segments: list[_Segment] = []
         self._marks: dict[int, int] = {}
         self.dropped: list[str] = []
-        """Names of segments that went since the framework last wrote, and that it may have written before."""
+        """Names of segments that were removed since the framework last stored them."""
         self.generation = 0
-        """Changes when splits are recognised no longer."""
+        """Changes when splits are forgotten."""
 
     def __len__(self) -> int:
-        """Return how many splits are recognised."""
+        """Return the number of splits."""
         return sum(segment.splits for segment in self._segments)
 
     @property
     def characters(self) -> int:
-        """How long it is when it is written."""
+        """The length of the stored form."""
         return sum(len(segment.text) for segment in self._segments)
 
     def mark(self, key: str) -> int | None:
-        """Return the mark of the entry with this key; None if there is none."""
-        return self._marks.get(_hashed(key))
+        """Return the mark of the entry with this key, or None."""
+        return self._marks.get(hash_of(key))
 
     def expire(self, moment: int) -> None:
-        """Forget segments whose entries are all from before a moment. Called by the enumerator."""
+        """Forget segments whose entries are all before a moment. Called by the enumerator."""
         gone = [segment for segment in self._segments if segment.until < moment]
         if gone:
             self.dropped += [segment.name for segment in gone]
@@ -105,46 +98,47 @@ class SplitDigests:
     # ---- for the framework
 
     def add(self, splits: Iterable[Split]) -> list[str]:
-        """Add the entries of splits, and return the ids of those that have some."""
+        """Add the entries of splits; return the ids of splits with entries."""
         ids: list[str] = []
         groups: dict[int, tuple[list[Digest], list[str]]] = {}
         for split in splits:
             entries = () if self.digest is None else self.digest(split)
             if entries:
                 ids.append(split.id)
-                found, of = groups.setdefault(self._group(max(one.moment for one in entries)), ([], []))
-                found += entries
-                of.append(split.id)
-        for group, (found, of) in groups.items():
-            self._insert(group, {_hashed(one.key): one.mark for one in found}, max(map(_moment, found)), len(of))
+                group = groups.setdefault(self._group(max(one.moment for one in entries)), ([], []))
+                group[0].extend(entries)
+                group[1].append(split.id)
+        for key, (entries, of) in groups.items():
+            marks = {hash_of(one.key): one.mark for one in entries}
+            self._insert(key, marks, max(one.moment for one in entries), len(of))
         return ids
 
     def dump(self) -> list[list[int | str]]:
-        """Return all of it, JSON-ready, the same for the same history."""
+        """Return the stored form, JSON-ready; equal histories give equal forms."""
         return [[one.until, one.splits, one.text] for one in self._segments]
 
     def load(self, data: Any) -> None:  # noqa: ANN401 - any JSON value
-        """Take back what `dump` gave, in place of all there is.
+        """Replace the contents by a result of `dump`.
 
         Raises:
-            ValueError: It is not what `dump` gave.
+            ValueError: It is not a result of `dump`.
         """
         self.dropped = []
         self._keep([_checked(entry) for entry in data])
 
     def holds(self, name: str) -> bool:
-        """Whether there is a segment of this name."""
+        """Whether there is a segment with this name."""
         return any(segment.name == name for segment in self._segments)
 
     def entries(self) -> dict[str, Mapping[str, Json]]:
-        """Return the segments by their names, for a host that writes each segment once."""
+        """Return the segments by name, for a host that writes each segment once."""
         return {one.name: {"until": one.until, "splits": one.splits, "text": one.text} for one in self._segments}
 
     def _group(self, moment: int) -> int:
         return 0 if self._span is None else moment // self._span
 
     def _insert(self, group: int, entries: dict[int, int], until: int, splits: int) -> None:
-        """Add a segment; merge it with those of its group that are not much larger."""
+        """Add a segment; merge it with segments of its group that are not much larger."""
         self._marks |= entries
         kept = []
         for segment in reversed(self._segments):
@@ -163,16 +157,8 @@ class SplitDigests:
 
 
 def hash_of(text: str) -> int:
-    """Return 64 bits of a text, the same ones for ever. Any thread."""
-    return _hashed(text)
-
-
-def _hashed(text: str) -> int:
+    """Return a 64-bit hash of a text that never changes. Any thread."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY).digest())
-
-
-def _moment(entry: Digest) -> int:
-    return entry.moment
 
 
 def _segment(until: int, splits: int, text: str) -> _Segment:
@@ -181,7 +167,7 @@ def _segment(until: int, splits: int, text: str) -> _Segment:
 
 
 def _packed(entries: Mapping[int, int]) -> str:
-    """Return entries as text: the columns of the differences of sorted keys, compressed, then the marks."""
+    """Return entries as text: the compressed columns of the differences of sorted keys, then the marks."""
     keys = sorted(entries)
     differences = [high - low for low, high in itertools.pairwise([0, *keys])]
     rows = struct.pack(f">{len(keys)}Q", *differences)
@@ -190,16 +176,12 @@ def _packed(entries: Mapping[int, int]) -> str:
 
 
 def _unpacked(text: str) -> dict[int, int]:
-    """Return the entries that `_packed` was given.
-
-    Raises:
-        ValueError: The text is damaged.
-    """
+    """Invert `_packed`; raise ValueError for a damaged text."""
     try:
         unpacker = zlib.decompressobj()
         columns = unpacker.decompress(base64.b85decode(text))
         if not unpacker.eof:
-            raise ValueError("they end too early")  # noqa: TRY301 - all that is wrong with it is told in one way
+            raise ValueError("they end too early")  # noqa: TRY301 - wrapped below as any other damage
         count = len(columns) // _KEY
         rows = bytearray(len(columns))
         for column in range(_KEY):
@@ -207,7 +189,7 @@ def _unpacked(text: str) -> dict[int, int]:
         keys = itertools.accumulate(struct.unpack(f">{count}Q", rows))
         return dict(zip(keys, struct.unpack(f">{count}I", unpacker.unused_data), strict=True))
     except (zlib.error, binascii.Error, struct.error, ValueError) as error:
-        raise ValueError(f"digests cannot be read: {error}") from error
+        raise ValueError(f"the hashes of finished splits (digests) cannot be read: {error}") from error
 
 
 def _checked(entry: Any) -> _Segment:  # noqa: ANN401 - any JSON value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the side that knows the whole input: it discovers splits and gives them out."""
+"""The contract of the planning side: an enumerator discovers splits and assigns them to readers."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ from typing import TypeVar
 
 from forebay.clock import Clock
 from forebay.errors import ContractError
-from forebay.framework.events import SourceEvent
 from forebay.framework.split import Json, Split
 
 T = TypeVar("T")
 
 
+class SourceEvent:
+    """A message between a source's enumerator and its readers (EVT-1). Subclass it, frozen and picklable.
+
+    Sent by `SplitEnumeratorContext.send_event_to_reader` and `SourceReaderContext.send_source_event`. Events and
+    assignments to one reader keep their order (CTX-10). The in-process host delivers events; Spark has no such channel
+    and refuses them by name.
+    """
+
+
 class SplitEnumerator(ABC):
     """Discovers splits and assigns them to readers; one per query.
 
-    The host calls every method on one thread, the coordinator's, never two at once (ENU-1). No method may block:
-    slow work goes through `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead,
-    which brings discovery, assignment, add-back and state along.
+    The host calls all methods on the coordinator thread, one at a time (ENU-1). No method may block: run slow work
+    with `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead, which has assignment,
+    add-back and state built in.
 
-    On Spark an enumerator sees one virtual reader, subtask 0 of 1: requests come only while the micro-batch has
-    room, and an assignment means "plan this".
+    On Spark there is one virtual reader, subtask 0 of 1. It requests splits only while the micro-batch has room, and
+    an assignment adds the split to the plan.
     """
 
     def restore_state(self, state: Json) -> None:
-        """Take back what `snapshot_state` gave. Called once, before `start`, only when there is a checkpoint (ENU-6).
+        """Restore what `snapshot_state` returned. Called once, before `start`, if there is a checkpoint (ENU-6).
 
-        Splits that readers held at the checkpoint come through `add_splits_back`, after `start` (FLIP-537). On Spark
-        the host keeps them: they are in the offset, and are not given back.
+        The splits that readers held come through `add_splits_back`, after `start` (FLIP-537). On Spark they stay in
+        the offset and do not come back.
 
         Raises:
-            ContractError: By default: the enumerator keeps state and does not say how to take it back.
+            ContractError: By default, for any state.
         """
         if state is not None:
             raise ContractError(
@@ -43,37 +51,36 @@ class SplitEnumerator(ABC):
             )
 
     def start(self) -> None:
-        """Begin: the first thing the coordinator thread runs. Start discovery here, with `call_async`."""
+        """Start discovery, with `call_async`. The first call on the coordinator thread, after `restore_state`."""
 
     @abstractmethod
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """A reader has room for a split (ENU-2): assign one, signal no more, or remember the requester.
+        """Answer a reader that has room for a split (ENU-2): assign one, signal no more, or remember the request.
 
-        A reader asks when it starts, and again when it has finished a split. One without an end is never finished, so
-        push those: assign them in `add_reader` and after each discovery, without being asked (ENU-11).
+        A reader requests a split when it starts and each time it finishes one. It never finishes a split without an
+        end, so assign unbounded splits in `add_reader` and after each discovery, without a request (ENU-11).
 
         Args:
-            subtask: The reader that asks. It may have failed since; assigning to it then is an error to avoid by
-                looking at `context.registered_readers()`.
-            host: The name of the machine it runs on, if known.
+            subtask: The reader. It may have failed since: check `context.registered_readers()` before assigning.
+            host: The name of its machine, if known.
         """
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        """Splits come back, with their progress, and must become assignable again (ENU-3). May be an empty list.
+        """Take splits back, with their progress, and make them assignable again (ENU-3). The list may be empty.
 
-        Called after a reader failed, before its replacement registers; and after a restore, with `subtask` None,
-        for the splits that readers held at the checkpoint.
+        Called after a reader failed, before its replacement registers. After a restore it is called with `subtask`
+        None and the splits that readers held at the checkpoint.
         """
 
     def add_reader(self, subtask: int) -> None:
-        """A reader registered (ENU-4), once per registration; from here on assigning to it is legal."""
+        """Note that a reader registered; from now on it can be assigned splits. Once per registration (ENU-4)."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """A reader sent an event (ENU-8).
+        """Handle an event of a reader. Refuse unknown events, or ignore them on purpose (ENU-8).
 
         Raises:
-            ContractError: By default: no event is expected. Reject unknown events loudly or ignore them on purpose.
+            ContractError: By default, for any event.
         """
         raise ContractError(
             f"{type(self).__name__} does not know the source event {type(event).__name__} of reader {subtask}",
@@ -82,38 +89,38 @@ class SplitEnumerator(ABC):
         )
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """A reader has delivered these splits to their end; `splits` are at their last position. Best effort order."""
+        """Note that a reader delivered these splits to their end; each is at its last position. In no fixed order."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Json:
-        """Return what a new enumerator needs to go on (ENU-5), JSON-ready; what is assigned counts as delivered.
+        """Return the state that a new enumerator needs (ENU-5), JSON-ready. Assigned splits count as delivered.
 
-        A failure here fails that checkpoint only (COO-3).
+        An error fails only this checkpoint (COO-3).
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable. Best effort: may be skipped, correctness must not hang on it (ENU-7)."""
+        """Note that a checkpoint is durable. Best effort: correctness must not depend on it (ENU-7)."""
 
     def close(self) -> None:
-        """Free everything. Called once, on every path, also when `start` failed (ENU-9). Leave no thread behind."""
+        """Free all resources and end all threads. Called once on every path, also after a failed `start` (ENU-9)."""
 
 
 class SplitEnumeratorContext(ABC):
-    """What the host offers an enumerator. Calls from other threads are moved to the coordinator thread (CTX-9)."""
+    """The host, as an enumerator sees it. Calls from other threads move to the coordinator thread (CTX-9)."""
 
     @property
     @abstractmethod
     def clock(self) -> Clock:
-        """Where time comes from."""
+        """The time source."""
 
     @property
     def streaming(self) -> bool:
-        """Whether the host plans micro-batches of a stream: what comes later is then asked for too."""
+        """Whether the host plans micro-batches of a stream, and so asks for later splits too."""
         return False
 
     @abstractmethod
     def current_parallelism(self) -> int:
-        """Return how many readers there are; may change on restore: ask every time (CTX-4)."""
+        """Return the number of readers. It may change on restore, so do not store it (CTX-4)."""
 
     @abstractmethod
     def registered_readers(self) -> Mapping[int, str | None]:
@@ -121,23 +128,20 @@ class SplitEnumeratorContext(ABC):
 
     @abstractmethod
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Give splits to readers, in this order per reader (CTX-1). Recorded before it is sent.
+        """Assign splits to readers, in this order per reader (CTX-1). Recorded before it is sent.
 
         Raises:
-            ContractError: A target is not registered: then nothing of the whole call is assigned (CTX-2); or a split
-                id is already given out and not finished (SPL-1).
+            ContractError: A reader is not registered (CTX-2), or a split is assigned already and not finished
+                (SPL-1). Nothing of the call is assigned then.
         """
 
     @abstractmethod
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that no split will follow; its later requests are dropped (CTX-3).
-
-        A reader that is replaced must be told again.
-        """
+        """Tell a reader that no split follows; its later requests are dropped. Repeat it for a replacement (CTX-3)."""
 
     @abstractmethod
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Send a source event; keeps its order with the assignments to that reader (CTX-10).
+        """Send an event, in order with the assignments to that reader (CTX-10).
 
         Raises:
             ContractError: The reader is not registered.
@@ -152,13 +156,18 @@ class SplitEnumeratorContext(ABC):
         delay: float = 0.0,
         period: float | None = None,
     ) -> None:
-        """Run `work` on a worker thread and `handler(result, error)` on the coordinator thread (CTX-5, CTX-6).
+        """Run `work` on a worker thread, then `handler(result, error)` on the coordinator thread (CTX-5, CTX-6).
 
         `work` must not touch the enumerator's state. An error of `work` goes to the handler; an error of the handler
-        fails the run. With `period` (seconds) it runs again at a fixed rate, and an error does not stop it (CTX-7).
-        Work in flight when the host closes is dropped and never fails the run (CTX-11).
+        fails the run. When the host closes, work in flight is dropped and never fails the run (CTX-11).
+
+        Args:
+            work: Called without arguments; may block.
+            handler: Takes the result or the error.
+            delay: Seconds before the first run.
+            period: Seconds from one run to the next, at a fixed rate, also after errors (CTX-7); None = once.
         """
 
     @abstractmethod
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action for the coordinator thread; an error of it fails the run, and it must not block (CTX-8)."""
+        """Queue an action for the coordinator thread. It must not block; its error fails the run (CTX-8)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the side that reads: pulled by one task, fed by fetcher threads."""
+"""The contract of the reading side: a task polls a reader; fetcher threads feed it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from forebay.errors import ContractError
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
+from forebay.framework.enumerator import SourceEvent
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.split import Position, Split
 
@@ -29,48 +29,46 @@ class InputStatus(Enum):
 
 
 class ReaderOutput(Protocol):
-    """Where a reader puts record batches: the host's side. Called on the task thread only."""
+    """Takes a reader's record batches; implemented by the host. Called on the task thread only."""
 
     def collect(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
-        """Take one record batch; `position` is the split's progress once the batch counts as delivered."""
+        """Take one record batch; `position` is the split's progress once the batch is delivered."""
 
     def split_added(self, split: Split) -> None:
-        """Open the per-split output, from the moment the split is added, not from its first record (OUT-4)."""
+        """Open the output of a split when it is added, before its first record (OUT-4)."""
 
     def split_caught_up(self, split_id: str) -> None:
-        """Note that a split without an end has nothing more for now: one of the conditions of idleness."""
+        """Note that a split without an end has no more records for now; a condition of idleness."""
 
     def split_released(self, split_id: str) -> None:
-        """Close the per-split output; a dead split must not hold the watermark (OUT-3)."""
+        """Close the output of a split, so that it no longer holds back the watermark (OUT-3)."""
 
 
 class SourceReader(ABC):
-    """Pulls record batches from the splits it was given; one per task.
+    """Emits the record batches of its splits; one per task. Starts empty: all progress arrives as splits (SRC-4).
 
-    One task thread calls every method (RDR-2), except that `is_available` futures complete on any thread. Authors
-    rarely implement this: `SourceReaderBase`, over fetcher threads and a `SplitReader`, is supplied.
-
-    A reader starts empty; all progress arrives as splits (SRC-4).
+    The host calls all methods on one task thread (RDR-2); the futures of `is_available` complete on any thread.
+    Authors rarely implement this class: `SourceReaderBase` runs a `SplitReader` on fetcher threads.
     """
 
     def start(self) -> None:
-        """Begin. Called once; splits may already have been added, so ask for one only if none was (RDR-1)."""
+        """Request a first split, unless splits were added before. Called once (RDR-1)."""
 
     @abstractmethod
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit at most one record batch, without ever blocking (RDR-2).
+        """Emit at most one record batch; never block (RDR-2).
 
         Raises:
-            ForebayError: What a fetcher thread met; errors come before the end of input (RB-6, RB-8).
+            ForebayError: A fetcher thread failed; raised before the end of input (RB-6, RB-8).
         """
 
     @abstractmethod
     def is_available(self) -> Future[None]:
-        """Return a future that completes when polling may give something (RDR-3). Early completion is allowed."""
+        """Return a future that completes when `poll_next` may emit (RDR-3). It may complete too early."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Sequence[Split]:
-        """Return each unfinished split at the next record not yet emitted, unread ones too (RDR-4)."""
+        """Return each unfinished split, read or not, at the next record not yet emitted (RDR-4)."""
 
     @abstractmethod
     def add_splits(self, splits: Sequence[Split]) -> None:
@@ -78,13 +76,13 @@ class SourceReader(ABC):
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """No split will follow: once all are read, `poll_next` gives END_OF_INPUT, again on every poll (RDR-6)."""
+        """Note that no split follows: after the last one, every `poll_next` returns END_OF_INPUT (RDR-6)."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """The enumerator sent an event. By default an unknown event is an error (EVT-1).
+        """Handle an event of the enumerator (EVT-1).
 
         Raises:
-            ContractError: No event is expected.
+            ContractError: By default, for any event.
         """
         raise ContractError(
             f"{type(self).__name__} does not know the source event {type(event).__name__}",
@@ -93,19 +91,19 @@ class SourceReader(ABC):
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable. May come after all fetchers are gone (RDR-10). Best effort."""
+        """Note that a checkpoint is durable. Best effort; may come after all fetchers have ended (RDR-10)."""
 
     @abstractmethod
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Stop emitting some splits and go on with others, from the same record (RDR-8). Unknown ids: no effect."""
+        """Stop emitting some splits; go on with others at the same record (RDR-8). Unknown ids have no effect."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free threads and clients within a bound, also when a fetch is blocked or the queue is full (RDR-9)."""
+        """End threads and free clients within a time limit, also if a fetch blocks or the queue is full (RDR-9)."""
 
 
 class SourceReaderContext(ABC):
-    """What the host offers a reader (RCX-1)."""
+    """The host, as a reader sees it (RCX-1)."""
 
     @property
     @abstractmethod
@@ -124,16 +122,16 @@ class SourceReaderContext(ABC):
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether somebody goes on from the ends of the splits given, whether or not they were reached (Spark)."""
+        """Whether the next read starts at the ends of these splits, even if they were not reached (Spark)."""
         return False
 
     @abstractmethod
     def current_parallelism(self) -> int:
-        """Return how many readers there are now."""
+        """Return the number of readers."""
 
     @abstractmethod
     def send_split_request(self) -> None:
-        """Ask the enumerator for a split. A host that planned everything ignores it."""
+        """Ask the enumerator for a split. A host that planned all tasks ignores it."""
 
     @abstractmethod
     def send_source_event(self, event: SourceEvent) -> None:
@@ -145,11 +143,11 @@ class SourceReaderContext(ABC):
 
     @abstractmethod
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow an expensive client from this process: one holder at a time, kept for the next reader.
+        """Borrow an expensive client of this process, with one holder at a time.
 
-        Handed back when the reader closes; thrown away (with its `close()`, if it has one) when the reader failed.
+        It returns to the pool when the reader closes. After a failure of the reader it is closed instead.
 
         Args:
-            key: Equal keys share clients: use all options that shape the client.
+            key: All options that shape the client: equal keys share clients.
             factory: Makes a client when none is free.
         """

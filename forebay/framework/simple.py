@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layer most connectors are written on: list the splits, read one, and that is all."""
+"""The contract most connectors use: a schema, a generator of records, and optional methods around them."""
 
 from __future__ import annotations
 
@@ -17,116 +17,113 @@ from forebay.framework.split_reader import SplitReader
 
 __all__ = ["Batch", "SimpleSource"]
 
-ONE_SPLIT = "all"
-"""The id of the only split of a source that does not override `splits`."""
+_ONE_SPLIT = "all"
+"""The id of the only split, unless `splits` is overridden."""
 
 
 class SimpleSource(Source):
-    """A source of a schema and a generator; splits, resuming and ends come by overriding one method each.
+    """A source made of `schema()` and a generator, `read()`. Override one more method for each further ability.
 
-    The planning side calls `splits` and `latest`; the reading side calls `read`, and `latest` where no end was planned,
-    on daemon threads, several at once and perhaps in other processes: keep no state on `self` (it is frozen), hold
-    clients with `forebay.cached`.
+    The planner calls `splits` and `latest`. Readers call `read`, and `latest` if no end was planned, on several daemon
+    threads and perhaps in several processes. So keep no state on `self`, which is frozen; hold clients with
+    `forebay.cached`. The three flags below are set as plain class attributes.
     """
 
     @property
     def positions_are_rows(self) -> bool:
-        """Whether a position is the number of the next row, as it is where `read` yields plain rows.
+        """Whether a position is the number of the next row, as it is if `read` yields plain rows.
 
-        Say so, as a plain class attribute, and a stream can keep `maxRowsPerTrigger` and `minRowsPerTrigger`.
+        If True, a stream can keep `maxRowsPerTrigger` and `minRowsPerTrigger`.
         """
         return False
 
     @property
     def partial_rows(self) -> bool:
-        """Whether dicts may leave a column out in every row of a read.
+        """Whether a column may be missing from every dict of a read.
 
-        Otherwise that is warned of, once in a process: most often the key is misspelt in the schema. Say so as a plain
-        class attribute.
+        If False, such a column is logged once per process: most often its key is misspelt in the schema.
         """
         return False
 
     @property
     def extra_keys(self) -> bool:
-        """Whether dicts may have keys that the schema does not have, also inside columns; they are left out.
+        """Whether dicts, also inside columns, may have keys that are not in the schema; they are dropped.
 
-        Otherwise such a key is an error: most often it is misspelt in `read`. Say so as a plain class attribute, where
-        rows are passed on as a service gives them.
+        If False, such a key is an error: most often it is misspelt in `read`.
         """
         return False
 
     @abstractmethod
     def read(self, split: Split) -> Iterable[Rows | Batch]:
-        """Yield the records of one split, from `split.position` up to, and not including, `split.end`.
+        """Yield the records of one split, from `split.position` up to, but not including, `split.end`.
 
-        Yield dicts, tuples or record batches: then a position is the number of rows of the split so far, and a read
-        with `split.position == n` must begin at row n. Or yield `Batch(rows, position)`: these rows, and the
-        position to resume at afterwards, in terms of your own. Returning means "finished" for a bounded source and
-        "caught up for now" for another, which is read again, from its position, after `pollInterval`.
+        Yield dicts, tuples or record batches: the position is then the number of rows of the split so far, and a read
+        with `split.position == n` must begin at row n. Or yield `Batch(rows, position)` with positions of your own.
+        Returning finishes a split of a bounded source. In an unbounded source the split has caught up; it is read
+        again, from its position, after `pollInterval`.
 
-        A row is taken when it is yielded: its dict, or a list of rows, may be filled again for the next. Lists, dicts
-        and arrays inside a column, and the buffers of record batches, are read later: make new ones each time.
+        Dicts and lists of rows may be reused after the yield. Lists, dicts and arrays inside a column, and the buffers
+        of record batches, must not be changed any more.
 
-        Runs on a daemon thread; may block. The rows between two positions must be the same at every replay.
+        Runs on a daemon thread; may block. The rows between two positions must be the same in every replay.
 
         Raises:
-            RetriableError: Try again, with back-off, from the last position.
+            RetriableError: A failure that may pass; the framework reads again from the last position, with back-off.
         """
 
     def splits(self) -> Iterable[Split | str]:
-        """Return the ids of the parts that can be read independently, or Split objects; asked again while unbounded."""
-        return [ONE_SPLIT]
+        """Return the parts that can be read independently: ids or Split objects. Called again while unbounded."""
+        return [_ONE_SPLIT]
 
     def latest(self, split: Split) -> Position | None:
-        """Return the present end of a split (exclusive), if it is known; becomes `split.end` of the next read.
+        """Return the present end of a split (exclusive), or None if unknown. It becomes `split.end` of the next read.
 
-        Best is the position after the newest settled record: it moves on only when there is something to read. Where
-        nothing but a time can be told (now less a settling time), a stream looks for a first record before each end.
+        Prefer the position after the newest complete record: it moves only if there is something to read. If the end
+        is a time (now less a margin for late records), a stream reads a first record before it plans each end.
         """
         return None
 
     def slices(self, split: Split, count: int) -> Iterable[Split]:
-        """Cut a split into about `count` slices, which several tasks read side by side; by default it is one.
+        """Cut a split into about `count` slices for parallel tasks; by default it is not cut.
 
-        Cut with `split.slice(position, end)`: the first slice begins at `split.position`, each other one where the one
-        before it ends, and the last one ends at `split.end`. Where `split.position` is None (the start) or `split.end`
-        is None (as far as it goes), the outer slices may keep None, or say where the rows begin and end now. `read`
-        gets each slice as a split of its own. Called by the planner of a read on Spark. May block.
+        Cut with `split.slice(position, end)`. The first slice begins at `split.position`, each other one at the end of
+        the slice before it, and the last one ends at `split.end`. If `split.position` or `split.end` is None, the
+        outer slices may keep None or name the actual first and last row. `read` gets each slice as a split. Called by
+        the planner on Spark. May block.
         """
         return [split]
 
     def size(self, split: Split) -> int | None:
-        """Estimate the bytes between `split.position` and `split.end`; None = unknown, as by default.
+        """Estimate the bytes between `split.position` and `split.end`; None (the default) = unknown.
 
-        It decides how many tasks and slices a read is worth. Called by the planner, often: calculate it, such as
-        from a number of rows, and ask nobody.
+        It decides the number of tasks and slices. The planner calls it often, so calculate it without I/O.
         """
         return None
 
     def advance(self, split: Split, rows: int) -> Position | None:
-        """Return the position after so many rows, and `split.end` where there are fewer; None = cannot tell.
+        """Return the position after `rows` rows, or `split.end` if there are fewer; None = unknown.
 
-        Override it where positions do not count rows, such as `(updated_at, id)`, and a stream can keep
-        `maxRowsPerTrigger`. Called by the planner, of a split with an end that `latest` gave. May block.
+        Override it if positions do not count rows, such as `(updated_at, id)`, so that a stream can keep
+        `maxRowsPerTrigger`. Called by the planner, for a split with an end from `latest`. May block.
         """
         return None
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make the enumerator that asks `splits` and `latest`."""
+        """Make the enumerator that calls `splits` and `latest`."""
         return SimpleEnumerator(self)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make the split reader that runs `read` on pump threads."""
+        """Make the split reader that runs `read` on generator workers."""
         from forebay.framework.reading.generator_reader import GeneratorSplitReader
 
         return GeneratorSplitReader(self, context)
 
 
 class SimpleEnumerator(DiscoveryEnumerator):
-    """Asks a `SimpleSource` for its splits and their ends.
+    """Adapts a `SimpleSource` to `DiscoveryEnumerator` and checks what its methods return.
 
     Args:
-        source: The source to ask.
+        source: The source.
     """
 
     def __init__(self, source: SimpleSource) -> None:
@@ -134,83 +131,64 @@ class SimpleEnumerator(DiscoveryEnumerator):
         self.exact_ends = source.positions_are_rows
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return all splits of the source; the framework drops those it knows."""
-        found: object = self._source.splits()
-        if isinstance(found, (str, bytes)):
-            raise ContractError(
-                f"splits() gave the text {found!r}, which would be read one character at a time",
-                source=self._source.name,
-                rule="SPL-1",
-                advice="return a list of ids",
-            )
-        if not isinstance(found, Iterable):
-            raise ContractError(
-                f"splits() gave {found!r:.100}, which is no list",
-                source=self._source.name,
-                rule="SPL-1",
-                advice="return a list of ids (str) or Split objects, empty if there is nothing",
-            )
-        return Discovered([self._as_split(item) for item in found])
+        """Return all splits of the source."""
+        given: object = self._source.splits()
+        if isinstance(given, (str, bytes)):
+            problem = f"splits() gave the text {given!r}, which would be read one character at a time"
+            raise self._wrong(problem, "SPL-1", "return a list of ids")
+        if not isinstance(given, Iterable):
+            advice = "return a list of ids (str) or Split objects, empty if there is nothing"
+            raise self._wrong(f"splits() gave {given!r:.100}, which is no list", "SPL-1", advice)
+        splits: list[Split] = []
+        for item in given:
+            if not isinstance(item, (str, Split)):
+                raise self._wrong(f"splits() gave {item!r}", "SPL-1", "return ids (str) or Split objects")
+            splits.append(self._source.split_class(item) if isinstance(item, str) else item)
+        return Discovered(splits)
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the ends the source knows."""
-        found = ((split.id, self._source.latest(split)) for split in splits)
-        return {split_id: end for split_id, end in found if end is not None}
+        """Return the known ends."""
+        ends = ((split.id, self._source.latest(split)) for split in splits)
+        return {split_id: end for split_id, end in ends if end is not None}
 
     def size(self, split: Split) -> int | None:
-        """Return the size that the source estimates."""
-        found: object = self._source.size(split)
-        if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-            raise self._wrong("size()", found, split, "DIS-5", "return a whole number of bytes, or None")
-        return found
+        """Return the source's estimate."""
+        size: object = self._source.size(split)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+            advice = "return a whole number of bytes, or None"
+            raise self._wrong(f"size() gave {size!r:.200}", "DIS-5", advice, split)
+        return size
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Return the slices that the source cuts; one that is missing would be rows that are missing."""
-        found: object = self._source.slices(split, count)
-        given = list(found) if isinstance(found, Iterable) else [found]
-        slices = [one for one in given if isinstance(one, Split)]
-        if not given or len(slices) < len(given):
-            raise self._wrong("slices()", given, split, "DIS-2", "return slices made with split.slice(position, end)")
+        """Return the source's slices; a gap between two of them would lose rows."""
+        given: object = self._source.slices(split, count)
+        items = list(given) if isinstance(given, Iterable) else [given]
+        slices = [one for one in items if isinstance(one, Split)]
+        if not items or len(slices) < len(items):
+            advice = "return slices made with split.slice(position, end)"
+            raise self._wrong(f"slices() gave {items!r:.200}", "DIS-2", advice, split)
         starts, ends = [one.position for one in slices], [one.end for one in slices]
         whole = split.position in (None, starts[0]) and split.end in (None, ends[-1])
         if not whole or starts[1:] != ends[:-1] or None in starts[1:]:
             raise self._wrong(
-                "slices()",
-                list(zip(starts, ends, strict=True)),
-                split,
+                f"slices() gave {list(zip(starts, ends, strict=True))!r:.200}",
                 "DIS-2",
                 f"let the first slice begin at {split.position!r}, each other one where the one before it ends, and "
                 f"the last one end at {split.end!r}",
+                split,
             )
         return slices
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return how far a number of rows reaches: as the source says, or where positions are rows."""
+        """Return the position after `rows` rows: from the source, or calculated if positions are rows."""
         if rows is None:
             return None
-        found = self._source.advance(split, rows)
+        position = self._source.advance(split, rows)
         start = 0 if split.position is None else split.position
-        if found is not None or not self._source.positions_are_rows or not isinstance(start, int):
-            return found
+        if position is not None or not self._source.positions_are_rows or not isinstance(start, int):
+            return position
         return min(start + rows, split.end) if isinstance(split.end, int) else start + rows
 
-    def _wrong(self, method: str, found: object, split: Split, rule: str, advice: str) -> ContractError:
-        return ContractError(
-            f"{method} gave {found!r:.200}",
-            source=self._source.name,
-            split=split.id,
-            rule=rule,
-            advice=advice,
-        )
-
-    def _as_split(self, item: object) -> Split:
-        if isinstance(item, Split):
-            return item
-        if isinstance(item, str):
-            return self._source.split_class(item)
-        raise ContractError(
-            f"splits() gave {item!r}",
-            source=self._source.name,
-            rule="SPL-1",
-            advice="return ids (str) or Split objects",
-        )
+    def _wrong(self, message: str, rule: str, advice: str, split: Split | None = None) -> ContractError:
+        split_id = None if split is None else split.id
+        return ContractError(message, source=self._source.name, split=split_id, rule=rule, advice=advice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a source: frozen configuration, and the factory of its enumerator and readers."""
+"""The contract of a source: its options, its schema, and the factory of its enumerator and readers."""
 
 from __future__ import annotations
 
@@ -31,29 +31,28 @@ from forebay.registry import format_name
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
 class Source(ABC):
-    """What to read and how: a frozen, picklable, keyword-only dataclass whose annotated fields are its options (SRC-1).
+    """Configures a read: a frozen, picklable, keyword-only dataclass whose annotated fields are its options (SRC-1).
 
-    Subclasses become dataclasses without a decorator. Factory calls share nothing (SRC-2). Most connectors extend
-    `SimpleSource`; this is the full layer.
-
-    A subclass may set, as plain class attributes or properties: `name`, `bounded`, `event_time`, `fetchers`.
+    Subclasses become dataclasses without a decorator. Factory calls share no state (SRC-2). A subclass may set `name`,
+    `bounded`, `event_time` and `fetchers` as plain class attributes or properties. Most connectors extend
+    `SimpleSource` instead.
     """
 
     name: ClassVar[str] = "source"
-    """The format name: ``spark.read.format(name)``. The class name in snake_case unless set."""
+    """The format name, as in ``spark.read.format(name)``. By default the class name in snake_case."""
 
     split_class: ClassVar[type[Split]] = Split
-    """The class of this source's splits, by which checkpointed ones are rebuilt."""
+    """The class of this source's splits; it rebuilds checkpointed splits."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        # Transforms, never demands: a class of a notebook is rebuilt empty, then filled, when it is unpickled.
+        # No required attributes here: unpickling a notebook's class creates it empty, then fills it.
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = format_name(cls)
-        # Only now are the names around the class in sight; a class that is pickled by value takes the types along.
+        # The names around the class are visible only now; a class that is pickled by value keeps the types.
         resolve_annotations(cls)
-        bare = [name for name, value in vars(cls).items() if isinstance(value, Field)]
-        if bare := [name for name in bare if name not in inspect.get_annotations(cls)]:
+        annotated = inspect.get_annotations(cls)
+        if bare := [name for name, value in vars(cls).items() if isinstance(value, Field) and name not in annotated]:
             raise ContractError(
                 f"{cls.__name__}: {bare[0]!r} has no annotation, and so is no option",
                 source=cls.name,
@@ -74,32 +73,32 @@ class Source(ABC):
                 f"check() changes the source: {error}",
                 source=type(self).name,
                 rule="SRC-1",
-                advice="let check() only look: a source is frozen; work out in a method what depends on the options",
+                advice="let check() only validate: a source is frozen; compute derived values in a method",
             ) from error
 
     def __repr__(self) -> str:
         instance: Any = self  # a dataclass, as every subclass becomes one
-        shown = [(each.name, repr(getattr(self, each.name))) for each in fields(instance) if each.repr]
-        return f"{type(self).__qualname__}({', '.join(f'{name}={mask_values(text)}' for name, text in shown)})"
+        shown = (f"{each.name}={mask_values(repr(getattr(self, each.name)))}" for each in fields(instance) if each.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
 
     @property
     def bounded(self) -> bool:
-        """Whether every split ends and their number is finite (SRC-5). An unbounded source may still choose to stop."""
+        """Whether there is a finite number of splits and each ends (SRC-5). An unbounded source may still stop."""
         return True
 
     @property
     def event_time(self) -> str | None:
-        """The name of the column with the event time, a timestamp; None if there is none."""
+        """The timestamp column with the event time; None if there is none."""
         return None
 
     @property
     def fetchers(self) -> int | None:
-        """How many fetcher threads a reader uses: a number that all splits share, or None for one per split."""
+        """The number of fetcher threads that a reader's splits share; None = one per split."""
         return 1
 
     @classmethod
     def from_options(cls, given: Mapping[str, object]) -> Self:
-        """Make a source from text options, as Spark gives them; names are matched without regard to case.
+        """Make a source from text options, as Spark passes them. Option names are case-insensitive.
 
         Raises:
             ConfigurationError: An option is unknown, missing or of the wrong type.
@@ -107,40 +106,40 @@ class Source(ABC):
         return cls(**parse_options(class_options(cls), given, source=cls.name, owner=cls))
 
     def check(self) -> None:
-        """Validate across options; called whenever a source is made. Override to add checks.
+        """Validate the options against each other. Called when a source is made; override it to add checks.
 
         Raises:
-            ConfigurationError: The options do not fit together.
+            ConfigurationError: The options contradict each other.
         """
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Return the schema of every record batch. May look at the outside (infer), so hosts call it once per read."""
+        """Return the schema of every record batch. May block to infer it; hosts call it once per read."""
 
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator | DiscoveryEnumerator:
-        """Make a fresh enumerator; a checkpoint's state follows through `restore_state`. Must not block."""
+        """Make a new enumerator; `restore_state` follows if there is a checkpoint. Must not block."""
 
     @abstractmethod
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make a fresh split reader; called once per fetcher, on the task thread. Must not block."""
+        """Make a new split reader. Called on the task thread, once per fetcher. Must not block."""
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader | None:
-        """Make a reader of the source's own; None (the default) takes the supplied one, over fetcher threads."""
+        """Make a custom reader; None (the default) = `SourceReaderBase`, over fetcher threads."""
         return None
 
     def order_key(self, position: Position) -> Any:  # noqa: ANN401 - anything with `<`
-        """Return what positions are ordered by, for a source that knows its latest ones; the position itself here.
+        """Return the sort key of a position; by default the position itself.
 
-        Override it where positions do not order by themselves, such as numbers in text.
+        Override it if positions do not sort as their records do, such as numbers in text (SPL-3).
         """
         return position
 
     def with_schema(self, schema: pa.Schema) -> Self | None:
-        """Return this source reading with a schema the user gives; None (the default) = the schema is fixed.
+        """Return this source with the schema that the user gave; None (the default) = the schema is fixed.
 
         Raises:
-            ConfigurationError: This schema does not fit the source.
+            ConfigurationError: The source cannot read with this schema.
         """
         return None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A split: one part of the input, with the progress made in it."""
+"""A split: one part of the input, with its progress."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any, ClassVar, Self, dataclass_transform
 from forebay.errors import ContractError
 
 Position = int | str | tuple["Position", ...]
-"""The next record not yet emitted. Compared with ``==``; with ``<`` only where a source knows its latest positions."""
+"""The next record not yet emitted. Compared with ``==``, and with ``<`` if the source knows its latest positions."""
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
-"""What a checkpoint or an offset can carry."""
+"""A value that a checkpoint or an offset can hold."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True)
 class Split:
-    """A part of the input, with its progress: discovered, assigned, checkpointed, added back and read (SPL-1, SPL-2).
+    """A part of the input, with its progress (SPL-1, SPL-2). Immutable: progress makes a new split (`at`).
 
-    Subclass it for more fields; a subclass becomes a frozen, keyword-only dataclass by itself. Fields must be what
-    JSON can carry. Splits are immutable: progress makes a new split (`at`).
+    A subclass with more fields becomes a frozen, keyword-only dataclass without a decorator. All fields must be
+    JSON-ready.
 
     Args:
-        id: Unique within the source and stable for ever, also across restarts and for every slice of the split.
-        position: The next record to emit; None means the start, allowed only where a replay finds the same start.
-        end: Exclusive. In the enumerator: the split's own end, None while open. In a reader: where this read stops.
+        id: Unique within the source and stable for ever, across restarts and for every slice of the split.
+        position: The next record to emit; None = the start, if every replay finds the same start.
+        end: Exclusive. In an enumerator the split's own end, None while open; in a reader the end of this read.
 
     Raises:
         ContractError: The id is not a non-empty string, or a position is not an int, str or tuple of these.
     """
 
     id: str
-    # Each is a Position or None; a connector knows which kind its own are, so Any spares it a cast at every use.
+    # A Position or None; a connector knows its own type, so Any saves it a cast at every use.
     position: Any = None
     end: Any = None
 
     version: ClassVar[int] = 1
-    """The version of the fields; raise it when they change, and bring old ones along in `upgrade`."""
+    """The version of the fields; raise it when they change, and convert old fields in `upgrade`."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -51,7 +51,7 @@ class Split:
             raise ContractError(
                 f"a split id must be a non-empty string, not {self.id!r}",
                 rule="SPL-1",
-                advice="derive the id from what the split is (a file path, a partition number), as text",
+                advice="derive the id from the input (a file path, a partition number), as text",
             )
         for label in ("position", "end"):
             value = getattr(self, label)
@@ -59,7 +59,7 @@ class Split:
                 object.__setattr__(self, label, normalise(value, self.id))
 
     def at(self, position: Position | None) -> Self:
-        """Return the same split with its progress at `position`."""
+        """Return this split with its progress at `position`."""
         return dataclasses.replace(self, position=position)
 
     def slice(self, position: Position | None, end: Position | None) -> Self:
@@ -67,18 +67,18 @@ class Split:
         return dataclasses.replace(self, position=position, end=end)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the split as JSON-ready fields with its version; `from_json` is the way back (SER-1, SER-2)."""
+        """Return the fields and their version, JSON-ready, for `from_json` (SER-1, SER-2)."""
         fields = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
-        # None is left out only where it is what a missing field becomes.
+        # None is left out only if it is the default of the field.
         kept = {field.name: value for field, value in fields.items() if value is not None or field.default is not None}
         return {"v": type(self).version, **kept}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a split from `to_json`, also from an older version through `upgrade`.
+        """Rebuild a split from `to_json`; an older version goes through `upgrade`.
 
         Raises:
-            ContractError: The version is newer than this class knows, or the fields do not fit it.
+            ContractError: The version is newer than this class, or the fields are not those of this class.
         """
         fields = dict(data)
         version = fields.pop("v", None)
@@ -103,10 +103,10 @@ class Split:
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Bring the fields of an older `version` to the present one. Override it together with `version`.
+        """Convert the fields of an older `version`. Override it together with `version`.
 
         Raises:
-            ContractError: By default: this class never had another version.
+            ContractError: By default.
         """
         raise ContractError(
             f"{cls.__name__} has no way up from version {version} to {cls.version}",
@@ -117,16 +117,14 @@ class Split:
 
 
 def normalise(position: object, split_id: str) -> Position:
-    """Return `position` in its one spelling: lists become tuples, because JSON turns tuples into lists.
+    """Return `position` with lists as tuples, because JSON turns tuples into lists.
 
     Raises:
         ContractError: It is a float, a datetime, a bool or another type that is not exact, ordered and JSON-safe.
     """
-    if isinstance(position, bool):
-        pass
-    elif isinstance(position, (int, str)):
+    if isinstance(position, (int, str)) and not isinstance(position, bool):
         return position
-    elif isinstance(position, (tuple, list)):
+    if isinstance(position, (tuple, list)):
         return tuple(normalise(part, split_id) for part in position)
     advice = "use an int, a str, or a tuple of these"
     if isinstance(position, float):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the blocking part: a plain client that fetches from its splits, on a fetcher thread."""
+"""The contract of the blocking part: a plain client that fetches the records of its splits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from forebay.framework.split import Position, Split
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought for one split.
+    """The result of one fetch for one split.
 
     Args:
-        split_id: The split it belongs to.
-        batch: The records, or None when only the end (or progress without records) is to be told.
-        position: The next record after `batch`; None when nothing moved.
-        finished: The split has no more records in this read; said exactly once, with or after the last batch (SR-4).
-        caught_up: Everything there was to read has been read, for now; the split goes on unless the host reads once.
+        split_id: The split.
+        batch: The records; None to report only an end or progress without records.
+        position: The next record after `batch`; None if there was no progress.
+        finished: This read of the split is complete. Said once, with or after the last batch (SR-4).
+        caught_up: All present records have been read. The split goes on, unless the host reads once.
     """
 
     split_id: str
@@ -32,45 +32,45 @@ class Fetched:
 
 
 class SplitReader(ABC):
-    """Fetches record batches from the splits it was given. Written by connector authors; knows no thread.
+    """Fetches record batches of its splits; written by connector authors, without threads of its own.
 
-    The framework calls everything on one fetcher thread, except `wake_up`, which comes from any thread.
+    The framework calls all methods on one fetcher thread, except `wake_up`, which comes from any thread.
     """
 
     @abstractmethod
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Take more splits, between fetches; must not block (SR-3).
+        """Take more splits, between two fetches; must not block (SR-3).
 
-        A split that is empty or already at its end is reported finished by a later `fetch`, never forgotten.
+        Report a split that is empty or at its end as finished in a later `fetch`.
         """
 
     @abstractmethod
     def fetch(self) -> Sequence[Fetched]:
-        """Return what there is, in order; may block, at most until `wake_up` (SR-1), and may return nothing.
+        """Return records in order, or nothing; may block until `wake_up` (SR-1).
 
-        Each call goes on where the one before ended (SR-2). With a split's `end` set, records at or after it are
-        not returned, and the split is finished exactly there. Called only while a split is not finished.
+        Each call goes on where the one before ended (SR-2). Return no record at or after a split's `end`, and finish
+        the split exactly there. Called only while there is an unfinished split.
 
         Raises:
-            RetriableError: Trouble outside: the framework calls again, with back-off.
-            ForebayError: Anything else ends the read with this error.
+            RetriableError: A failure that may pass; the framework calls again, with back-off.
+            ForebayError: Any other failure; it ends the read.
         """
 
     @abstractmethod
     def wake_up(self) -> None:
-        """Make a blocked `fetch` return promptly with what it has (SR-1); loses, doubles and reorders nothing.
+        """Make a blocked `fetch` return promptly with the records it has; lose, repeat and reorder none (SR-1).
 
-        Called from another thread, before, during or after a fetch.
+        Called on another thread, before, during or after a fetch.
         """
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
         """Stop fetching some splits and go on with others (SR-5). Unknown ids have no effect.
 
         Returns:
-            True if the reader does it; False (the default) leaves it to the framework, which holds back what it
-            fetches from paused splits and, once too much is held, stops fetching until they resume.
+            True if the reader pauses splits itself. False (the default) lets the framework buffer the records of
+            paused splits, and stop fetching once the buffer is full.
         """
         return False
 
     def close(self) -> None:
-        """Free everything; called once, on every path, also after an error in `fetch` (SR-6)."""
+        """Free all resources. Called once on every path, also after an error of `fetch` (SR-6)."""

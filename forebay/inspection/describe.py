@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay.describe`: what a source is, its options and its schema."""
+"""`forebay.describe`: the options and the schema of a source."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from html import escape
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.framework.host_options import HostOptions
-from forebay.framework.inprocess.running import schema_of
+from forebay.framework.inprocess.preparation import schema_of
+from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.inspection.tables import html_table, printable, text_table
-from forebay.options import class_options, describe_options, option_values, redact_options
+from forebay.options import class_options, default_text, option_values, redact_options, type_text
 from forebay.registry import default_registry
 
 
 @dataclass(frozen=True)
 class Description:
-    """What `describe` found; prints as text, and shows as HTML in a notebook.
+    """The result of `describe`: text when printed, HTML in a notebook.
 
     Args:
         name: The format name.
         summary: The first line of the class's docstring.
         facts: Short statements: bounded or not, event time, …
         options: Rows of name, type, value or default, and meaning; secrets are hidden.
-        schema: Rows of column, type and nullability; empty for a class, which has no options yet.
+        schema: Rows of column, type and nullability; empty for a class.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Description:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for a notebook."""
         html = f"<h4>{escape(self.name)}</h4><p>{escape(self.summary)}<br>{escape(', '.join(self.facts))}</p>"
         if self.options:
             html += html_table(_OPTIONS, self.options)
@@ -63,18 +64,18 @@ _SCHEMA = ("column", "type", "null")
 
 
 def describe(source: type[Source | HostOptions] | Source | str | HostOptions) -> Description:
-    """Say what a source is: its options with their values, and its schema. For people; works in a notebook.
+    """Describe a source: its options with their values, and its schema.
 
     Args:
-        source: A source, or a class or a format name, of which the defaults are shown and the schema is not known.
-            Or `HostOptions`: the options that every source has besides its own.
+        source: A source; or a class or format name, for its options with their defaults; or `HostOptions`, for the
+            options that all sources have.
 
     Raises:
-        ConfigurationError: It is no source, or no format has the name.
-        ForebayError: What the source's `schema()` raised.
+        ConfigurationError: It is not a source, or no format has the name.
+        ForebayError: The source's `schema()` failed.
     """
     if isinstance(source, str):
-        source = default_registry.lookup(source)
+        source = source_class(source)
     if isinstance(source, type) and issubclass(source, Source):
         return _description(source, None)
     if isinstance(source, Source):
@@ -82,7 +83,31 @@ def describe(source: type[Source | HostOptions] | Source | str | HostOptions) ->
     if source is HostOptions or isinstance(source, HostOptions):
         rows = _option_rows(HostOptions, source if isinstance(source, HostOptions) else None)
         return Description(HostOptions.__name__, _summary(HostOptions), (), rows, ())
-    raise ConfigurationError(f"{source!r} is no source", advice="give a source, its class or a format name")
+    raise ConfigurationError(f"{source!r} is not a source", advice="give a source, its class or a format name")
+
+
+def source_class(name: str) -> type[Source]:
+    """Return the source class of a format.
+
+    Raises:
+        ConfigurationError: No format has the name, or its class is not a source.
+    """
+    found = default_registry.lookup(name)
+    if not issubclass(found, Source):
+        raise ConfigurationError(f"{found!r} is not a source", source=name, advice="derive it from forebay.Source")
+    return found
+
+
+def named_source(name: str, options: Mapping[str, str]) -> Source:
+    """Return a source from a format name and options as texts.
+
+    Raises:
+        ConfigurationError: No format has the name, or an option is unknown, missing or invalid.
+        ForebayError: The source's own check failed.
+    """
+    found = source_class(name)
+    with wrap_errors(found.name, "check()"):
+        return found.from_options(options)
 
 
 def _description(cls: type[Source], source: Source | None) -> Description:
@@ -99,27 +124,24 @@ def _option_rows(cls: type, instance: object | None) -> tuple[tuple[str, str, st
     specs = class_options(cls)
     values = {} if instance is None else option_values(instance)
     rows = []
-    for spec, row in zip(specs, describe_options(specs), strict=True):
+    for spec in specs:
         if instance is None:
-            shown = "required" if row.required else row.default
+            shown = "required" if spec.required else default_text(spec)
         else:
-            shown = _value_text(row.name, redact_options([spec], {row.python_name: values[row.python_name]}))
-        rows.append((row.name, row.type, shown, row.doc))
+            shown = _value_text(spec.shown_name, redact_options([spec], {spec.python_name: values[spec.python_name]}))
+        rows.append((spec.shown_name, type_text(spec.type), shown, spec.doc))
     return tuple(rows)
 
 
 def _value_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return one option's value; of a prefix, all that was given under it."""
+    """Return the value of an option; of a prefix, all entries."""
     return texts[name] if name in texts else ", ".join(map("=".join, texts.items())) or "not set"
 
 
 def _summary(cls: type) -> str:
-    return (inspect.getdoc(cls) or "").partition("\n")[0] if cls.__doc__ and not _generated(cls) else ""
-
-
-def _generated(cls: type) -> bool:
-    """Whether the docstring is the one that dataclasses make: the signature."""
-    return (cls.__doc__ or "").startswith(f"{cls.__name__}(")
+    # The docstring that dataclasses generate is the signature.
+    generated = (cls.__doc__ or "").startswith(f"{cls.__name__}(")
+    return "" if cls.__doc__ is None or generated else (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
 def _facts(source: Source | None) -> tuple[str, ...]:

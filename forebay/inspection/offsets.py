@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay.offsets`: where every split of a streaming query stands, from its checkpoint, without Spark."""
+"""`forebay.offsets`: the position of every split of a streaming query, from its checkpoint, without Spark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from html import escape
 from typing import Any, Final, Self, cast
 
 from forebay.errors import ConfigurationError, ForebayError
-from forebay.framework.microbatch.end_negotiation.claim import Chain, Claim, begun_of
+from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain, begun_of
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec, OffsetCodec
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Agreed, Offset, Planned, Whole
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.retry import RetryPolicy
@@ -23,29 +23,29 @@ from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.inspection.tables import html_table, printable, text_table
 from forebay.state.open_state_store import open_state_store
-from forebay.stores.open_store import store_for
-from forebay.stores.paths import is_url, join, place_of
+from forebay.stores.paths import is_url, join, split_path
 from forebay.stores.store import Store
+from forebay.stores.stored_file import store_for
 
 _HEADER: Final = ("source", "split", "read to", "being read to", "end")
 _LONGEST: Final = 200
 _TIMEOUT: Final = 60.0
 _NOTHING: Final = "-"
-"""What Spark writes of a source that had nothing so far."""
+"""Spark's entry for a source without an offset."""
 
 
 @dataclass(frozen=True)
 class SplitOffset:
-    """Where one split stands, in words.
+    """The positions of one split, as texts.
 
     Args:
-        source: The format name of its source, with a number if several have it.
+        source: The format name of its source, with a number if several sources have it.
         split: Its id.
-        read_to: Up to where it is read, exclusive.
-        being_read_to: Up to where the micro-batch reads it that is planned and not done; empty if it does not.
-        end: Its own end; empty while it is open.
-        position: What `read_to` says, as the source gave it; None if nothing is read yet, or only its tasks know.
-        fields: The split's other fields, as the source gave them.
+        read_to: The end of the rows that are read, exclusive.
+        being_read_to: The end of the planned micro-batch in this split; empty if there is none.
+        end: Its own end; empty if it has none.
+        position: `read_to` as the source's position; None if nothing is read yet, or only the tasks know it.
+        fields: The split's other fields.
     """
 
     source: str
@@ -59,16 +59,16 @@ class SplitOffset:
 
 @dataclass(frozen=True)
 class Offsets:
-    """What `offsets` found; prints as text, and shows as HTML in a notebook.
+    """The result of `offsets`: text when printed, HTML in a notebook.
 
     Args:
         directory: The checkpoint directory.
-        micro_batch: The last micro-batch that was planned; None if none was.
-        done: The last one that is done; None if none is.
+        micro_batch: The last planned micro-batch, or None.
+        done: The last committed one, or None.
         planned_at: When the last one was planned.
-        splits: Where each split of forebay's sources stands.
-        notes: What else there is to know: splits that are over, other sources, what could not be read.
-        others: The offsets of sources that are none of forebay's, as they wrote them.
+        splits: The splits of forebay's sources.
+        notes: Finished splits, other sources, and what could not be read.
+        others: The offsets of other sources, as written.
     """
 
     directory: str
@@ -86,7 +86,7 @@ class Offsets:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for a notebook."""
         table = html_table(_HEADER, self._rows()) if self.splits else ""
         return f"<p>{escape(self._title())}</p>{table}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
@@ -95,26 +95,26 @@ class Offsets:
 
     def _title(self) -> str:
         if self.micro_batch is None:
-            return f"{self.directory}: no micro-batch was planned yet"
+            return f"{self.directory}: no micro-batch has been planned yet"
         if self.done == self.micro_batch:
-            said = f"micro-batch {self.micro_batch} is done"
+            state = f"micro-batch {self.micro_batch} is done"
         else:
-            said = f"micro-batch {self.micro_batch} is planned and not done; a restart reads it again"
+            state = f"micro-batch {self.micro_batch} is planned and not done; a restart reads it again"
         if self.planned_at is not None:
-            said += f", planned {self.planned_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{self.directory}: {said}"
+            state += f", planned {self.planned_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.directory}: {state}"
 
 
 def offsets(checkpoint_directory: str) -> Offsets:
-    """Say where every split of a streaming query stands. Called by users; needs no Spark, and changes nothing.
+    """Return the position of every split of a streaming query. Read-only; needs no Spark.
 
-    Reads the last offset of the checkpoint, and what `stateLocation` holds of it. A query may run meanwhile.
+    It reads the last offset of the checkpoint, and its state below `stateLocation`. The query may be running.
 
     Args:
-        checkpoint_directory: What the query was given as `checkpointLocation`: a directory, or a URL that fsspec knows.
+        checkpoint_directory: The `checkpointLocation` of the query: a directory, or a URL that fsspec supports.
 
     Raises:
-        ConfigurationError: There is no checkpoint, or Spark wrote it in a form that is not known here.
+        ConfigurationError: There is no checkpoint, or its format is unknown.
         RetriableError: The store did not answer.
     """
     path = _normal(str(checkpoint_directory))
@@ -122,9 +122,9 @@ def offsets(checkpoint_directory: str) -> Offsets:
     planned = _numbers(store, join(path, "offsets"))
     if planned is None:
         raise ConfigurationError(
-            f"{checkpoint_directory} is no checkpoint of a streaming query: it has no directory 'offsets'",
+            f"{checkpoint_directory} is not a checkpoint of a streaming query: it has no directory 'offsets'",
             option="checkpointLocation",
-            advice="give the directory that the query was given as checkpointLocation",
+            advice="give the checkpointLocation of the query",
         )
     if not planned:
         return Offsets(path, None, None, None, (), ())
@@ -135,9 +135,9 @@ def offsets(checkpoint_directory: str) -> Offsets:
     splits: list[SplitOffset] = []
     notes: list[str] = []
     for name, entry in _named(entries):
-        found, said = _source(name, entry, done=done == last)
+        found, remarks = _source(name, entry, done=done == last)
         splits += found
-        notes += said
+        notes += remarks
     at = metadata.get("batchTimestampMs")
     when = datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) and at > 0 else None
     others = tuple(entry for _, entry in _named(entries) if isinstance(entry, str) and entry != _NOTHING)
@@ -150,7 +150,7 @@ def offsets(checkpoint_directory: str) -> Offsets:
 def _normal(directory: str) -> str:
     if is_url(directory):
         return directory.rstrip("/")
-    place = place_of(directory)
+    place = split_path(directory)
     return "/".join([place.root.rstrip("/"), *place.parts])
 
 
@@ -165,13 +165,13 @@ def _text(store: Store, path: str) -> str:
 
 
 def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
-    """Return the metadata of Spark's offset file, and the entry of each source: line 1 says the form."""
-    form, *rest = text.split("\n")
-    if form != "v1" or not rest:
+    """Return the metadata of Spark's offset file, and the entry of each source."""
+    version, *rest = text.split("\n")
+    if version != "v1" or not rest:
         raise ConfigurationError(
-            f"the last offset in {path} has the form {form[:20]!r}, and only 'v1' is known here",
+            f"the last offset in {path} has the format {version[:20]!r}, and this release supports only 'v1'",
             option="checkpointLocation",
-            advice="look at the file below 'offsets'; a newer forebay may know its form",
+            advice="see the file below 'offsets'; a newer forebay may support it",
         )
     try:
         metadata = json.loads(rest[0]) if rest[0] else {}
@@ -181,7 +181,7 @@ def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _named(entries: list[str]) -> list[tuple[str, Any]]:
-    """Return each source's offset with a name; what is none of forebay's stays a text."""
+    """Return each source's name and offset; the offset of another source stays a text."""
     found: list[Any] = [_ours(entry) for entry in entries]
     names = [entry["source"] if isinstance(entry, dict) else "" for entry in found]
     return [
@@ -203,7 +203,7 @@ def _ours(entry: str) -> dict[str, Any] | str:
 
 
 class _AnySplit(Split):
-    """A split of whatever source: its fields are kept as they are."""
+    """A split of any source, with all its fields."""
 
     fields: Any = None
     version = 1 << 30
@@ -218,15 +218,17 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
     if isinstance(entry, str):
         label = f"source{name}"
         if entry == _NOTHING:
-            return [], [f"{label}: nothing was planned of it yet"]
-        return [], [f"{label} is none of forebay's: {entry if len(entry) <= _LONGEST else entry[:_LONGEST] + '…'}"]
+            return [], [f"{label}: nothing has been planned yet"]
+        return [], [
+            f"{label} is not a source of forebay: {entry if len(entry) <= _LONGEST else entry[:_LONGEST] + '…'}"
+        ]
     try:
-        book = _book(entry)
-        offset = book.read(entry)
+        codec = _codec(entry)
+        offset = codec.read(entry)
         if offset.n == BEFORE_FIRST:
-            return [], [f"{name}: nothing was planned of it yet"]
-        over = [each for each in offset.splits if each.ends and done]
-        count = book.read_done(entry).count + len(over)
+            return [], [f"{name}: nothing has been planned yet"]
+        finished = [each for each in offset.splits if each.ends and done]
+        count = codec.read_done(entry).count + len(finished)
     except ForebayError as error:
         return [], [f"{name}: {error}"]
     notes = [f"{name}: {count:,} split{'' if count == 1 else 's'} read to the end"] if count else []
@@ -234,54 +236,50 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
     try:
         claims = _claims(offset, entry.get("claims"))
     except ForebayError as error:
-        notes.append(f"{name}: how far was read is not to be seen: {error}")
+        notes.append(f"{name}: the negotiated ends cannot be read: {error}")
     return [_words(name, each, claims.get(each.split.id), done=done) for each in offset.splits], notes
 
 
 def _claims(offset: Offset, at: object) -> dict[str, Claim]:
-    """Return how far the tasks have come in splits whose ends they agree on; empty where it is not known.
-
-    Raises:
-        ForebayError: What they agreed on cannot be read.
-    """
-    splits = [each.split for each in offset.splits if each.to is Agreed.AGREED]
+    """Return the latest claims of the tasks on splits with negotiated ends, as far as they are known."""
+    splits = [each.split for each in offset.splits if each.to is UnknownEnd.NEGOTIATED]
     if not splits or not isinstance(at, str):
         return {}
-    store, calls = (
-        open_state_store(at),
-        ConnectorCalls(offset.source, ThreadRuntime(), retry=RetryPolicy(retries=1), timeout=_TIMEOUT),
-    )
+    store, calls = open_state_store(at), _calls(offset.source)
     begun = begun_of(offset.query, offset.n)
     if calls.call("reading", lambda: store.get(begun)) is None:
-        raise ConfigurationError(f"{begun} is not below {at}", advice="put back what was there, or mount it here")
+        raise ConfigurationError(f"{begun} is not below {at}", advice="restore or mount the directory")
     claims = {}
     for split in splits:
-        newest = Chain(store, calls, offset.query, offset.n, split).newest()
+        newest = ClaimChain(store, calls, offset.query, offset.n, split).newest()
         claims[split.id] = Claim(split.position) if newest is None else newest[1]
     return claims
 
 
-def _book(entry: Mapping[str, Any]) -> OffsetCodec:
+def _codec(entry: Mapping[str, Any]) -> OffsetCodec:
     source = cast("Source", types.SimpleNamespace(name=entry["source"], split_class=_AnySplit))
     state = entry.get("state")
     at = state.get("at") if isinstance(state, dict) else None
     if not isinstance(at, str):
         return InlineOffsetCodec(source)
-    calls = ConnectorCalls(source.name, ThreadRuntime(), retry=RetryPolicy(retries=1), timeout=_TIMEOUT)
-    return SpillingOffsetCodec(source, open_state_store(at), calls)
+    return SpillingOffsetCodec(source, open_state_store(at), _calls(source.name))
+
+
+def _calls(source: str) -> ConnectorCalls:
+    return ConnectorCalls(source, ThreadRuntime(), retry=RetryPolicy(retries=1), timeout=_TIMEOUT)
 
 
 def _words(name: str, planned: Planned, claim: Claim | None, *, done: bool) -> SplitOffset:
     split, to = planned.split, planned.to
     if claim is not None and (done or claim.last):
-        to = claim.end  # nobody reads on from where the last claim ends
-    whole, agreed = "its end", "where the tasks agree"
+        to = claim.end  # no task reads beyond the last claim
+    whole, negotiated = "its end", "a negotiated end"
     if claim is not None and claim.end != split.position:
-        agreed += f", beyond {_shown(claim.end)}"
-    target = whole if isinstance(to, Whole) else agreed if isinstance(to, Agreed) else _shown(to)
+        negotiated += f", beyond {_shown(claim.end)}"
+    target = whole if to is UnknownEnd.WHOLE else negotiated if to is UnknownEnd.NEGOTIATED else _shown(to)
     if done:
         read, reading = (f"{target}, done" if planned.ends else target), ""
-        position = None if isinstance(to, (Whole, Agreed)) else to
+        position = None if isinstance(to, UnknownEnd) else to
     else:
         read, reading = _shown(split.position), "" if planned.empty else target
         position = split.position

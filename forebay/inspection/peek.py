@@ -14,17 +14,17 @@ from forebay.inspection.tables import html_table, text_table
 
 
 class Peek:
-    """Some rows of a source; prints as text, and shows as HTML in a notebook.
+    """Some rows of a source: text when printed, HTML in a notebook.
 
     Args:
         table: The rows.
-        asked: How many were asked for.
+        requested: The requested number of rows.
     """
 
-    def __init__(self, table: pa.Table, asked: int) -> None:
+    def __init__(self, table: pa.Table, requested: int) -> None:
         self.table = table
         """The rows as an Arrow table."""
-        self._asked = asked
+        self._requested = requested
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -35,7 +35,7 @@ class Peek:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for a notebook."""
         return html_table(self.table.schema.names, self._rows()) + f"<p>{self._footer()}</p>"
 
     def _rows(self) -> list[list[str]]:
@@ -43,18 +43,18 @@ class Peek:
 
     def _footer(self) -> str:
         rows = len(self)
-        return f"{rows} row{'' if rows == 1 else 's'}" + ("" if rows < self._asked else ", perhaps more")
+        return f"{rows} row{'' if rows == 1 else 's'}" + ("" if rows < self._requested else ", perhaps more")
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
     try:
         return ["null" if value is None else str(value) for value in column.to_pylist()]
-    except (OverflowError, ValueError):  # Python's times end with the year 9999, and with microseconds
+    except (OverflowError, ValueError):  # Python's times end with the year 9999 and have microseconds
         return [_text(column.slice(row, 1)) for row in range(len(column))]
 
 
 def _text(column: pa.ChunkedArray) -> str:
-    """Return the text of a column of one row, which Python may have no type for."""
+    """Return the text of a column of one row, whose value Python may not be able to represent."""
     with suppress(OverflowError, ValueError):
         value = column[0].as_py()
         return "null" if value is None else str(value)
@@ -65,15 +65,15 @@ def _text(column: pa.ChunkedArray) -> str:
 
 
 def peek(source: Source, n: int = 20) -> Peek:
-    """Look at the first rows of a source, in this process: no Spark, no Java.
+    """Return the first rows of a source, read in this process without Spark and Java.
 
-    Reads no more than it must and stops: also on an unbounded source, at its present end.
+    It reads as little as possible; an unbounded source up to its current end.
 
     Args:
-        source: What to look at.
-        n: How many rows at most.
+        source: The source.
+        n: Maximum number of rows.
 
     Raises:
-        ForebayError: What reading met.
+        ForebayError: Reading failed.
     """
     return Peek(inprocess.peek(source, n), n)

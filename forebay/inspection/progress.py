@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay.progress`: how a streaming query gets on, live, in a terminal, a notebook or a log."""
+"""`forebay.progress`: the live progress of a streaming query, in a terminal, a notebook or a log."""
 
 from __future__ import annotations
 
@@ -9,63 +9,62 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-from forebay.inspection.query_progress import Standings, html, lines, one_line
+from forebay.inspection.query_progress import QueryProgress, html, lines, one_line
 
 _log = logging.getLogger(__name__)
 
 
 class Query(Protocol):
-    """What is used of Spark's `StreamingQuery`."""
+    """The part of Spark's `StreamingQuery` that is used."""
 
     @property
     def name(self) -> str | None:
-        """Return the name that the user gave it."""
+        """Return the name of the query."""
 
     @property
     def lastProgress(self) -> Any:  # noqa: ANN401, N802 - Spark's mapping, and Spark's name
-        """Return the last report, None before the first."""
+        """Return the last report, or None."""
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
-        """Wait for the end; return whether it came within the time."""
+        """Wait for the end; return whether the query has ended."""
 
 
 def progress(query: Query, *, every: float = 1.0, file: TextIO | None = None) -> None:
-    """Show how a streaming query gets on until it ends. Called by users, in their own process; blocks.
+    """Show the progress of a streaming query until it ends. Blocks; interrupting it leaves the query running.
 
-    For each source of forebay: a bar of how much of the backlog is read, the rows a second, when it will have caught
-    up, and how far behind the worst splits are. In a terminal it is drawn in place if `rich` is installed (the extra
-    `cli`), in a notebook as HTML; anywhere else each new report is one line. What cannot be shown is left out: the
-    view never ends the wait, nor the query. Interrupting it leaves the query running.
+    For each source of forebay it shows a bar of the backlog, the rows per second, the estimated time to catch up, and
+    the lag of the worst splits. A terminal is updated in place if `rich` is installed (the extra `cli`), a notebook as
+    HTML; otherwise each new report is one line. Errors of the view never end the wait, nor the query.
 
     Args:
-        query: What `DataStreamWriter.start` gave.
-        every: Seconds between two looks.
-        file: Where to write; standard output by default.
+        query: The result of `DataStreamWriter.start`.
+        every: Seconds between two updates.
+        file: The output; standard output by default.
 
     Raises:
-        StreamingQueryException: The query failed; as from `query.awaitTermination()`.
+        StreamingQueryException: The query failed, as from `query.awaitTermination()`.
     """
-    standings = Standings()
+    state = QueryProgress()
     with _view(file or sys.stdout) as view:
         ended = False
         while not ended:
-            _quietly(view, query, standings)
-            ended = bool(query.awaitTermination(every))  # type: ignore[arg-type]  # fractions work, and are not said to
-        _quietly(view, query, standings, ended=True)
+            _update(view, query, state)
+            ended = bool(query.awaitTermination(every))  # type: ignore[arg-type]  # fractions work, but are not typed
+        _update(view, query, state, ended=True)
 
 
 class View(Protocol):
-    """Where a standing is shown."""
+    """Shows the progress of a query."""
 
-    def show(self, standings: Standings) -> None:
-        """Show it, in place of the last one where that can be."""
+    def show(self, state: QueryProgress) -> None:
+        """Show it, replacing the last one if possible."""
 
 
-def _quietly(view: View, query: Query, standings: Standings, *, ended: bool = False) -> None:
+def _update(view: View, query: Query, state: QueryProgress, *, ended: bool = False) -> None:
     try:
-        standings.update(query.name, query.lastProgress, ended=ended)
-        view.show(standings)
-    except Exception:  # noqa: BLE001 - a terminal that went away, a session that stops: the query matters, not the view
+        state.update(query.name, query.lastProgress, ended=ended)
+        view.show(state)
+    except Exception:  # noqa: BLE001 - a closed terminal or a stopped session must not end the wait
         _log.debug("the progress could not be shown", exc_info=True)
 
 
@@ -89,29 +88,29 @@ def _view(file: TextIO) -> Iterator[View]:
 
 
 class _Lines:
-    """A line for each new report: for logs, and terminals that cannot draw."""
+    """A line for each new report, for logs and simple terminals."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._shown = ""
 
-    def show(self, standings: Standings) -> None:
-        text = one_line(standings)
+    def show(self, state: QueryProgress) -> None:
+        text = one_line(state)
         if text != self._shown:
             self._shown = text
-            print(text, file=self._file, flush=True)  # what `progress` is asked for, where nothing can be redrawn
+            print(text, file=self._file, flush=True)  # the output that `progress` was asked for
 
 
 class _Terminal:
-    """Drawn in place, with colours."""
+    """Updated in place, with colours."""
 
     def __init__(self, live: Any) -> None:  # noqa: ANN401 - rich is optional, and so are its types
         self._live = live
 
-    def show(self, standings: Standings) -> None:
+    def show(self, state: QueryProgress) -> None:
         from rich.text import Text
 
-        text = Text("\n".join(lines(standings)), no_wrap=True, overflow="ellipsis")
+        text = Text("\n".join(lines(state)), no_wrap=True, overflow="ellipsis")
         text.highlight_regex("█+", "green")
         text.highlight_regex("░+", "bright_black")
         text.highlight_regex(r"[\d,]+ (rows|bytes|splits) behind", "yellow")
@@ -119,14 +118,14 @@ class _Terminal:
 
 
 class _Notebook:
-    """One output cell, replaced in place."""
+    """One output cell, updated in place."""
 
     def __init__(self, display: Any) -> None:  # noqa: ANN401 - IPython's module, if there is one
         self._display = display
         self._handle: Any = None
 
-    def show(self, standings: Standings) -> None:
-        shown = self._display.HTML(html(standings))
+    def show(self, state: QueryProgress) -> None:
+        shown = self._display.HTML(html(state))
         if self._handle is None:
             self._handle = self._display.display(shown, display_id=True)
         else:
@@ -134,7 +133,7 @@ class _Notebook:
 
 
 def _notebook() -> Any:  # noqa: ANN401 - as above
-    """Return IPython's module for showing things if this process is the kernel of a notebook; it is never imported."""
+    """Return the module IPython.display if this process is the kernel of a notebook; it is never imported here."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return sys.modules.get("IPython.display") if hasattr(shell, "kernel") else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a streaming query stands, from Spark's progress reports: bars, rates, and when it will have caught up."""
+"""The progress of a streaming query from Spark's reports: backlog, rate, and estimated time to catch up."""
 
 from __future__ import annotations
 
@@ -12,27 +12,21 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from forebay.framework.microbatch.offsets.offset import Agreed, Whole
+from forebay.framework.microbatch.offsets.offset import UnknownEnd
 from forebay.inspection.tables import printable
 
 _WIDTH: Final = 24
 _SPLITS: Final = 5
 _WINDOW: Final = 12
-"""Reports over which the speed is taken."""
+"""Reports over which the speed is averaged."""
 
-_NO_POSITION: Final = {Whole.WHOLE.value, Agreed.AGREED.value}
+_NO_POSITION: Final = {UnknownEnd.WHOLE.value, UnknownEnd.NEGOTIATED.value}
 _FULL, _EMPTY = "█", "░"
 
 
 @dataclass(frozen=True)
-class SplitStanding:
-    """One split that is behind.
-
-    Args:
-        name: Its id.
-        at: Where it stands, in words.
-        behind: How far it is behind; None = not known.
-    """
+class SplitLag:
+    """One split that is behind."""
 
     name: str
     at: str
@@ -40,20 +34,20 @@ class SplitStanding:
 
 
 @dataclass(frozen=True)
-class SourceStanding:
+class SourceProgress:
     """One source of a query.
 
     Args:
-        name: Its format name, or what Spark calls it if it is none of forebay's.
-        ours: Whether it is one of forebay's.
-        rate: Rows a second, as Spark processes them.
-        behind: How much is there and not read, in `unit`; None = not known.
+        name: Its format name; or Spark's name for it, if it is not a source of forebay.
+        ours: Whether it is a source of forebay.
+        rate: Rows per second, as Spark processes them.
+        behind: The unread amount, in `unit`; None if unknown.
         unit: `rows`, `bytes` or `splits`.
-        share: How much of the backlog is read, 0 to 1; None = not known.
-        seconds: Until it has caught up, at this speed; None = not known, infinite = it does not.
-        splits: Those that are furthest behind.
-        more: How many more are behind.
-        trouble: Why the last look at what there is failed, in words; empty if it did not.
+        share: The read share of the backlog, 0 to 1; None if unknown.
+        seconds: Estimated time to catch up; None if unknown, infinite if the lag grows.
+        splits: The splits with the largest lag.
+        more: The number of other splits that are behind.
+        problem: The error of the last discovery, as text; empty if it succeeded.
     """
 
     name: str
@@ -63,13 +57,13 @@ class SourceStanding:
     unit: str = "rows"
     share: float | None = None
     seconds: float | None = None
-    splits: tuple[SplitStanding, ...] = ()
+    splits: tuple[SplitLag, ...] = ()
     more: int = 0
-    trouble: str = ""
+    problem: str = ""
 
 
-class Standings:
-    """What the reports say, one after the other. Called on one thread; the same report again changes nothing."""
+class QueryProgress:
+    """The state after the last report. Called on one thread; a repeated report has no effect."""
 
     def __init__(self) -> None:
         self.query = "query"
@@ -78,19 +72,13 @@ class Standings:
         """The number of its last micro-batch; None before the first report."""
         self.ended = False
         """Whether the query has ended."""
-        self.sources: tuple[SourceStanding, ...] = ()
+        self.sources: tuple[SourceProgress, ...] = ()
         """Its sources."""
         self._stamp: object = None
         self._backlogs: dict[int, _Backlog] = {}
 
     def update(self, name: str | None, report: Mapping[str, Any] | None, *, ended: bool = False) -> None:
-        """Take the last report of a query.
-
-        Args:
-            name: The name of the query.
-            report: Spark's progress report; None before the first.
-            ended: The query has ended.
-        """
+        """Process the last report of a query."""
         self.query, self.ended = printable(name or "query"), ended
         if not report or report["timestamp"] == self._stamp:
             return
@@ -98,16 +86,16 @@ class Standings:
         now = datetime.fromisoformat(report["timestamp"]).timestamp()
         self.sources = tuple(self._source(index, each, now) for index, each in enumerate(report["sources"]))
 
-    def _source(self, index: int, source: Mapping[str, Any], now: float) -> SourceStanding:
+    def _source(self, index: int, source: Mapping[str, Any], now: float) -> SourceProgress:
         rate = float(source.get("processedRowsPerSecond") or 0.0)
         report = _ours(source.get("latestOffset"))
         if report is None:
-            return SourceStanding(printable(_short_class(str(source.get("description")))), False, rate)
+            return SourceProgress(printable(_short_class(str(source.get("description")))), False, rate)
         unit, behind = _behind(report)
         backlog = self._backlogs.setdefault(index, _Backlog())
         backlog.add(now, behind, int((report.get("last") or {}).get(unit) or 0), unit)
         worst = [each for each in report["worst"] if each.get("behind") != 0]
-        return SourceStanding(
+        return SourceProgress(
             printable(str(report["source"])),
             True,
             rate,
@@ -117,33 +105,33 @@ class Standings:
             backlog.seconds(),
             tuple(_split(each) for each in worst[:_SPLITS]),
             max(0, int(report["splits"]["behind"]) - min(_SPLITS, len(worst))),
-            _trouble(report.get("discovery") or {}),
+            _problem(report.get("discovery") or {}),
         )
 
 
 class _Backlog:
-    """How much there is to read, over time: the largest of it since it was last caught up is the whole of the bar."""
+    """The backlog over time. Its maximum since the source last caught up is the length of the bar."""
 
     def __init__(self) -> None:
         self._whole = 0
         self._unit = ""
-        self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+        self._history: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
 
     def add(self, now: float, behind: int, read: int, unit: str) -> None:
         if unit != self._unit:
             self._whole, self._unit = 0, unit
-            self._seen.clear()
+            self._history.clear()
         if not self._whole:
-            self._whole = behind + read  # what the first micro-batch took was there too
+            self._whole = behind + read  # include the rows of the first micro-batch
         self._whole = max(self._whole, behind) if behind else 0
-        self._seen.append((now, behind))
+        self._history.append((now, behind))
 
     def share(self) -> float:
-        behind = self._seen[-1][1]
+        behind = self._history[-1][1]
         return (self._whole - behind) / self._whole if behind else 1.0
 
     def seconds(self) -> float | None:
-        (first, before), (last, behind) = self._seen[0], self._seen[-1]
+        (first, before), (last, behind) = self._history[0], self._history[-1]
         if not behind:
             return 0.0
         if last <= first:
@@ -152,33 +140,33 @@ class _Backlog:
         return behind / speed if speed > 0 else float("inf")
 
 
-def lines(standings: Standings) -> list[str]:
-    """Return the view for a terminal: the query, each source with its bar, and each of its worst splits."""
-    shown = [_title(standings)]
-    for source in standings.sources:
-        # Two lines, so that a narrow terminal cuts nothing off.
+def lines(state: QueryProgress) -> list[str]:
+    """Return the lines for a terminal: the query, each source with its bar, and its worst splits."""
+    shown = [_title(state)]
+    for source in state.sources:
+        # Two lines, to fit into a narrow terminal.
         shown += [f"  {source.name}  {_bar(source)}".rstrip(), f"    {_words(source)}"]
         width = max((len(split.name) for split in source.splits), default=0)
         for split in source.splits:
-            behind = "behind, how far is not known" if split.behind is None else f"{split.behind:,} behind"
+            behind = "behind by an unknown amount" if split.behind is None else f"{split.behind:,} behind"
             shown.append(f"    {split.name.ljust(width)}  {behind}, {split.at}")
         if source.more:
             shown.append(f"    and {source.more:,} more behind")
-        if source.trouble:
-            shown.append(f"    {source.trouble}")
+        if source.problem:
+            shown.append(f"    {source.problem}")
     return shown
 
 
-def one_line(standings: Standings) -> str:
-    """Return the view for a log: all of it in one line, without the splits."""
-    told = [f"{one.name} {_percent(one)}{_words(one)}" for one in standings.sources]
-    return "; ".join([_title(standings), *told, *(one.trouble for one in standings.sources if one.trouble)])
+def one_line(state: QueryProgress) -> str:
+    """Return one line for a log, without the splits."""
+    sources = [f"{one.name} {_percent(one)}{_words(one)}" for one in state.sources]
+    return "; ".join([_title(state), *sources, *(one.problem for one in state.sources if one.problem)])
 
 
-def html(standings: Standings) -> str:
-    """Return the view for a notebook."""
-    parts = [f"<p><b>{escape(_title(standings))}</b></p>"]
-    for source in standings.sources:
+def html(state: QueryProgress) -> str:
+    """Return the HTML for a notebook."""
+    parts = [f"<p><b>{escape(_title(state))}</b></p>"]
+    for source in state.sources:
         bar = "" if source.share is None else f'<progress value="{source.share:.3f}" max="1"></progress> '
         parts.append(f"<p>{escape(source.name)} {bar}{escape(_words(source))}</p>")
         cells = (
@@ -191,32 +179,32 @@ def html(standings: Standings) -> str:
             parts.append(f"<table><thead>{head}</thead><tbody>{''.join(cells)}</tbody></table>")
         if source.more:
             parts.append(f"<p>and {source.more:,} more behind</p>")
-        if source.trouble:
-            parts.append(f"<p>{escape(source.trouble)}</p>")
+        if source.problem:
+            parts.append(f"<p>{escape(source.problem)}</p>")
     return "".join(parts)
 
 
-def _title(standings: Standings) -> str:
-    if standings.batch is None:
-        state = "ended before its first micro-batch" if standings.ended else "starting"
+def _title(state: QueryProgress) -> str:
+    if state.batch is None:
+        phase = "ended before its first micro-batch" if state.ended else "starting"
     else:
-        state = f"micro-batch {standings.batch:,}{', ended' if standings.ended else ''}"
-    return f"{standings.query}, {state}"
+        phase = f"micro-batch {state.batch:,}{', ended' if state.ended else ''}"
+    return f"{state.query}, {phase}"
 
 
-def _bar(source: SourceStanding) -> str:
+def _bar(source: SourceProgress) -> str:
     if source.share is None:
         return ""
     full = int(source.share * _WIDTH)
     return f"{_FULL * full}{_EMPTY * (_WIDTH - full)} {_percent(source)}"
 
 
-def _percent(source: SourceStanding) -> str:
+def _percent(source: SourceProgress) -> str:
     # Rounded down: 100 % means caught up.
     return "" if source.share is None else f"{int(source.share * 100 + 1e-9)} %  "
 
 
-def _words(source: SourceStanding) -> str:
+def _words(source: SourceProgress) -> str:
     speed = f"{source.rate:,.0f} rows/s"
     if not source.ours or source.behind is None:
         return speed
@@ -237,7 +225,7 @@ def _when(seconds: float | None) -> str:
 
 
 def _ours(latest: object) -> Mapping[str, Any] | None:
-    """Return a source's own report, if it is one of forebay's."""
+    """Return the report of a source of forebay, or None."""
     if isinstance(latest, str):
         try:
             latest = json.loads(latest)
@@ -254,22 +242,22 @@ def _behind(report: Mapping[str, Any]) -> tuple[str, int]:
     return "splits", int(report["splits"]["behind"])
 
 
-def _trouble(discovery: Mapping[str, Any]) -> str:
+def _problem(discovery: Mapping[str, Any]) -> str:
     error = discovery.get("error")
     if not error or error["over"]:
         return ""
     at = datetime.fromisoformat(error["at"])
-    return f"the last look failed at {at:%H:%M:%S} UTC: {printable(str(error['text']).partition(chr(10))[0])}"
+    return f"the last discovery failed at {at:%H:%M:%S} UTC: {printable(str(error['text']).partition(chr(10))[0])}"
 
 
-def _split(each: Mapping[str, Any]) -> SplitStanding:
+def _split(each: Mapping[str, Any]) -> SplitLag:
     name = printable(str(each["split"]))
     position, end = each.get("position"), each.get("end")
     at = "not begun" if position is None else f"at {_number(position)}"
     if end is not None and end not in _NO_POSITION:
         at += f" of {_number(end)}"
     behind = each.get("behind")
-    return SplitStanding(name if len(name) <= 40 else f"…{name[-39:]}", at, None if behind is None else int(behind))
+    return SplitLag(name if len(name) <= 40 else f"…{name[-39:]}", at, None if behind is None else int(behind))
 
 
 def _number(position: object) -> str:
@@ -277,5 +265,5 @@ def _number(position: object) -> str:
 
 
 def _short_class(description: str) -> str:
-    """Return what Spark calls a source, without packages and addresses in memory."""
+    """Return Spark's name for a source, without packages and memory addresses."""
     return re.sub(r"^(?:\w+\.)+|@[0-9a-f]+$", "", description) or "source"

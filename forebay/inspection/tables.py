@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from html import escape
 
 _WIDEST = 80
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in box characters; long cells are cut, line ends and control characters are shown escaped."""
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> str:
+    """Return a table in box characters; long cells are cut, line breaks and control characters escaped.
+
+    The columns in `right` are aligned right.
+    """
     cells = [[_short(cell) for cell in row] for row in (header, *rows)]
     widths = [max(_width(row[column]) for row in cells) for column in range(len(header))]
 
@@ -19,7 +22,10 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return left + middle.join("─" * (width + 2) for width in widths) + right
 
     def text(row: Sequence[str]) -> str:
-        padded = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        padded = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - _width(cell))
+            padded.append(space + cell if column in right else cell + space)
         return "│ " + " │ ".join(padded) + " │"
 
     head, *body = cells
@@ -34,13 +40,9 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text that does nothing to a terminal: control characters, and those that change direction, are escaped.
+    """Return a text that is safe to print: control characters and direction marks are escaped.
 
-    Called wherever a name that others chose (a file, a split, a query) is shown.
-
-    Args:
-        text: What is to be shown.
-        lines: Line feeds stay as they are.
+    Call it for every external name: of a file, a split, a query. With `lines`, line feeds are kept.
     """
     if text.isprintable():
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: annotated attributes of a class, given as text or typed, checked, documented, and written back as text.
+"""Options: annotated attributes of a class, parsed from text or typed values, checked, documented, written as text.
 
 ```python
 class Orders(SimpleSource):
@@ -11,7 +11,7 @@ class Orders(SimpleSource):
     kafka: dict[str, str | Secret] = option(prefix="kafka.", doc="passed to the client")
 ```
 
-A leaf: the standard library only. The modules in here are private; import from this one.
+Standard library only. The modules in here are private; import from this one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import REQUIRED, OptionSpec, option
 from forebay.options.writing import (
     NONE_TEXT,
-    OptionRow,
+    changeable_options,
     changed_on_restart,
-    describe_options,
+    default_text,
+    fixed_options,
     format_options,
     option_values,
     redact_options,
+    type_text,
+    warn_of_changes,
 )
 
 __all__ = [
@@ -49,16 +52,17 @@ __all__ = [
     "Duration",
     "DurationField",
     "DurationLike",
-    "OptionRow",
     "OptionSpec",
     "OptionalDurationField",
     "Secret",
     "camel_case",
+    "changeable_options",
     "changed_on_restart",
     "class_options",
     "coerce_fields",
-    "describe_options",
+    "default_text",
     "explain_names",
+    "fixed_options",
     "format_options",
     "given_options",
     "hide_options",
@@ -71,4 +75,6 @@ __all__ = [
     "redact_options",
     "resolve_annotations",
     "to_seconds",
+    "type_text",
+    "warn_of_changes",
 ]

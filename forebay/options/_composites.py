@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of values made of others: lists, maps, optional values, unions; and the choice of a kind for a type.
-
-Used by the option machinery only; see `forebay.options._kinds`.
-"""
+"""The kinds of composite values (lists, maps, optional values, unions), and the kind of each type."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from forebay.options._kinds import SCALARS, TEXTUAL, Choice, Kind, Scalar, Unfit, choice_text
+from forebay.options._kinds import SCALARS, TEXTUAL, Choice, InvalidValue, Kind, Scalar, choice_text
 from forebay.options.secret import Secret, is_sensitive
 
 READABLE: Final = (
@@ -24,28 +20,15 @@ READABLE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Many(Kind):
-    """Several values of one type: a JSON array, or texts between commas."""
+class ListOf(Kind):
+    """Several values of one type: a JSON array, or comma-separated texts."""
 
-    factory: Callable[[Iterable[Any]], Collection[Any]]
-    item: Kind
-
-    @property
-    def expects(self) -> str:  # type: ignore[override]
-        return f"a JSON array or a comma-separated list; each item is {self.item.expects}"
-
-    @property
-    def example(self) -> str:  # type: ignore[override]
-        return self.text([self.item.parse(self.item.example)])
-
-    @property
-    def holds_secret(self) -> bool:  # type: ignore[override]
-        return self.item.holds_secret
-
-    @property
-    def ambiguous(self) -> bool:  # type: ignore[override]
-        return self.item.ambiguous
+    def __init__(self, factory: Callable[[Iterable[Any]], Collection[Any]], item: Kind) -> None:
+        self._factory = factory
+        self._item = item
+        self.expects = f"a JSON array or a comma-separated list; each item is {item.expects}"
+        self.example = self.text([item.parse(item.example)])
+        self.holds_secret, self.ambiguous = item.holds_secret, item.ambiguous
 
     def parse(self, value: object, key: str = "") -> Any:
         if isinstance(value, str):
@@ -53,52 +36,40 @@ class Many(Kind):
         elif isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (bytes, bytearray)):
             items = list(value)
         else:
-            raise Unfit
-        return self.factory(self.item.parse(item, key) for item in items)
+            raise InvalidValue
+        return self._factory(self._item.parse(item, key) for item in items)
 
     def _is_json(self, text: str) -> bool:
-        # A glob such as [ab]*.csv is a text that begins like an array.
-        textual = isinstance(self.item, Scalar) and self.item.type in TEXTUAL
+        # A glob such as [ab]*.csv starts like an array.
+        textual = isinstance(self._item, Scalar) and self._item.type in TEXTUAL
         return re.match(r'\[\s*("|\]$)' if textual else r"\[", text) is not None
 
     def text(self, value: Any) -> str:
         return json.dumps(self.json(value), ensure_ascii=False)
 
     def json(self, value: Any) -> object:
-        items = [self.item.json(item) for item in value]
+        items = [self._item.json(item) for item in value]
         return sorted(items, key=json.dumps) if isinstance(value, AbstractSet) else items
 
     def owns(self, value: object) -> bool:
-        return isinstance(self.factory, type) and isinstance(value, self.factory)
+        return isinstance(self._factory, type) and isinstance(value, self._factory)
 
 
-@dataclass(frozen=True)
-class Map(Kind):
-    """Keys and values: a JSON object, or the options under a prefix."""
+class MapOf(Kind):
+    """Keys and values: a JSON object, or the options with a prefix."""
 
-    key: Kind
-    item: Kind
-
-    @property
-    def expects(self) -> str:  # type: ignore[override]
-        return f"a JSON object; each value is {self.item.expects}"
-
-    @property
-    def example(self) -> str:  # type: ignore[override]
-        return self.text({self.key.parse(self.key.example): self.item.parse(self.item.example)})
-
-    @property
-    def holds_secret(self) -> bool:  # type: ignore[override]
-        return self.item.holds_secret
-
-    @property
-    def ambiguous(self) -> bool:  # type: ignore[override]
-        return self.key.ambiguous or self.item.ambiguous
+    def __init__(self, key: Kind, item: Kind) -> None:
+        self.key = key
+        self.item = item
+        self.expects = f"a JSON object; each value is {item.expects}"
+        self.example = self.text({key.parse(key.example): item.parse(item.example)})
+        self.holds_secret = item.holds_secret
+        self.ambiguous = key.ambiguous or item.ambiguous
 
     def parse(self, value: object, key: str = "") -> Any:
         pairs = _json(value, dict) if isinstance(value, str) else value
         if not isinstance(pairs, Mapping):
-            raise Unfit
+            raise InvalidValue
         return {self.key.parse(k): self.item.parse(v, str(k)) for k, v in pairs.items()}
 
     def text(self, value: Any) -> str:
@@ -111,47 +82,37 @@ class Map(Kind):
         return isinstance(value, Mapping)
 
 
-@dataclass(frozen=True)
-class Maybe(Kind):
-    """A value or None. The text `null` is None where it is not a value itself."""
+class OptionalOf(Kind):
+    """A value or None. The text `null` is None unless it is a valid value."""
 
-    inner: Kind
     ambiguous = True
 
-    @property
-    def expects(self) -> str:  # type: ignore[override]
-        return self.inner.expects
-
-    @property
-    def example(self) -> str:  # type: ignore[override]
-        return self.inner.example
-
-    @property
-    def holds_secret(self) -> bool:  # type: ignore[override]
-        return self.inner.holds_secret
+    def __init__(self, inner: Kind) -> None:
+        self._inner = inner
+        self.expects, self.example, self.holds_secret = inner.expects, inner.example, inner.holds_secret
 
     def parse(self, value: object, key: str = "") -> Any:
         if value is None:
             return None
         try:
-            return self.inner.parse(value, key)
+            return self._inner.parse(value, key)
         except ValueError:
             if isinstance(value, str) and value.strip().lower() == "null":
                 return None
             raise
 
     def text(self, value: Any) -> str:
-        return "null" if value is None else self.inner.text(value)
+        return "null" if value is None else self._inner.text(value)
 
     def json(self, value: Any) -> object:
-        return None if value is None else self.inner.json(value)
+        return None if value is None else self._inner.json(value)
 
     def owns(self, value: object) -> bool:
-        return value is None or self.inner.owns(value)
+        return value is None or self._inner.owns(value)
 
 
-class OneOf(Kind):
-    """A union. Text is what the first fitting member reads, a `str` last; typed values choose by their type."""
+class UnionOf(Kind):
+    """A union. The first member that can parse a text does, `str` last; a typed value belongs to its own type."""
 
     ambiguous = True
 
@@ -176,13 +137,13 @@ class OneOf(Kind):
         return self._parse_text(value, key)
 
     def _parse_text(self, value: object, key: str) -> Any:
-        """Read what no other member reads; of `str | Secret`, references and keys that sound secret are secrets."""
+        """Parse a text as a textual member; in `str | Secret`, references and sensitive keys make it a secret."""
         kinds = dict(self._textual)
         secret = kinds.pop(Secret, None)
         if secret and (not kinds or is_sensitive(key) or str(value).startswith(("env:", "file:"))):
             return secret.parse(value, key)
         if not kinds:
-            raise Unfit
+            raise InvalidValue
         return kinds.get(str, next(iter(kinds.values()))).parse(value, key)
 
     def text(self, value: Any) -> str:
@@ -209,10 +170,10 @@ _CONTAINERS: Final[dict[object, Callable[[Iterable[Any]], Collection[Any]]]] = {
 
 
 def kind_of(hint: object) -> Kind:
-    """Return the kind for a type, as `typing.get_type_hints` gives it.
+    """Return the kind for a type from `typing.get_type_hints`.
 
     Raises:
-        Unfit: No text can stand for values of this type.
+        InvalidValue: Values of this type cannot be written as text.
     """
     hint = getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None) or hint
     origin, args = get_origin(hint), get_args(hint)
@@ -225,18 +186,18 @@ def kind_of(hint: object) -> Kind:
     if origin is Literal:
         values = [choice for choice in args if choice is not None]
         choice = Choice([choice_text(value) for value in values], values)
-        return Maybe(choice) if None in args else choice
+        return OptionalOf(choice) if None in args else choice
     if origin is Union or origin is types.UnionType:
         members = [kind_of(arg) for arg in args if arg is not type(None)]
-        inner = members[0] if len(members) == 1 else OneOf(members)
-        return Maybe(inner) if type(None) in args else inner
+        inner = members[0] if len(members) == 1 else UnionOf(members)
+        return OptionalOf(inner) if type(None) in args else inner
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
-        raise Unfit("a tuple must be of any length: tuple[T, ...]")
+        raise InvalidValue("a tuple must have any length: tuple[T, ...]")
     if origin in _CONTAINERS and args:
-        return Many(_CONTAINERS[origin], kind_of(args[0]))
+        return ListOf(_CONTAINERS[origin], kind_of(args[0]))
     if origin in (dict, Mapping) and len(args) == 2:
-        return Map(kind_of(args[0]), kind_of(args[1]))
-    raise Unfit(f"no text stands for a value of {getattr(hint, '__qualname__', hint)!s}")
+        return MapOf(kind_of(args[0]), kind_of(args[1]))
+    raise InvalidValue(f"a text cannot represent a value of {getattr(hint, '__qualname__', hint)!s}")
 
 
 def _kind_of_enum(enum: type[Enum]) -> Kind:
@@ -253,7 +214,7 @@ def _json(text: str, wanted: type) -> Any:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"not JSON: {error}") from error
+        raise InvalidValue(f"not JSON: {error}") from error
     if not isinstance(found, wanted):
-        raise Unfit("JSON, but not " + ("an array" if wanted is list else "an object"))
+        raise InvalidValue("JSON, but not " + ("an array" if wanted is list else "an object"))
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the annotations of a class mean, wherever it was written: module, notebook cell, function; text or not."""
+"""Resolves the annotations of a class, also of one from a notebook cell or a function."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Optional, Union
 from forebay.options.quantities import ByteSize, Duration
 from forebay.options.secret import Secret
 
-# Names that annotations may use although the module of the class is not what it was: on a worker, `__main__` is
-# another program than the notebook.
+# Names that annotations may always use: on a worker, `__main__` is not the program that defined the class.
 _WELL_KNOWN: Final[Mapping[str, object]] = {
     "Annotated": Annotated,
     "Any": Any,
@@ -39,30 +38,25 @@ _WELL_KNOWN: Final[Mapping[str, object]] = {
 
 
 def own_annotations(cls: type) -> Mapping[str, Any]:
-    """Return the annotations written in the body of this class, none of its bases'."""
+    """Return the annotations in the body of this class, without its bases."""
     return inspect.get_annotations(cls)
 
 
 def resolved(base: type, annotation: object, extra: Mapping[str, object] | None = None) -> Any:
-    """Return the type an annotation in the body of `base` means, `Annotated` and `ClassVar` kept.
-
-    Args:
-        base: The class with the annotation.
-        annotation: A type, or text.
-        extra: More names, preferred to those of the module.
+    """Return the type of an annotation, keeping `Annotated` and `ClassVar`.
 
     Raises:
-        Exception: Whatever evaluating the annotation raises: NameError above all.
+        Exception: Evaluating the annotation failed, mostly with NameError.
     """
     scope = {**_WELL_KNOWN, **_names_around(base), **(extra or {})}
-    # In its body a class sees its own attributes. Values with the name of a type (`date: date = …`) do not count.
+    # A class body sees its own attributes. Only types count, because of `date: date = …`.
     scope.update({name: value for name, value in vars(base).items() if isinstance(value, type)})
     holder = type(base.__name__, (), {"__annotations__": {"it": annotation}})
     return typing.get_type_hints(holder, scope, {}, include_extras=True)["it"]
 
 
 def _names_around(base: type) -> dict[str, object]:
-    """The names its methods see: they know their globals and enclosing variables also where the module does not."""
+    """Return the module, global and enclosing names that the methods of a class can see."""
     names = dict(vars(sys.modules[base.__module__])) if base.__module__ in sys.modules else {}
     for method in vars(base).values():
         if isinstance(method, types.FunctionType):
@@ -84,11 +78,11 @@ def _enclosed(method: types.FunctionType) -> dict[str, object]:
 
 
 def resolve_annotations(cls: type) -> None:
-    """Put types in place of the text annotations of a class, as far as they are known now. Demands nothing.
+    """Replace text annotations of a class by types, where they can be resolved now.
 
-    Called by a base class in `__init_subclass__`, before `dataclass`: only then can the local names of a function
-    around the class be seen, and a class that is pickled by value takes the types along. What cannot be resolved stays
-    text, for `class_options` to complain about.
+    Called by a base class in `__init_subclass__`, before `dataclass`: only then are the local names of an enclosing
+    function visible, and a class that is pickled by value contains the types. Others stay text; `class_options`
+    reports them.
     """
     annotations = dict(own_annotations(cls))
     nearby: dict[str, object] | None = None
@@ -97,14 +91,14 @@ def resolve_annotations(cls: type) -> None:
             nearby = _names_in_callers(cls) if nearby is None else nearby
             try:
                 annotations[name] = resolved(cls, annotation, nearby)
-            except Exception:  # noqa: BLE001, S112 - an annotation is code; `class_options` tells what is wrong with it
+            except Exception:  # noqa: BLE001, S112 - an annotation is code; `class_options` reports the error
                 continue
     if nearby is not None:
         cls.__annotations__ = annotations
 
 
 def _names_in_callers(cls: type) -> dict[str, object]:
-    """The local names of the functions that are making the class, the innermost first."""
+    """Return the local names of the functions that define the class; inner ones precede."""
     names: dict[str, object] = {}
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - `inspect.stack` does the same, and reads source files
     while frame is not None:
@@ -119,7 +113,7 @@ _ENTRY = re.compile(r"(\s+)(\w+)(?: \([^)]*\))?:\s+(.*)")
 
 
 def documented(cls: type) -> Mapping[str, str]:
-    """Return what the class's docstring says about each name under "Args:", "Attributes:" or "Options:"."""
+    """Return the descriptions under "Args:", "Attributes:" or "Options:" in the docstring of a class."""
     found: dict[str, str] = {}
     section, indent, name = False, 0, ""
     for line in inspect.cleandoc(vars(cls).get("__doc__") or "").splitlines():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a value of each type is read from text and written back. Used by the option machinery only.
+"""Parsing and writing of the values of each option type.
 
-A kind takes text, as Spark and the command line give it, and typed values, as the Python API gives them. It raises
-`ValueError` with a reason; `OptionSpec.convert` makes an error for the user of it, and hides what is secret.
+A kind accepts text from Spark and the command line, and typed values from Python. It raises `ValueError` with a reason;
+`OptionSpec.convert` turns that into an error for the user, without secrets.
 """
 
 from __future__ import annotations
@@ -21,52 +21,53 @@ from pathlib import Path
 from typing import Any, Final
 
 from forebay.options.quantities import ByteSize, Duration
-from forebay.options.secret import Secret, unprotected
+from forebay.options.secret import Secret
 
 
-class Unfit(ValueError):
-    """A value or a type does not fit; the text may say why, and may repeat the value."""
+class InvalidValue(ValueError):
+    """A value or a type is invalid; the text may give the reason, and may contain the value."""
 
 
 class Kind(ABC):
     """Reads and writes the values of one type."""
 
     expects: str
-    """What is expected, to follow "takes": "a whole number"."""
+    """The expected value, to follow "takes": "a whole number"."""
     example: str
     """A text that is accepted."""
     holds_secret = False
     """Whether a value is or contains a `Secret`."""
     ambiguous = False
-    """Whether a text may read back as something else, so that writing has to try."""
+    """Whether a text may be parsed as another value, so that writing must check it."""
 
     @abstractmethod
     def parse(self, value: object, key: str = "") -> Any:
-        """Return `value`, text or typed, as a value of this type. `key` is its key in a map, if it is in one."""
+        """Return `value`, text or typed, as a value of this type. `key` is its key if it is in a map."""
 
     @abstractmethod
     def text(self, value: Any) -> str:
-        """Return the text that `parse` reads as `value`."""
+        """Return the text that `parse` converts to `value`."""
 
     @abstractmethod
     def owns(self, value: object) -> bool:
-        """Whether `value` is of this type already: unions choose by it."""
+        """Whether `value` is already of this type."""
 
     def json(self, value: Any) -> object:
-        """Return what stands for `value` inside a JSON array or object."""
+        """Return `value` as an item of a JSON array or object."""
         return self.text(value)
 
 
 @dataclass(frozen=True)
 class Scalar(Kind):
-    """A type that reads one text as one value."""
+    """A type that converts one text to one value."""
 
     type: type
     expects: str
     example: str
     read: Callable[[object], object]
     write: Callable[[Any], str] = str
-    plain: bool = False  # JSON has this type itself
+    plain: bool = False  # a JSON type
+    holds_secret: bool = False
 
     def parse(self, value: object, key: str = "") -> Any:
         return self.read(value)
@@ -81,22 +82,18 @@ class Scalar(Kind):
     def json(self, value: Any) -> object:
         return value if self.plain else self.write(value)
 
-    @property
-    def holds_secret(self) -> bool:  # type: ignore[override]
-        return self.type is Secret
-
 
 def _read_str(value: object) -> str:
     if isinstance(value, str):
         return str(value.value) if isinstance(value, Enum) else value
-    raise Unfit
+    raise InvalidValue
 
 
 def _read_bool(value: object) -> bool:
     found = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
     if isinstance(found, bool):
         return found
-    raise Unfit
+    raise InvalidValue
 
 
 def _read_int(value: object) -> int:
@@ -105,18 +102,18 @@ def _read_int(value: object) -> int:
             return int(value)
     elif not isinstance(value, bool) and hasattr(value, "__index__"):
         return int(operator.index(value))
-    raise Unfit
+    raise InvalidValue
 
 
 def _read_float(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "_" in str(value):
-        raise Unfit
+        raise InvalidValue
     try:
         number = float(value)
     except OverflowError as error:
-        raise Unfit("too large") from error
+        raise InvalidValue("too large") from error
     if math.isnan(number):
-        raise Unfit
+        raise InvalidValue
     return number
 
 
@@ -163,10 +160,10 @@ SCALARS: Final = {
         Scalar(datetime, "a date and time", "2024-05-01T12:00:00Z", _read_datetime, datetime.isoformat),
         Scalar(date, "a date", "2024-05-01", _read_date, date.isoformat),
         Scalar(Path, "a path", "/data/in", _read_path),
-        Scalar(Secret, "a secret or a reference to one", "env:NAME", _read_secret, unprotected),
+        Scalar(Secret, "a secret or a reference to one", "env:NAME", _read_secret, holds_secret=True),
     )
 }
-TEXTUAL: Final = (str, Path)  # any text is a value of these
+TEXTUAL: Final = (str, Path)  # every text is a valid value of these
 
 
 class Choice(Kind):
@@ -175,9 +172,9 @@ class Choice(Kind):
     def __init__(self, texts: Sequence[str], values: Sequence[object], also: Iterable[tuple[str, object]] = ()) -> None:
         self.texts, self._values = tuple(texts), tuple(values)
         if not texts:
-            raise Unfit("there is nothing to choose from")
+            raise InvalidValue("there is nothing to choose from")
         if len(set(texts)) < len(texts):
-            raise Unfit("two of its choices are written the same")
+            raise InvalidValue("two of its choices are written the same")
         exact = {**dict(also), **dict(zip(texts, values, strict=True))}
         folded: dict[str, object] = {}
         for text, value in exact.items():
@@ -192,10 +189,10 @@ class Choice(Kind):
             if wanted in self._by_text:
                 return self._by_text[wanted]
             near = difflib.get_close_matches(value, self.texts, 1)
-            raise Unfit(f"did you mean {near[0]!r}?" if near else "")
+            raise InvalidValue(f"did you mean {near[0]!r}?" if near else "")
         if self.owns(value):
             return value
-        raise Unfit
+        raise InvalidValue
 
     def text(self, value: Any) -> str:
         return next(t for t, v in zip(self.texts, self._values, strict=True) if type(v) is type(value) and v == value)
@@ -205,7 +202,7 @@ class Choice(Kind):
 
 
 def choice_text(choice: object) -> str:
-    """Return how a choice is written: a member of an enum of texts by its text, of another enum by its name."""
+    """Return the text of a choice: of an enum member its text value, or else its name."""
     if isinstance(choice, Enum):
         return choice.value if isinstance(choice.value, str) else choice.name
     return str(choice).lower() if isinstance(choice, bool) else str(choice)

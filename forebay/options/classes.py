@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a class, derived from its annotations.
 
-The author's mistakes are `ContractError`s, raised when the options are first asked for and never while the class is
-made: a class of a notebook is rebuilt empty, then filled, when a worker unpickles it.
+Mistakes of the author raise `ContractError` on first use of the options, not while the class is created: unpickling
+creates a notebook's class empty, then fills it.
 
-Rules: OPT-1 the type of an option can be read from text. OPT-2 its default fits its type. OPT-3 no two options answer
-to the same name. OPT-4 an option hides nothing of its base classes, and nothing hides an option.
+Rules: OPT-1 the type of an option can be parsed from text. OPT-2 its default is valid. OPT-3 names are unique. OPT-4 an
+option hides no attribute of its base classes, and nothing hides an option.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.options._composites import READABLE, Map, kind_of
+from forebay.options._composites import READABLE, MapOf, kind_of
 from forebay.options._hints import documented, own_annotations, resolved
 from forebay.options._kinds import SCALARS
 from forebay.options.spec import METADATA, REQUIRED, Declared, OptionSpec
 
-# Per class, with what it was derived from: a class that was empty when first asked gets another answer later.
+# By class, with a stamp of the annotations: an empty class may be filled later.
 _cache: weakref.WeakKeyDictionary[type, tuple[object, tuple[OptionSpec, ...]]] = weakref.WeakKeyDictionary()
 
 
 def class_options(cls: type) -> tuple[OptionSpec, ...]:
-    """Return the options of a class: its annotated attributes, those of base classes first, without ClassVars.
+    """Return the options of a class: its annotated attributes except ClassVars, those of base classes first.
 
-    Called by `register`, `run` and the like, and whenever an instance is made; any thread.
+    Thread-safe.
 
     Raises:
-        ContractError: The author declared something that cannot work (rules OPT-1 to OPT-4).
+        ContractError: The class breaks one of the rules OPT-1 to OPT-4.
     """
     stamp = tuple((tuple(own_annotations(base)), id(vars(base).get("__dataclass_fields__"))) for base in cls.__mro__)
     known = _cache.get(cls)
@@ -43,9 +43,9 @@ def class_options(cls: type) -> tuple[OptionSpec, ...]:
 
 
 def plain_attribute(cls: type, written: str) -> str | None:
-    """Return the attribute of a class that a user took for an option, which it is not: it has no annotation.
+    """Return the attribute without an annotation that a user took for an option, or None. For error messages.
 
-    Called for an error alone. What a base class of its own knows, such as `bounded`, is meant so.
+    Attributes that a base class defines, such as `bounded`, are not meant to be options.
     """
     for base in cls.__mro__[:-1]:
         for name, value in vars(base).items():
@@ -58,10 +58,10 @@ def plain_attribute(cls: type, written: str) -> str | None:
 
 
 def merge_specs(*groups: Iterable[OptionSpec]) -> tuple[OptionSpec, ...]:
-    """Return the options of several owners as one list, to be parsed together: a source's and its host's.
+    """Return the options of several owners, such as a source and its host, as one list.
 
     Raises:
-        ContractError: Two of them answer to one name, or a prefix of one takes a name of another (OPT-3).
+        ContractError: Two of them have the same name, or a prefix of one matches a name of another (OPT-3).
     """
     merged = tuple(spec for group in groups for spec in group)
     _refuse_clashes(merged)
@@ -95,7 +95,7 @@ def _derive(cls: type) -> tuple[OptionSpec, ...]:
 
 
 def _field(base: type, name: str) -> dataclasses.Field[Any] | None:
-    """The dataclass field of an annotated attribute, made or to be made; None if no constructor takes it."""
+    """Return the dataclass field of an annotated attribute; None if it is not a constructor argument."""
     fields: Mapping[str, Any] = vars(base).get("__dataclass_fields__", {})
     found = fields.get(name, vars(base).get(name, dataclasses.MISSING))
     if not isinstance(found, dataclasses.Field):
@@ -109,14 +109,14 @@ def _is_missing(value: object) -> bool:
 
 
 def _hint(cls: type, base: type, name: str, annotation: object) -> Any:
-    """The type of an option; None for what is no option: ClassVar and KW_ONLY."""
+    """Return the type of an option; None for ClassVar and KW_ONLY."""
     try:
         hint = resolved(base, annotation)
-    except Exception as error:  # an annotation is code: it may raise anything
+    except Exception as error:  # an annotation is code
         raise _mistake(
             cls,
             "OPT-1",
-            f"the type {annotation!r} of {name!r} means nothing here: {error}",
+            f"the type {annotation!r} of {name!r} cannot be resolved: {error}",
             "define or import it at the top level of the module or cell, not under TYPE_CHECKING",
         ) from error
     if hint is dataclasses.KW_ONLY or typing.ClassVar in (hint, typing.get_origin(hint)):
@@ -136,11 +136,11 @@ def _refuse_hiding(cls: type, base: type, name: str, field: dataclasses.Field[An
                 raise _mistake(
                     cls,
                     "OPT-4",
-                    f"{name!r} is an attribute of {earlier.__name__}, no option",
+                    f"{name!r} is an attribute of {earlier.__name__}, not an option",
                     f"set it without an annotation (`{name} = …`), or choose another name",
                 )
         elif name in vars(earlier):
-            # A property gives way to a default, but it would refuse the value of a required option.
+            # A default replaces a property, but a property would refuse the value of a required option.
             hidden = vars(earlier)[name]
             required = _is_missing(field.default)
             if required or callable(hidden) or isinstance(hidden, (classmethod, staticmethod)):
@@ -171,14 +171,14 @@ def _spec(owner: type, name: str, hint: Any, field: dataclasses.Field[Any], docu
         owner=owner.__name__,
         kind=kind,
     )
-    if spec.prefix is not None and not (isinstance(kind, Map) and kind.key is SCALARS[str]):
-        raise _mistake(owner, "OPT-1", f"the prefix option {name!r} is no dict[str, …]", "change its type or prefix")
+    if spec.prefix is not None and not (isinstance(kind, MapOf) and kind.key is SCALARS[str]):
+        raise _mistake(owner, "OPT-1", f"the prefix option {name!r} is not a dict[str, …]", "change its type or prefix")
     if not spec.required:
         try:
             spec.fresh_default()
         except ConfigurationError as error:
             raise _mistake(
-                owner, "OPT-2", f"the default does not fit: {error.message}", "change the default or the type"
+                owner, "OPT-2", f"the default is invalid: {error.message}", "change the default or the type"
             ) from error
     return spec
 
@@ -199,7 +199,7 @@ def _clashes(specs: tuple[OptionSpec, ...]) -> Iterator[tuple[OptionSpec, Option
                 yield first, second, spelling
             if first.prefix is not None and second.prefix is not None and first.prefix.lower() == second.prefix.lower():
                 yield first, second, first.shown_name
-            # Inside one class an exact name under its own prefix is meant so: `kafka.group.id` beside `kafka.*`.
+            # One class may have an exact name with its own prefix: `kafka.group.id` beside `kafka.*`.
             if first.owner != second.owner:
                 for one, other in ((first, second), (second, first)):
                     if one.prefix and any(spelling.startswith(one.prefix.lower()) for spelling in other.spellings):

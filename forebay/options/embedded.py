@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets inside of longer texts: passwords in URLs and DSNs, tokens in queries, keys in JSON.
+"""Finds secrets inside longer texts: passwords in URLs and DSNs, tokens in queries, keys in JSON.
 
-A client is given a whole URL or DSN, takes it apart, and puts the password alone into its error.
+A client may parse a URL or DSN and put only the password into its error.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PAIR = re.compile(
 )
 _AUTHORIZATION = re.compile(r"(?:Authorization:\s*)?(?:Bearer|Basic|Token)\s+(\S+)", re.IGNORECASE)
 _END = re.compile(r"[\s,;&)]")
-# Names of secrets in URLs and DSNs that would be too common elsewhere.
+# Names of secrets in URLs and DSNs, too common in other contexts.
 _NAMES = re.compile(r"(?:auth|pass|pw|pwd|sas|sig)|.*(?:signature|account[_-]?key)", re.IGNORECASE)
 
 
 def mask_urls(text: str) -> str:
-    """Return a text with `***` for the passwords and tokens in its URLs. For texts of any kind."""
+    """Return any text with `***` for the passwords and tokens in its URLs."""
     if "://" not in text:
         return text
     text = _USER_INFO.sub(rf"\g<1>{REDACTED}", text)
@@ -48,11 +48,11 @@ def mask_values(text: str) -> str:
 
 
 def secrets_in(text: str, *, secret: bool) -> Iterator[str]:
-    """Return the secrets inside of a text, as they are written there and decoded.
+    """Return the secrets inside an option value, encoded and decoded.
 
     Args:
-        text: The value of an option.
-        secret: The text is secret as a whole, so that what only may be a secret counts too.
+        text: The value.
+        secret: The whole value is secret, so include parts that are only likely to be secret.
     """
     found: list[str] = []
     if "@" in text:
@@ -68,7 +68,7 @@ def secrets_in(text: str, *, secret: bool) -> Iterator[str]:
 
 
 def _likely(text: str) -> Iterator[str]:
-    for word in text.split():  # passwords that should have been encoded
+    for word in text.split():  # unencoded passwords
         yield word.partition("://")[2].partition(":")[2].rpartition("@")[0]
     yield from (match[1] for match in _ORACLE.finditer(text))
     yield from (match[2] for match in _TOKEN_AS_USER.finditer(text))
@@ -113,7 +113,7 @@ def _masked(match: re.Match[str]) -> str:
 
 
 def _plain(value: str) -> str:
-    """Return a value without its quotes and escapes."""
+    """Return a value without quotes and escapes."""
     if len(value) >= 2 and value[0] in "'\"" and value[-1] == value[0]:
         return re.sub(r"\\(.)", r"\1", value[1:-1].replace(value[0] * 2, value[0]), flags=re.DOTALL)
     if len(value) >= 2 and value[0] == "{" and value[-1] == "}":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From given options to typed values, with errors that name what is wrong, what is missing and what was meant."""
+"""Parses given options to typed values, with errors that suggest the intended names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Given:
-    """One option as the user wrote it: `key` is the rest of the name behind a prefix, empty without one.
+    """One option as the user wrote it.
 
-    `shown` is the name for messages: with the capitals of the declaration, for Spark gives all names in lower case.
+    Args:
+        written: The name.
+        value: The value.
+        key: The name without the prefix of the option; empty without a prefix.
+        shown: The name for messages, in the declared case: Spark lower-cases names.
     """
 
     written: str
@@ -38,17 +42,17 @@ def parse_options(
     defaults: Mapping[str, object] | None = None,
     owner: type | None = None,
 ) -> dict[str, Any]:
-    """Return a value for every option, by Python name: the given ones, and the defaults of the others.
+    """Return the value of every option, by Python name: given, or the default.
 
-    Called by the hosts with what the user wrote. Names are matched without regard to case, as Spark name, Python name
-    or alias; an exact name goes before a prefix, a longer prefix before a shorter one.
+    Spark names, Python names and aliases are matched case-insensitively. An exact name precedes a prefix, a longer
+    prefix a shorter one.
 
     Args:
-        specs: All options that are understood: see `merge_specs`.
-        given: What the user wrote: texts, as Spark and a command line give them, or typed values.
+        specs: All accepted options.
+        given: The user's options, as text or typed.
         source: The format name, for messages.
         defaults: Values, by Python name, that replace the declared defaults.
-        owner: The class of the source: its attributes without an annotation are no options, which is told.
+        owner: The class of the source, to explain attributes without an annotation.
 
     Raises:
         ConfigurationError: An option is unknown, given twice with different values, of the wrong type, or missing.
@@ -74,10 +78,7 @@ def parse_options(
 
 
 def explain_names(cls: type[T]) -> type[T]:
-    """Let the constructor of a dataclass refuse misspelt and missing options by name; return the class.
-
-    Called where a class is made, after `dataclass`; a constructor that its author wrote must be left alone.
-    """
+    """Make the generated constructor of a dataclass refuse misspelt and missing options by name; return the class."""
     generated = cls.__init__
 
     @functools.wraps(generated)
@@ -96,27 +97,19 @@ def explain_names(cls: type[T]) -> type[T]:
 
 
 def given_options(specs: Iterable[OptionSpec], given: Mapping[str, object]) -> frozenset[str]:
-    """Return the Python names of the options that the user wrote, however he spelt them.
-
-    Called by the hosts, to tell a default from a choice. Names that are no option's are passed over.
-    """
+    """Return the Python names of the options that the user set; ignores unknown names."""
     found, _ = sort_out(tuple(specs), given)
     return frozenset(found)
 
 
 def coerce_fields(instance: object, *, source: str | None = None) -> None:
-    """Check and convert the fields of a dataclass whose options were given in Python, in place.
+    """Check and convert the options of a dataclass instance in place. Called in `__post_init__`.
 
-    Called in `__post_init__`, on whichever thread makes the instance; never when it is unpickled. Texts are accepted
-    for every type, as in `KafkaSource(max_wait="500ms")`; mutable values are copied.
-
-    Args:
-        instance: A dataclass, frozen or not.
-        source: For messages; the name of the class unless given.
+    Every type may be given as text, as in `KafkaSource(max_wait="500ms")`; mutable values are copied.
 
     Raises:
-        ConfigurationError: A value does not fit.
-        ContractError: The class itself declares something that cannot work.
+        ConfigurationError: A value is invalid.
+        ContractError: The class has an invalid declaration.
     """
     for spec in class_options(type(instance)):
         value = spec.convert(
@@ -127,7 +120,7 @@ def coerce_fields(instance: object, *, source: str | None = None) -> None:
 
 
 def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[dict[str, list[Given]], list[str]]:
-    """Return what was given for each option, by Python name, and the names that are no option's."""
+    """Return the given values of each option, by Python name, and the unknown names."""
     by_spelling = {spelling: spec for spec in specs for spelling in spec.spellings}
     prefixes = {spec.prefix.lower(): spec for spec in specs if spec.prefix is not None}
     sorted_out: dict[str, list[Given]] = {}
@@ -149,10 +142,10 @@ def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[
 
 
 def value_of(spec: OptionSpec, found: Sequence[Given], source: str) -> Any:
-    """Return the one value of an option that was given at least once; a prefix collects all of its entries.
+    """Return the value of an option that was given at least once; a prefix collects all of its entries.
 
     Raises:
-        ConfigurationError: A value does not fit, or two disagree.
+        ConfigurationError: A value is invalid, or two differ.
     """
     if spec.prefix is None:
         values = [spec.convert(one.value, written=one.shown, source=source) for one in found]
@@ -194,7 +187,7 @@ def _unknown(
     if plain and owner is not None:
         value = getattr(owner, plain[0])
         return ConfigurationError(
-            f"{plain[0]!r} is an attribute of {owner.__name__} without an annotation, and so no option",
+            f"{plain[0]!r} is an attribute of {owner.__name__} without an annotation, so it is not an option",
             source=source,
             option=unknown[0],
             advice=f"annotate it in the class to make it an option: `{plain[0]}: {type(value).__name__} = …`",
@@ -219,7 +212,7 @@ def _unknown_name(name: str, specs: Sequence[OptionSpec], answers: Mapping[str, 
     near = difflib.get_close_matches(name.lower(), answers, 1)
     if near:
         return f"{name!r}, did you mean {answers[near[0]]!r}?"
-    # kafaka.group.id: the part before the dot is compared with the prefixes.
+    # kafaka.group.id: compare the part before the dot with the prefixes.
     heads = {spec.prefix.lower(): spec.prefix for spec in specs if spec.prefix}
     head, dot, rest = name.partition(".")
     near = difflib.get_close_matches(head.lower() + dot, heads, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantities with units, as types of options: durations and byte sizes."""
+"""Option types with units: durations and byte sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 DurationLike: TypeAlias = float | str | timedelta
-"""What a duration may be given as: seconds (int or float), a text with units such as `"10s"`, or a timedelta."""
+"""Seconds (int or float), a text with units such as `"10s"`, or a timedelta."""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MICROSECONDS: Final = {
@@ -42,7 +42,7 @@ _BYTE_UNITS: Final = {
 
 
 class Duration(timedelta):
-    """A length of time, 0 or more: a timedelta made of seconds or of a text. Arithmetic gives plain timedeltas.
+    """A duration of 0 or more: a timedelta from seconds or a text. Arithmetic returns plain timedeltas.
 
     Texts: parts with units (`30s`, `500ms`, `1h30m`, `1 minute 30 seconds`), or ISO 8601 (`PT1M30S`).
 
@@ -50,11 +50,11 @@ class Duration(timedelta):
         value: Seconds (int or float), a text, or a timedelta.
 
     Raises:
-        ValueError: The text is no duration, or has parts of a microsecond, or the value is negative.
+        ValueError: The text is not a duration, is finer than a microsecond, or the value is negative.
     """
 
     def __new__(cls, value: DurationLike = 0) -> Self:
-        """Make a duration of seconds, a text or a timedelta."""
+        """Make a duration from seconds, a text or a timedelta."""
         try:
             if isinstance(value, str):
                 microseconds = _parse_duration(value)
@@ -86,13 +86,13 @@ class Duration(timedelta):
 if TYPE_CHECKING:
 
     class DurationField:
-        """A `Duration` option as type checkers see it: its constructor argument has the type that `__set__` takes."""
+        """A `Duration` option for type checkers: its constructor argument has the type of `__set__`."""
 
         def __get__(self, instance: object, owner: object = None) -> Duration: ...
         def __set__(self, instance: object, value: DurationLike) -> None: ...
 
     class OptionalDurationField:
-        """The same of a `Duration | None` option."""
+        """A `Duration | None` option for type checkers."""
 
         def __get__(self, instance: object, owner: object = None) -> Duration | None: ...
         def __set__(self, instance: object, value: DurationLike | None) -> None: ...
@@ -103,17 +103,17 @@ else:
 
 
 def to_seconds(value: DurationLike) -> float:
-    """Return a duration of an argument as seconds. The caller checks the bounds.
+    """Return a duration as seconds, without checking bounds.
 
     Raises:
-        ValueError: The text is no duration, or the value is no number, text or timedelta.
+        ValueError: The text is not a duration, or the value is not a number, text or timedelta.
     """
     if isinstance(value, str):
         value = Duration(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"a {type(value).__name__} is no duration")  # noqa: TRY004 - callers handle one error
+        raise ValueError(f"a {type(value).__name__} is not a duration")  # noqa: TRY004 - callers handle one error
     return value
 
 
@@ -141,7 +141,7 @@ def _sum_of_parts(text: str) -> Fraction:
             raise ValueError("every number needs a unit: us, ms, s, m, h, d or w")
         number, unit = part.groups()
         if unit not in _TIME_UNITS:
-            raise ValueError(f"no unit of time is called {unit!r}; there are us, ms, s, m, h, d and w")
+            raise ValueError(f"{unit!r} is not a unit of time: use us, ms, s, m, h, d or w")
         total += Fraction(number) * _TIME_UNITS[unit]
         at = part.end()
     if not at:
@@ -150,17 +150,17 @@ def _sum_of_parts(text: str) -> Fraction:
 
 
 class ByteSize(int):
-    """A number of bytes: an int that also reads `64k`, `128m`, `1.5GB`. Units are powers of 1024, as in Spark.
+    """A number of bytes: an int that also parses `64k`, `128m`, `1.5GB`. Units are powers of 1024, as in Spark.
 
     Args:
-        value: The bytes, or a text; what is not a whole number of bytes is rounded down.
+        value: The bytes, or a text; fractions of a byte are rounded down.
 
     Raises:
-        ValueError: The text is no size, or the size is negative.
+        ValueError: The text is not a size, or the size is negative.
     """
 
     def __new__(cls, value: int | str = 0) -> Self:
-        """Make a size of a number of bytes or of a text."""
+        """Make a size from a number of bytes or a text."""
         size = _parse_bytes(value) if isinstance(value, str) else int(value)
         if size < 0:
             raise ValueError("a size is 0 or more")
@@ -181,5 +181,5 @@ def _parse_bytes(text: str) -> int:
         raise ValueError("not a number with a unit")
     number, unit = match.groups()
     if unit and unit not in _BYTE_UNITS:
-        raise ValueError(f"no unit of bytes is called {unit!r}; there are b, k, m, g, t and p")
+        raise ValueError(f"{unit!r} is not a unit of bytes: use b, k, m, g, t or p")
     return int(Fraction(number) * _BYTE_UNITS[unit or "b"])

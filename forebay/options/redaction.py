@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hide what is secret in texts of others: clients put the token or the whole URL into their error messages.
+"""Hides secrets in texts of connectors and clients, such as error messages with a token or a URL.
 
-Nothing is kept here: known is what lives in this process, as a `Secret` or in an option that must not be shown, and the
-passwords and tokens inside of these, and inside of URLs and DSNs in any option. URLs in texts lose their passwords too.
+Known secrets are live `Secret`s and secret options, passwords and tokens in them, and those in URLs and DSNs of any
+option. No copy of them is kept. Passwords in other URLs are hidden too.
 """
 
 from __future__ import annotations
@@ -13,47 +13,45 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, quote_plus
 
-from forebay.errors import print_through
+from forebay.errors import redact_texts_with
 from forebay.options.classes import class_options
 from forebay.options.embedded import mask_urls, secrets_in
 from forebay.options.secret import REDACTED, live_secrets
 from forebay.options.spec import OptionSpec
 
 _LEAST: Final = 4
-"""Characters of the shortest secret that is looked for: less would be found in every text."""
+"""Minimum length of a secret to hide: shorter ones occur in every text."""
 
 _WORD: Final = 8
-"""Characters from which on letters alone are looked for: a shorter one may be any word, such as `none`."""
+"""Minimum length of a secret of letters only: a shorter one may be a common word, such as `none`."""
 
 _holders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 
 
 def hide_options(instance: object) -> None:
-    """Let `redact` know what is secret in the options of an instance, but no `Secret`s, for as long as it lives.
+    """Let `redact` hide the secret options of an instance, as long as it lives. `Secret`s are always hidden.
 
-    Called by `coerce_fields` where an instance is made, and by hosts where one arrived by pickle; any thread.
+    Called by `coerce_fields`, and by hosts after unpickling an instance. Thread-safe.
 
     Raises:
-        ContractError: Its class declares something that cannot work.
+        ContractError: Its class has an invalid declaration.
     """
     if any(True for _ in _hidden_in(instance)):
         _holders[id(instance)] = instance
 
 
 def redact(text: str) -> str:
-    """Return a text with `***` for every known secret, also as URLs and `repr` write it, and for passwords in URLs.
+    """Return a text with `***` for every known secret, also URL-encoded or as `repr`, and for passwords in URLs.
 
-    Known are also the parts of secrets that are URLs, DSNs or JSON: the password of a DSN is found alone.
-
-    Too short to be found are secrets of less than four characters, and of less than eight that are letters alone.
-    Called wherever a text of a connector or its client is about to be shown; any thread.
+    Passwords and tokens inside secrets that are URLs, DSNs or JSON are known too. Secrets of less than four characters,
+    or less than eight letters, are not hidden. Call it for every text of a connector or client. Thread-safe.
     """
     for form in sorted({form for value in _known() for form in _forms(value)}, key=len, reverse=True):
         text = text.replace(form, REDACTED)
     return mask_urls(text)
 
 
-print_through(redact)
+redact_texts_with(redact)
 
 
 def _known() -> Iterator[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets as a type of options: never shown, and looked up where they are used."""
+"""Secrets as an option type: never shown, and resolved where they are used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from forebay.errors import ConfigurationError
 
 REDACTED: Final = "***"
-"""What is shown in place of a secret."""
+"""Replaces a secret in texts."""
 
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _FILE = re.compile(r"file:(?://)?((?:/|[A-Za-z]:[/\\]).+)", re.DOTALL)
@@ -21,48 +21,45 @@ _FILE = re.compile(r"file:(?://)?((?:/|[A-Za-z]:[/\\]).+)", re.DOTALL)
 class Secret:
     """A text that is never shown: a password, a token, a key.
 
-    The text is the secret itself, or says where to find it: `env:NAME` (an environment variable) or `file:/path`
-    (the content of a file, without its last line break). A reference is looked up by `reveal`, so on the machine and
-    in the process that needs the secret. `repr`, `str` and `format` show a reference, and of any other text nothing.
-    Pickling keeps the text, because secrets travel to workers; prefer references, which do not.
+    The text is the secret itself, or a reference: `env:NAME` (an environment variable) or `file:/path` (the content of
+    a file, without its last line break). `reveal` resolves a reference in the process that needs the secret. `repr`,
+    `str` and `format` show only references. Pickling keeps the text, so prefer references, which keep the secret off
+    the network.
 
     Args:
         text: The secret, or a reference. A secret that itself begins with `env:` or `file:` needs a reference.
 
     Raises:
-        ConfigurationError: The text begins like a reference and is none.
+        ConfigurationError: The text begins like a reference, but is invalid.
     """
 
-    __slots__ = ("__weakref__", "_seen", "_text")
+    __slots__ = ("__weakref__", "_revealed", "_text")
     _text: str
-    _seen: str | None
+    _revealed: str | None
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
             raise TypeError(f"a Secret is made of a str, not of {type(text).__name__}")
         if text.startswith(("env:", "file:")) and not _ENV.fullmatch(text) and not _FILE.fullmatch(text):
-            # The text is not repeated: it may be a secret that happens to begin like this.
+            # The text is not shown: it may be a secret.
             raise ConfigurationError(
                 "a secret that begins with 'env:' or 'file:' must be a reference",
                 advice="write env:NAME (letters, digits, underscores) or file:/absolute/path",
             )
         object.__setattr__(self, "_text", text)
-        object.__setattr__(self, "_seen", None)
+        object.__setattr__(self, "_revealed", None)
         _live[id(self)] = self
 
     @property
     def reference(self) -> str | None:
-        """The text `env:NAME` or `file:/path`, which may be shown and stored; None when the text is the secret."""
+        """The text `env:NAME` or `file:/path`, which may be shown and stored; None if the text is the secret."""
         return self._text if self._text.startswith(("env:", "file:")) else None
 
     def reveal(self) -> str:
-        """Return the secret itself, looking a reference up now.
-
-        Called by connector code where the secret is used, on any thread and in any process. What is returned is a
-        plain str that nothing protects: hand it to the client and keep no copy.
+        """Return the secret as a plain str, resolving a reference. Pass it to the client and keep no copy.
 
         Raises:
-            ConfigurationError: The environment variable or the file of a reference is not there.
+            ConfigurationError: The environment variable or the file of a reference does not exist.
         """
         if match := _ENV.fullmatch(self._text):
             found = _from_environment(match.group(1), self._text)
@@ -70,8 +67,8 @@ class Secret:
             found = _from_file(match.group(1), self._text)
         else:
             return self._text
-        # What a file held may be replaced before a client complains about it. Never pickled.
-        object.__setattr__(self, "_seen", found)
+        # `redact` must know it even after the file changed. Never pickled.
+        object.__setattr__(self, "_revealed", found)
         return found
 
     def __repr__(self) -> str:
@@ -106,15 +103,10 @@ _live: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
 
 
 def live_secrets() -> list[str]:
-    """Return the texts of all secrets alive in this process, references as they were last revealed: for `redact`."""
+    """Return the texts of all live secrets, references as they were last revealed: for `redact`."""
     alive = [secret for found in _live.valuerefs() if (secret := found()) is not None]
-    texts = [secret._seen if secret.reference else secret._text for secret in alive]  # noqa: SLF001 - its own module
+    texts = [secret._revealed if secret.reference else secret._text for secret in alive]  # noqa: SLF001 - its own module
     return [text for text in texts if text]
-
-
-def unprotected(secret: Secret) -> str:
-    """Return the text a `Secret` was made of, reference or not: for `format_options(reveal=True)` only."""
-    return secret._text  # noqa: SLF001 - the one place that may
 
 
 def _from_environment(name: str, reference: str) -> str:
@@ -144,7 +136,7 @@ def _from_file(path: str, reference: str) -> str:
 
 
 def _decoded(content: bytes) -> str | None:
-    # The decoding error holds the bytes of the secret, so nothing is raised while it is handled: no chain keeps it.
+    # The decoding error contains the secret. Nothing is raised in the handler, so no error chain contains it.
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -157,5 +149,5 @@ _SENSITIVE = re.compile(
 
 
 def is_sensitive(key: str) -> bool:
-    """Whether a key of a free-form map (`kafka.ssl.key.password`) names something that must not be shown."""
+    """Whether a key of a map (`kafka.ssl.key.password`) names a secret."""
     return _SENSITIVE.search(key) is not None

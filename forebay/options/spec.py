@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One option: how an author declares it (`option`) and what the machinery knows about it (`OptionSpec`)."""
+"""One option: its declaration (`option`) and its specification (`OptionSpec`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from forebay.errors import ConfigurationError
-from forebay.options._composites import Map
+from forebay.options._composites import MapOf
 from forebay.options._kinds import Kind
 from forebay.options.embedded import mask_values
 from forebay.options.secret import is_sensitive
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Required(Enum):
-    """The default of an option that has none. An enum stays itself when a class is pickled by value."""
+    """Marks an option without a default. An enum keeps its identity when a class is pickled by value."""
 
     REQUIRED = "required"
 
@@ -29,7 +29,7 @@ REQUIRED: Final = _Required.REQUIRED
 
 @dataclass(frozen=True)
 class Declared:
-    """What `option` was told: kept in the metadata of the dataclass field, under `METADATA`."""
+    """The arguments of `option`, in the metadata of the dataclass field, under `METADATA`."""
 
     doc: str = ""
     name: str | None = None
@@ -42,49 +42,25 @@ class Declared:
 METADATA: Final = "forebay.option"
 
 
+class _Settings(TypedDict, total=False):
+    """The keywords of all overloads of `option`."""
+
+    doc: str
+    name: str | None
+    aliases: Iterable[str]
+    prefix: str | None
+    may_change: bool
+    secret: bool | None
+
+
 @overload
-def option(
-    *,
-    doc: str = "",
-    name: str | None = None,
-    aliases: Iterable[str] = (),
-    prefix: str | None = None,
-    may_change: bool = True,
-    secret: bool | None = None,
-) -> Any: ...  # the annotation beside it says the type
+def option(**settings: Unpack[_Settings]) -> Any: ...  # the type is that of the annotation
 @overload
-def option(
-    default: str,
-    *,
-    doc: str = "",
-    name: str | None = None,
-    aliases: Iterable[str] = (),
-    prefix: str | None = None,
-    may_change: bool = True,
-    secret: bool | None = None,
-) -> Any: ...  # a text can be the default of every type: "30s", "128m"
+def option(default: str, **settings: Unpack[_Settings]) -> Any: ...  # text may be the default of every type: "30s"
 @overload
-def option(
-    default: T,
-    *,
-    doc: str = "",
-    name: str | None = None,
-    aliases: Iterable[str] = (),
-    prefix: str | None = None,
-    may_change: bool = True,
-    secret: bool | None = None,
-) -> T: ...
+def option(default: T, **settings: Unpack[_Settings]) -> T: ...
 @overload
-def option(
-    *,
-    default_factory: Callable[[], T],
-    doc: str = "",
-    name: str | None = None,
-    aliases: Iterable[str] = (),
-    prefix: str | None = None,
-    may_change: bool = True,
-    secret: bool | None = None,
-) -> T: ...
+def option(*, default_factory: Callable[[], T], **settings: Unpack[_Settings]) -> T: ...
 def option(
     default: Any = REQUIRED,
     *,
@@ -96,22 +72,21 @@ def option(
     may_change: bool = True,
     secret: bool | None = None,
 ) -> Any:
-    """Declare an option beside its annotation, in the body of a class.
+    """Declare an option in the body of a class.
 
     For example `start: int = option(10, doc="the first number")`. Without `default` and `default_factory` it is
-    required; one with a prefix is empty then.
+    required; with a prefix it is then empty by default.
 
     Args:
-        default: The value when none is given, typed or as the text a user would write (`"30s"`).
-        default_factory: Makes the default, where it is mutable.
+        default: The default, typed or as text (`"30s"`).
+        default_factory: Makes a mutable default.
         doc: One line for users.
-        name: The name users write, where it is not the camelCase of the Python name: `fetchOffset.numRetries`.
-        aliases: Other names that are understood.
-        prefix: The option is a map of all options whose names begin like this, without it. Spark lower-cases names.
-            Empty: of all that are no other option's; then no name is unknown, and the source has to refuse misspelt
-            ones itself.
+        name: The name for users, if it is not the camelCase of the Python name: `fetchOffset.numRetries`.
+        aliases: Other accepted names.
+        prefix: The option is a map of all options with this prefix, by the rest of the name. Spark lower-cases names.
+            Empty: of all unknown options; the source must then refuse misspelt ones itself.
         may_change: Whether a streaming query may be restarted with another value.
-        secret: Whether the value is never shown. None: yes for `Secret`, and for keys of a map that sound secret.
+        secret: Whether the value is never shown. None: yes for `Secret`, and for sensitive keys of a map.
 
     Raises:
         ValueError: The default is mutable, or given twice.
@@ -123,7 +98,7 @@ def option(
     declared = Declared(
         doc, name, (aliases,) if isinstance(aliases, str) else tuple(aliases), prefix, may_change, secret
     )
-    # A generated repr shows neither secrets nor what was passed through to a client: see `redact_options`.
+    # A generated repr shows neither secrets nor options for a client: see `redact_options`.
     settings: dict[str, Any] = {"metadata": {METADATA: declared}, "repr": not secret and prefix is None}
     if default_factory is not None:
         settings["default_factory"] = default_factory
@@ -136,21 +111,21 @@ def option(
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """One option of a class, as `class_options` finds it. Immutable; for any thread.
+    """One option of a class, from `class_options`.
 
     Args:
         python_name: The name of the attribute.
         name: The name in Spark and in the documentation.
-        type: The annotation, resolved.
-        default: The default as it was declared; `REQUIRED` if there is none, or a factory.
-        default_factory: Makes the default, if it was declared like this.
+        type: The resolved annotation.
+        default: The declared default; `REQUIRED` if there is none, or a factory.
+        default_factory: Makes the default, if declared.
         doc: One line for users.
-        aliases: Other names that are understood.
-        prefix: It collects all options that begin like this.
+        aliases: Other accepted names.
+        prefix: It collects all options with this prefix.
         may_change: Whether a restart may change it.
-        secret: True: never shown. False: shown. None: shown, but for `Secret`s and keys of a map that sound secret.
-        owner: The name of the class that has it, for messages.
-        kind: How it is read and written.
+        secret: Whether it is never shown. None: only `Secret`s and sensitive keys of a map are hidden.
+        owner: The name of its class, for messages.
+        kind: Parses and writes it.
     """
 
     python_name: str
@@ -178,42 +153,36 @@ class OptionSpec:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All names this option answers to, in lower case."""
+        """All accepted names, in lower case."""
         return frozenset(name.lower() for name in (self.name, self.python_name, *self.aliases))
 
     def fresh_default(self) -> Any:
-        """Return the default, typed; a new one each time, since it may be mutable.
+        """Return a new typed default.
 
         Raises:
-            ConfigurationError: There is none, or it does not fit.
+            ConfigurationError: There is none, or it is invalid.
         """
         if self.required:
             raise ConfigurationError(f"the option {self.name!r} has no default", option=self.name)
         return self.convert(self.default if self.default_factory is None else self.default_factory())
 
     def convert(self, value: object, *, written: str | None = None, source: str | None = None, key: str = "") -> Any:
-        """Return a value, typed or text, as this option's type; containers are copied.
-
-        Args:
-            value: What was given.
-            written: The name as the user wrote it, for messages.
-            source: Whose option it is, for messages.
-            key: If `value` is one entry of a map: its key, behind the prefix.
+        """Return a typed or text value as this option's type; containers are copied.
 
         Raises:
-            ConfigurationError: It does not fit. A secret is not repeated.
+            ConfigurationError: The value is invalid; a secret is not shown.
         """
-        kind = self.kind.item if key and isinstance(self.kind, Map) else self.kind
+        kind = self.kind.item if key and isinstance(self.kind, MapOf) else self.kind
         name = written or self.name
         try:
             return kind.parse(value, key)
         except ConfigurationError as error:
-            raise error.located(option=name, source=source) from None
+            raise error.with_context(option=name, source=source) from None
         except ValueError as error:
             hidden = self.hides(key) or self.kind.holds_secret
             why = f" ({error})" if str(error) else ""
             given = "" if hidden else f", not {_shown(value)}{why}"
-        # Not raised inside the handler: the error there repeats the value, which may be secret.
+        # Raised outside the handler, because the error there may contain a secret.
         raise ConfigurationError(
             f"{name!r} takes {kind.expects}{given}",
             option=name,
@@ -222,17 +191,17 @@ class OptionSpec:
         )
 
     def text(self, value: object, *, key: str = "", readable: bool = True) -> str:
-        """Return the text that `convert` reads as `value`. It may be secret: `format_options` looks after that.
+        """Return the text that `convert` parses as `value`. It may be secret.
 
         Args:
             value: A value of this option's type.
-            key: If `value` is one entry of a map: its key, behind the prefix.
-            readable: Whether it must be read back as the value. If not, it is for people: `null` for None.
+            key: The key without the prefix, if `value` is an entry of a map.
+            readable: Whether the text must be parsed as the same value. If not, None is written as `null`.
 
         Raises:
-            ConfigurationError: No text means this value, for instance None where every text is a str.
+            ConfigurationError: No text means this value, for example None if every text is a valid str.
         """
-        kind = self.kind.item if key and isinstance(self.kind, Map) else self.kind
+        kind = self.kind.item if key and isinstance(self.kind, MapOf) else self.kind
         try:
             text = kind.text(value)
             if not readable or not kind.ambiguous or kind.parse(text, key) == value:
@@ -243,7 +212,7 @@ class OptionSpec:
         raise ConfigurationError(
             f"no text means {shown} for {self.name!r}",
             option=self.name,
-            advice="use another value, or give the source as a Python object",
+            advice="use another value, or pass the source as a Python object",
         )
 
     def hides(self, key: str = "") -> bool:

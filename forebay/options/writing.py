@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From typed values back to texts, for stores, logs and tables; and what a restart may not change."""
+"""Writes option values as texts for checkpoints, logs and tables, and compares them with those of a checkpoint."""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from forebay.errors import ConfigurationError
 from forebay.options._kinds import choice_text
@@ -17,208 +19,207 @@ from forebay.options.parsing import Given, sort_out, value_of
 from forebay.options.secret import REDACTED, Secret
 from forebay.options.spec import OptionSpec
 
+_log = logging.getLogger(__name__)
 
-class OptionRow(NamedTuple):
-    """One line of a table of options, all texts; `default` is empty for a required option."""
+NONE_TEXT: Final = "\0none"
+"""Means None in a checkpoint, for options where every text is another value."""
 
-    name: str
-    type: str
-    default: str
-    doc: str
-    aliases: str
-    required: bool
-    may_change: bool
-    python_name: str
-    owner: str
+
+# URLs may contain secrets: a password before the host, a token in the query.
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
+_TOKEN = re.compile(r"([?&][^=&\s]*(?:secret|passw|token|credential|key|sig)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
 
 
 def option_values(instance: object) -> dict[str, Any]:
-    """Return the values of an instance's options by Python name: what `format_options` and `redact_options` take."""
+    """Return the option values of an instance, by Python name."""
     return {spec.python_name: getattr(instance, spec.python_name) for spec in class_options(type(instance))}
 
 
-NONE_TEXT: Final = "\0none"
-"""Stands in a checkpoint for None where every text that a user can write is another value."""
+def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return texts for a checkpoint, by Spark name, that `parse_options` parses as these values.
 
-
-def format_options(
-    specs: Iterable[OptionSpec], values: Mapping[str, Any], *, reveal: bool = False, nones: bool = False
-) -> dict[str, str]:
-    """Return texts, by Spark name, that `parse_options` reads as these values.
-
-    Called by the hosts: for the options of an offset, and to hand a typed source to Spark. None is left out where it
-    is the default. A secret is written as its reference (`env:NAME`); whatever else is secret is left out.
-
-    Args:
-        specs: The options.
-        values: By Python name; what is not there is left out.
-        reveal: Write all secrets in plain text. Only for what stays in the memory of this process.
-        nones: Write `NONE_TEXT` for None where no text means it. Only for what `changed_on_restart` compares.
+    None is omitted if it is the default, and written as `NONE_TEXT` if no text means it. A secret is written as its
+    reference (`env:NAME`); all other secrets are omitted. `values` are by Python name; missing ones are omitted.
 
     Raises:
         ConfigurationError: No text means a value.
         TypeError: A value belongs to none of the options.
     """
-    return dict(_texts(tuple(specs), values, _Show.ALL if reveal else _Show.KEPT if nones else _Show.SAFE))
+    return dict(_texts(tuple(specs), values, masked=False))
 
 
 def redact_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return texts, by Spark name, for people: `***` stands for each secret but references, and in URLs and DSNs.
-
-    For logs and tables.
+    """Return texts, by Spark name, for logs and tables: `***` replaces secrets, except references.
 
     Raises:
-        ConfigurationError: No text means a value.
         TypeError: A value belongs to none of the options.
     """
-    return dict(_texts(tuple(specs), values, _Show.MASKED))
+    return dict(_texts(tuple(specs), values, masked=True))
 
 
-def describe_options(specs: Iterable[OptionSpec]) -> list[OptionRow]:
-    """Return one row per option, in the given order, for documentation and `forebay.describe`; any thread."""
-    return [
-        OptionRow(
-            name=spec.shown_name,
-            type=_type_name(spec.type),
-            default=_default_text(spec),
-            doc=spec.doc,
-            aliases=", ".join(spec.aliases),
-            required=spec.required,
-            may_change=spec.may_change,
-            python_name=spec.python_name,
-            owner=spec.owner,
-        )
-        for spec in specs
-    ]
+def fixed_options(instance: object) -> dict[str, str]:
+    """Return the options that a restart may not change as texts, for a checkpoint; without secrets."""
+    specs = class_options(type(instance))
+    return _separate_texts(specs, [spec for spec in specs if not spec.may_change], option_values(instance))
+
+
+def changeable_options(instance: object) -> dict[str, str]:
+    """Return the options that a restart may change as texts, for a checkpoint; without secrets, also in URLs."""
+    specs = class_options(type(instance))
+    return _separate_texts(specs, _changeable(specs), option_values(instance))
 
 
 def changed_on_restart(
     specs: Iterable[OptionSpec], old: Mapping[str, str], new: Mapping[str, str], *, source: str = ""
 ) -> None:
-    """Refuse a restart with other values of options that may not change.
+    """Refuse a restart that changes options which may not change.
 
-    Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`);
-    an option that is not there has its default. Secrets without a reference are in no checkpoint: not compared.
-
-    Args:
-        specs: The options; others in `old` and `new` are passed over.
-        old: The texts in the checkpoint, from `format_options`.
-        new: The texts of this start.
-        source: The format name, for messages.
+    Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`). An option
+    that is missing has its default. Secrets without a reference are in no checkpoint, so they are not compared.
 
     Raises:
-        ConfigurationError: Some were changed; all of them are named, with both values, secret ones without.
+        ConfigurationError: Some were changed; it names all of them, with both values unless they are secret.
     """
-    fixed = tuple(spec for spec in specs if not spec.may_change)
-    before, after = _canonical(fixed, old, source), _canonical(fixed, new, source)
-    changed = [
-        name
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-        # Checkpoints were written that leave out such a None.
-        and not (name not in old and after.get(name) == NONE_TEXT)
-    ]
-    if not changed:
-        return
-    hidden = _names_hidden(fixed, changed)
-    told = []
-    for name in changed:
-        was, now = (_shown(texts.get(name, "not set")) for texts in (before, after))
-        told.append(f"{name} (a secret)" if name in hidden else f"{name} (was {was}, is now {now})")
-    raise ConfigurationError(
-        "changed since the checkpoint was written, which these options may not: " + ", ".join(told),
-        source=source or None,
-        option=", ".join(changed),
-        advice="set the old values again, or start anew with another checkpoint location",
-    )
+    changes = _changes([spec for spec in specs if not spec.may_change], old, new, source)
+    if changes:
+        raise ConfigurationError(
+            "these options changed since the checkpoint was written, but may not: " + ", ".join(changes.values()),
+            source=source or None,
+            option=", ".join(changes),
+            advice="restore the old values, or start from the beginning with another checkpoint location",
+        )
 
 
-class _Show(Enum):
-    """What becomes of secrets in texts: written, left out, or replaced by `***`. KEPT is SAFE with `NONE_TEXT`."""
+def warn_of_changes(instance: object, old: Mapping[str, str], *, source: str) -> None:
+    """Log one warning that names the changeable options that changed since a checkpoint, if any."""
+    specs = class_options(type(instance))
+    changes = _changes(_changeable(specs), old, changeable_options(instance), source)
+    _, removed = sort_out(specs, old)
+    changes |= {name: f"{name} (was {_shown(old[name])}, is no option now)" for name in removed}
+    if changes:
+        _log.warning(
+            "%s: options changed since the checkpoint: %s; known splits keep their progress, and finished ones are not "
+            "read again: to read everything again, use another checkpoint directory",
+            source,
+            ", ".join(changes.values()),
+        )
 
-    ALL = "all"
-    SAFE = "safe"
-    KEPT = "kept"
-    MASKED = "masked"
+
+def default_text(spec: OptionSpec) -> str:
+    """Return the default of an option for a table; empty if it has none."""
+    if spec.required or spec.prefix is not None:
+        return ""
+    value = spec.fresh_default()
+    if value is None:
+        return "none"
+    return redact_options([spec], {spec.python_name: value})[spec.name] or '""'
 
 
-_HIDDEN: Final = object()
+def type_text(hint: Any) -> str:
+    """Return the type of an option for a table."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return type_text(args[0])
+    if hint is type(None) or hint is None:
+        return "none"
+    if origin is Literal:
+        return " | ".join("none" if choice is None else choice_text(choice) for choice in args)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " | ".join(choice_text(member) for member in hint)
+    if origin in (Union, types.UnionType):
+        return " | ".join(type_text(arg) for arg in args)
+    name = getattr(origin or hint, "__name__", str(hint))
+    inner = ", ".join("…" if arg is Ellipsis else type_text(arg) for arg in args)
+    return f"{name}[{inner}]" if inner and origin is not None else name
 
 
-def _texts(specs: Sequence[OptionSpec], values: Mapping[str, Any], show: _Show) -> Iterator[tuple[str, str]]:
+def _texts(specs: Sequence[OptionSpec], values: Mapping[str, Any], *, masked: bool) -> Iterator[tuple[str, str]]:
     foreign = values.keys() - {spec.python_name for spec in specs}
     if foreign:
         raise TypeError(f"no such options: {', '.join(sorted(foreign))}")
     for spec in specs:
-        value = values.get(spec.python_name, _HIDDEN)
-        if value is _HIDDEN or (value is None and spec.default is None):
+        value = values.get(spec.python_name)
+        if spec.python_name not in values or (value is None and spec.default is None):
             continue
         if isinstance(value, Mapping) and spec.secret is not True:
-            yield from _map_texts(spec, value, show, specs)
-            continue
-        value = _protected(value, show) if spec.kind.holds_secret or not spec.secret or show is _Show.ALL else _HIDDEN
-        if value is not _HIDDEN:
-            yield spec.name, _text(spec, value, show)
-        elif show is _Show.MASKED:
-            yield spec.shown_name, REDACTED
+            yield from _map_texts(spec, value, specs, masked=masked)
+        elif spec.secret and not spec.kind.holds_secret:
+            if masked:
+                yield spec.shown_name, REDACTED
+        elif masked or not _contains_secret(value):
+            yield spec.name, _text(spec, value, masked=masked)
 
 
 def _map_texts(
-    spec: OptionSpec, value: Mapping[Any, Any], show: _Show, specs: Sequence[OptionSpec]
+    spec: OptionSpec, value: Mapping[Any, Any], specs: Sequence[OptionSpec], *, masked: bool
 ) -> Iterator[tuple[str, str]]:
-    kept = {}
-    for key, entry in value.items():
-        plain = isinstance(entry, Secret) or show is _Show.ALL or not spec.hides(str(key))
-        kept[key] = _protected(entry, show) if plain else _HIDDEN
-    masked = [key for key, entry in kept.items() if entry is _HIDDEN and show is _Show.MASKED]
-    kept = {key: entry for key, entry in kept.items() if entry is not _HIDDEN}
+    hidden = [key for key, entry in value.items() if not isinstance(entry, Secret) and spec.hides(str(key))]
+    kept = {key: entry for key, entry in value.items() if key not in hidden and (masked or not _contains_secret(entry))}
     if spec.prefix is None:
-        text = _text(spec, kept, show)
-        yield spec.name, json.dumps(json.loads(text) | dict.fromkeys(map(str, masked), REDACTED)) if masked else text
+        text = _text(spec, kept, masked=masked)
+        if masked and hidden:
+            text = json.dumps(json.loads(text) | dict.fromkeys(map(str, hidden), REDACTED))
+        yield spec.name, text
         return
     for key, entry in kept.items():
         name = f"{spec.prefix}{key}"
-        if key and show is _Show.MASKED:  # what people see need not be read back
-            yield name, _text(spec, entry, show, key)
-            continue
-        if not key or sort_out(specs, {name: ""})[0].get(spec.python_name) != [Given(name, "", key)]:
+        parsed = sort_out(specs, {name: ""})[0].get(spec.python_name)
+        if not masked and (not key or parsed != [Given(name, "", key)]):
             raise ConfigurationError(
-                f"the key {key!r} of {spec.name!r} cannot be written: {name!r} is no name, or another option's",
+                f"the key {key!r} of {spec.name!r} cannot be written: {name!r} is invalid or another option's name",
                 option=name,
-                advice=f"leave it out of {spec.name!r}",
+                advice=f"remove it from {spec.name!r}",
             )
-        yield name, _text(spec, entry, show, key)
-    for key in masked:
-        yield f"{spec.prefix}{key}", REDACTED
+        yield name, _text(spec, entry, key, masked=masked)
+    if masked:
+        yield from ((f"{spec.prefix}{key}", REDACTED) for key in hidden)
 
 
-def _text(spec: OptionSpec, value: Any, show: _Show, key: str = "") -> str:
+def _text(spec: OptionSpec, value: Any, key: str = "", *, masked: bool) -> str:
+    if masked:
+        return mask_values(spec.text(value, key=key, readable=False))
     try:
-        text = spec.text(value, key=key, readable=show is not _Show.MASKED)
-        return mask_values(text) if show is _Show.MASKED else text
+        return spec.text(value, key=key)
     except ConfigurationError:
-        if value is None and show is _Show.KEPT:
+        if value is None:
             return NONE_TEXT
         raise
 
 
-def _protected(value: Any, show: _Show) -> Any:
-    """The value with its secrets as far as they may be shown; `_HIDDEN` if it must be left out."""
-    if isinstance(value, Secret) and value.reference is None and show is not _Show.ALL:
-        return Secret(REDACTED) if show is _Show.MASKED else _HIDDEN
+def _contains_secret(value: object) -> bool:
+    """Whether a value is or contains a secret without a reference."""
+    if isinstance(value, Secret):
+        return value.reference is None
     if isinstance(value, Mapping):
-        kept = {key: _protected(entry, show) for key, entry in value.items()}
-        return _HIDDEN if any(entry is _HIDDEN for entry in kept.values()) else kept
-    if isinstance(value, (list, tuple, set, frozenset)):
-        entries = [_protected(entry, show) for entry in value]
-        return _HIDDEN if any(entry is _HIDDEN for entry in entries) else type(value)(entries)
-    return value
+        value = value.values()
+    elif not isinstance(value, (list, tuple, set, frozenset)):
+        return False
+    return any(map(_contains_secret, value))
+
+
+def _changeable(specs: Iterable[OptionSpec]) -> list[OptionSpec]:
+    return [spec for spec in specs if spec.may_change and not spec.kind.holds_secret]
+
+
+def _changes(
+    specs: Sequence[OptionSpec], old: Mapping[str, str], new: Mapping[str, str], source: str
+) -> dict[str, str]:
+    """Return the names of the options that changed, each with a text that shows both values."""
+    before, after = _canonical(specs, old, source), _canonical(specs, new, source)
+    changes = {}
+    for name in {**before, **after}:
+        # Older checkpoints omit None.
+        omitted = name not in old and after.get(name) == NONE_TEXT
+        if before.get(name) != after.get(name) and not omitted:
+            was, now = (_shown(texts.get(name, "not set")) for texts in (before, after))
+            changes[name] = f"{name} (was {was}, is now {now})"
+    return changes | {name: f"{name} (a secret)" for name in _secret_names(specs, changes)}
 
 
 def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: str) -> dict[str, str]:
-    """The texts of all options, defaults included, each value written in one way; a text that fits no more as it is."""
+    """Return the texts of all options, defaults included, in one spelling; an invalid text stays as it is."""
     values: dict[str, Any] = {}
-    kept: dict[str, str] = {}
+    invalid: dict[str, str] = {}
     sorted_out, _ = sort_out(specs, given)
     for spec in specs:
         found = sorted_out.get(spec.python_name)
@@ -230,45 +231,42 @@ def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: st
         try:
             values[spec.python_name] = value_of(spec, found, source) if found else spec.fresh_default()
         except ConfigurationError:
-            kept |= {one.written: str(one.value) for one in found or ()}
-    return {**format_options(specs, values, nones=True), **kept}
+            invalid |= {one.written: str(one.value) for one in found or ()}
+    return _separate_texts(specs, specs, values) | invalid
+
+
+def _separate_texts(
+    specs: Sequence[OptionSpec], some: Iterable[OptionSpec], values: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the texts of some options, each written alone: one without a text does not affect the others."""
+    texts: dict[str, str] = {}
+    for spec in some:
+        if spec.python_name not in values:
+            continue
+        try:
+            written = format_options(specs, {spec.python_name: values[spec.python_name]})
+            "".join(written.values()).encode()
+        except (ConfigurationError, ValueError, TypeError, AttributeError) as error:
+            # Neither the value nor the error is logged: both may contain a secret.
+            _log.debug("the option %s is in no checkpoint: %s", spec.name, type(error).__name__)
+            continue
+        texts |= {name: _redacted(text) if spec.may_change else text for name, text in written.items()}
+    return texts
+
+
+def _redacted(text: str) -> str:
+    return _TOKEN.sub(rf"\1={REDACTED}", _PASSWORD.sub(rf"\1:{REDACTED}@", text))
 
 
 def _shown(text: str) -> str:
     return "none" if text == NONE_TEXT else mask_values(text)
 
 
-def _names_hidden(specs: Sequence[OptionSpec], names: Iterable[str]) -> set[str]:
+def _secret_names(specs: Sequence[OptionSpec], names: Iterable[str]) -> set[str]:
     sorted_out, _ = sort_out(specs, dict.fromkeys(names, ""))
-    hidden = set()
-    for spec in specs:
-        for one in sorted_out.get(spec.python_name, ()):
-            if spec.hides(one.key) or spec.kind.holds_secret:
-                hidden.add(one.written)
-    return hidden
-
-
-def _default_text(spec: OptionSpec) -> str:
-    if spec.required or spec.prefix is not None:
-        return ""
-    value = spec.fresh_default()
-    if value is None:
-        return "none"
-    return redact_options([spec], {spec.python_name: value})[spec.name] or '""'
-
-
-def _type_name(hint: Any) -> str:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _type_name(args[0])
-    if hint is type(None) or hint is None:
-        return "none"
-    if origin is Literal:
-        return " | ".join("none" if choice is None else choice_text(choice) for choice in args)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return " | ".join(choice_text(member) for member in hint)
-    if origin in (Union, types.UnionType):
-        return " | ".join(_type_name(arg) for arg in args)
-    name = getattr(origin or hint, "__name__", str(hint))
-    inner = ", ".join("…" if arg is Ellipsis else _type_name(arg) for arg in args)
-    return f"{name}[{inner}]" if inner and origin is not None else name
+    return {
+        one.written
+        for spec in specs
+        for one in sorted_out.get(spec.python_name, ())
+        if spec.hides(one.key) or spec.kind.holds_secret
+    }

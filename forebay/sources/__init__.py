@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources that come with forebay, one folder each."""
+"""The sources that come with forebay, one folder or module each."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,81 +25,30 @@ RATE_SCHEMA = pa.schema(
 )
 
 _ROW_BYTES = sum(field.type.bit_width // 8 for field in RATE_SCHEMA)
-"""Bytes of one row."""
+_MAX_WAIT = 0.1  # seconds of a fetch without rows
 
-_LONGEST_WAIT = 0.1
-"""Longest wait of one fetch for the next row, in seconds."""
-
-# Knuth's MMIX generator; any odd multiplier that mixes the high bits will do.
+# Knuth's MMIX generator; any odd multiplier that mixes the high bits is suitable.
 _MULTIPLIER = 6_364_136_223_846_793_005
 _INCREMENT = 1_442_695_040_888_963_407
 _WORD = (1 << 64) - 1
 
 
 class RateSplit(Split):
-    """One generator; its position is a row number, and its start is fixed when it is discovered.
+    """One generator, whose position is a row number.
 
     Args:
         index: The number of the split, from 0.
-        started_at: The event time of row 0, in µs since 1970; also when rows begin to come due.
+        started_at: The event time of row 0, in µs since 1970, fixed at discovery; rows are due from then on.
     """
 
     index: int
     started_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class RateRows:
-    """Makes the rows of one split.
-
-    Args:
-        index: The split's number, from 0.
-        splits: How many splits there are.
-        started_at: The event time of row 0, in µs since 1970.
-        step: Event time between two rows of this split, in µs.
-        disorder: How far an event time may lag behind its row's turn, in µs.
-        seed: Another seed, another disorder.
-    """
-
-    index: int
-    splits: int
-    started_at: int
-    step: float
-    disorder: int
-    seed: int
-
-    def make(self, start: int, stop: int) -> pa.RecordBatch:
-        """Return the rows `start` up to `stop`: row n of split i has value n · splits + i."""
-        numbers = pa.array(range(start, stop), pa.int64())
-        turn = pc.cast(pc.floor(pc.multiply(pc.cast(numbers, pa.float64()), self.step)), pa.int64())
-        times = pc.add(turn, self.started_at)
-        if self.disorder:
-            times = pc.subtract(times, self._lag(numbers))
-        values = pc.add(pc.multiply(numbers, self.splits), self.index)
-        columns = [
-            times.cast(RATE_SCHEMA.field("timestamp").type),
-            values,
-            pa.array([self.index] * len(numbers), pa.int32()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=RATE_SCHEMA)
-
-    def _lag(self, numbers: pa.Array) -> pa.Array:
-        """Return a number in [0, disorder] for each row: its number and the seed, mixed twice, high bits only."""
-        salt = (self.seed * _MULTIPLIER + self.index * _INCREMENT) & _WORD
-        mixed = pc.add(numbers.cast(pa.uint64()), pa.scalar(salt, pa.uint64()))
-        for _ in range(2):
-            mixed = pc.add(pc.multiply(mixed, pa.scalar(_MULTIPLIER, pa.uint64())), pa.scalar(_INCREMENT, pa.uint64()))
-            mixed = pc.bit_wise_xor(mixed, pc.shift_right(mixed, pa.scalar(29, pa.uint64())))
-        high = pc.shift_right(mixed, pa.scalar(32, pa.uint64()))
-        bound = pa.scalar(self.disorder + 1, pa.uint64())
-        return pc.subtract(high, pc.multiply(pc.divide(high, bound), bound)).cast(pa.int64())
 
 
 class RateSource(Source):
-    """Rows at a chosen rate: `timestamp` (event time), `value` (unique), `split`. Same options, same rows.
+    """Rows at a chosen rate: `timestamp` (event time), `value` (unique), `split`. The same options make the same rows.
 
-    Bounded with `rows`: then all rows are there at once. Unbounded without: row n comes due n / rate seconds after
-    the start.
+    Bounded with `rows`, which are then due at once. Otherwise row n is due n / rate seconds after the start.
     """
 
     rows_per_second: float = option(default=1000.0, doc="rows a second of each split")
@@ -127,11 +75,7 @@ class RateSource(Source):
         return "timestamp"
 
     def check(self) -> None:
-        """Refuse rates, counts and skews that make no rows.
-
-        Raises:
-            ConfigurationError: Naming the option.
-        """
+        """Refuse rates, counts and skews that make no rows, with a ConfigurationError that names the option."""
         for name, good in (
             ("rowsPerSecond", self.rows_per_second > 0),
             ("numSplits", self.num_splits >= 1),
@@ -155,32 +99,43 @@ class RateSource(Source):
         """Make the reader that generates."""
         return RateSplitReader(self, context)
 
-    def rows_of(self, split: RateSplit) -> RateRows:
-        """Return the maker of a split's rows."""
+    def make(self, split: RateSplit, start: int, stop: int) -> pa.RecordBatch:
+        """Return the rows `start` up to `stop` of a split: row n of split i has value n · splits + i."""
         share = split.index / (self.num_splits - 1) if self.num_splits > 1 else 0.0
-        return RateRows(
-            index=split.index,
-            splits=self.num_splits,
-            started_at=split.started_at,
-            step=1e6 / self.rows_per_second * (1 + (self.skew - 1) * share),
-            disorder=round(self.disorder.total_seconds() * 1e6),
-            seed=self.seed,
-        )
+        step = 1e6 / self.rows_per_second * (1 + (self.skew - 1) * share)
+        numbers = pa.array(range(start, stop), pa.int64())
+        turn = pc.cast(pc.floor(pc.multiply(pc.cast(numbers, pa.float64()), step)), pa.int64())
+        times = pc.add(turn, split.started_at)
+        disorder = round(self.disorder.total_seconds() * 1e6)
+        if disorder:
+            times = pc.subtract(times, self._lag(numbers, split.index, disorder))
+        columns = [
+            times.cast(RATE_SCHEMA.field("timestamp").type),
+            pc.add(pc.multiply(numbers, self.num_splits), split.index),
+            pa.array([split.index] * len(numbers), pa.int32()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=RATE_SCHEMA)
+
+    def _lag(self, numbers: pa.Array, index: int, disorder: int) -> pa.Array:
+        """Return a number in [0, disorder] for each row: the high bits of its number and the seed, mixed twice."""
+        salt = (self.seed * _MULTIPLIER + index * _INCREMENT) & _WORD
+        mixed = pc.add(numbers.cast(pa.uint64()), pa.scalar(salt, pa.uint64()))
+        for _ in range(2):
+            mixed = pc.add(pc.multiply(mixed, pa.scalar(_MULTIPLIER, pa.uint64())), pa.scalar(_INCREMENT, pa.uint64()))
+            mixed = pc.bit_wise_xor(mixed, pc.shift_right(mixed, pa.scalar(29, pa.uint64())))
+        high = pc.shift_right(mixed, pa.scalar(32, pa.uint64()))
+        bound = pa.scalar(disorder + 1, pa.uint64())
+        return pc.subtract(high, pc.multiply(pc.divide(high, bound), bound)).cast(pa.int64())
 
     def due(self, split: RateSplit, now: float) -> int:
-        """Return how many rows of a split have come due at `now` (s since 1970)."""
+        """Return the number of rows of a split that are due at `now` (seconds since 1970)."""
         if self.rows is not None:
             return self.rows
         return max(0, int((now - split.started_at / 1e6) * self.rows_per_second))
 
 
 class RateEnumerator(DiscoveryEnumerator):
-    """All positions are row numbers, so ends, slices and budgets are exact.
-
-    Args:
-        source: The options.
-        clock: When rows come due.
-    """
+    """Discovers the generators. Positions are row numbers, so ends, slices and budgets are exact."""
 
     exact_ends = True
 
@@ -189,7 +144,7 @@ class RateEnumerator(DiscoveryEnumerator):
         self._clock = clock
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return one split per generator; the start time is resolved here, once, and travels with the split."""
+        """Return one split for each generator, with its start time."""
         started_at = self._source.start_time
         if started_at is None:
             started_at = 0 if self._source.bounded else int(self._clock.now() * 1e6)
@@ -202,9 +157,9 @@ class RateEnumerator(DiscoveryEnumerator):
         )
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return how many rows have come due."""
+        """Return the numbers of due rows."""
         now = self._clock.now()
-        return {split.id: self._source.due(_own(split), now) for split in splits}
+        return {split.id: self._source.due(cast("RateSplit", split), now) for split in splits}
 
     def size(self, split: Split) -> int | None:
         """Return the bytes of the rows left."""
@@ -220,18 +175,14 @@ class RateEnumerator(DiscoveryEnumerator):
         return [split.slice(low, high) for low, high in itertools.pairwise(cuts)]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return how far a budget reaches; one position is one row."""
+        """Return the position after as many rows as a budget allows."""
         start, end = _range(split)
-        reach = [start + rows] if rows is not None else []
-        reach += [start + max(1, byte_budget // _ROW_BYTES)] if byte_budget is not None else []
-        reach += [end] if end is not None else []
-        return min(reach, default=None)
-
-
-def _own(split: Split) -> RateSplit:
-    if not isinstance(split, RateSplit):
-        raise TypeError(f"{type(split).__name__} is no RateSplit")
-    return split
+        ends = [
+            None if rows is None else start + rows,
+            None if byte_budget is None else start + max(1, byte_budget // _ROW_BYTES),
+            end,
+        ]
+        return min((each for each in ends if each is not None), default=None)
 
 
 def _range(split: Split) -> tuple[int, int | None]:
@@ -240,12 +191,7 @@ def _range(split: Split) -> tuple[int, int | None]:
 
 
 class RateSplitReader(SplitReader):
-    """Takes turns over its splits; waits, wakeable, for the next row to come due.
-
-    Args:
-        source: The options.
-        context: Clock, signal and the size of record batches.
-    """
+    """Generates the due rows of its splits."""
 
     def __init__(self, source: RateSource, context: SourceReaderContext) -> None:
         self._source = source
@@ -260,12 +206,12 @@ class RateSplitReader(SplitReader):
         self._splits.update((split.id, split) for split in splits if isinstance(split, RateSplit))
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return the due rows of every split, at most one record batch each; wait for one if there are none."""
+        """Return at most one record batch of due rows for each split; wait if there are none."""
         fetched = [
             part for split_id in list(self._splits) if split_id not in self._paused for part in self._next(split_id)
         ]
         if not any(part.batch is not None or part.finished for part in fetched):
-            self._woken.wait(min(_LONGEST_WAIT, 1 / self._source.rows_per_second))
+            self._woken.wait(min(_MAX_WAIT, 1 / self._source.rows_per_second))
             self._woken.clear()
         return fetched
 
@@ -274,24 +220,21 @@ class RateSplitReader(SplitReader):
         self._woken.set()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Leave paused splits out of the turns."""
+        """Skip paused splits."""
         self._paused = (self._paused - set(resume)) | set(pause)
         return True
 
     def _next(self, split_id: str) -> list[Fetched]:
         split = self._splits[split_id]
-        start = split.position if isinstance(split.position, int) else 0
-        end = split.end if isinstance(split.end, int) else None
-        # An end was set by a planner or by `rows`: every row before it has come due already.
+        start, end = _range(split)
+        # An end is from a planner or `rows`: all rows before it are due.
         due = self._source.due(split, self._clock.now()) if end is None else end
         stop = min(start + self._rows, due)
-        if end is not None and start >= end:
+        if end is not None and stop >= end:
             del self._splits[split_id]
-            return [Fetched(split_id, position=start, finished=True)]
         if stop <= start:
-            return [Fetched(split_id, position=start, caught_up=True)] if end is None else []
-        self._splits[split_id] = split.at(stop)
-        finished = stop == end
-        if finished:
-            del self._splits[split_id]
-        return [Fetched(split_id, self._source.rows_of(split).make(start, stop), stop, finished=finished)]
+            finished = end is not None and start >= end
+            return [Fetched(split_id, position=start, caught_up=not finished, finished=finished)]
+        if stop != end:
+            self._splits[split_id] = split.at(stop)
+        return [Fetched(split_id, self._source.make(split, start, stop), stop, finished=stop == end)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Arrow types Spark has, and which of the others stand for one of these."""
+"""Maps Arrow types to the ones that Spark supports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.types as kinds
 
 from forebay.framework.arrow.casting import LISTS, ConversionError
 
-_STANDS_FOR = {
+_REPLACEMENTS = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -24,49 +24,41 @@ _STANDS_FOR = {
 }
 
 
-def normal_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that stands for `kind` in Spark, nested ones included.
+def normal_type(kind: pa.DataType, *, relaxed: bool = False) -> pa.DataType:
+    """Return the type that Spark uses for `kind`, including nested types.
+
+    With `relaxed`, all nested fields are nullable, and fields of lists and maps have standard names: to compare types.
 
     Raises:
         ConversionError: There is none.
     """
+
+    def normal_field(field: pa.Field) -> pa.Field:
+        field = field.with_type(normal_type(field.type, relaxed=relaxed)).remove_metadata()
+        return field.with_nullable(True) if relaxed else field
+
     if isinstance(kind, pa.BaseExtensionType):
-        return normal_type(kind.storage_type)
+        return normal_type(kind.storage_type, relaxed=relaxed)
     if isinstance(kind, pa.DictionaryType):
-        return normal_type(kind.value_type)
+        return normal_type(kind.value_type, relaxed=relaxed)
     if isinstance(kind, pa.StructType):
         fields = [kind.field(index) for index in range(kind.num_fields)]
         twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
         if twice:
             raise ConversionError(f"a struct has the field {twice[0]!r} twice")
-        return pa.struct([_normal_field(field) for field in fields])
+        return pa.struct(map(normal_field, fields))
     if isinstance(kind, pa.MapType):
-        return pa.map_(normal_type(kind.key_type), _normal_field(kind.item_field))
+        item = normal_field(kind.item_field)
+        return pa.map_(normal_type(kind.key_type, relaxed=relaxed), item.type if relaxed else item)
     if isinstance(kind, LISTS):
-        return pa.list_(_normal_field(kind.value_field))
+        item = normal_field(kind.value_field)
+        return pa.list_(item.type if relaxed else item)
     return _normal_leaf(kind)
 
 
-def relaxed(kind: pa.DataType) -> pa.DataType:
-    """Return the type that stands for `kind` in Spark, with nulls allowed everywhere, to compare types by.
-
-    Raises:
-        ConversionError: There is none.
-    """
-    normal = normal_type(kind)
-    if isinstance(normal, pa.StructType):
-        fields = [normal.field(index) for index in range(normal.num_fields)]
-        return pa.struct([pa.field(field.name, relaxed(field.type)) for field in fields])
-    if isinstance(normal, pa.MapType):
-        return pa.map_(relaxed(normal.key_type), relaxed(normal.item_type))
-    if isinstance(normal, pa.ListType):
-        return pa.list_(relaxed(normal.value_type))
-    return normal
-
-
 def _normal_leaf(kind: pa.DataType) -> pa.DataType:
-    if kind in _STANDS_FOR:
-        return _STANDS_FOR[kind]
+    if kind in _REPLACEMENTS:
+        return _REPLACEMENTS[kind]
     if isinstance(kind, pa.FixedSizeBinaryType) and not kinds.is_decimal(kind):
         return pa.binary()
     if isinstance(kind, pa.TimestampType):
@@ -82,7 +74,3 @@ def _normal_leaf(kind: pa.DataType) -> pa.DataType:
     if kinds.is_nested(kind) or kinds.is_interval(kind) or kinds.is_run_end_encoded(kind):
         raise ConversionError(f"there is no Spark type for {kind}")
     return kind
-
-
-def _normal_field(field: pa.Field) -> pa.Field:
-    return field.with_type(normal_type(field.type)).remove_metadata()

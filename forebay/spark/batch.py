@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark batch host: plan a bounded read once per `load()`, read each part in a task."""
+"""The Spark batch host: plans a bounded read once per `load()`, and reads each partition in a task."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import hide_options
 from forebay.spark.conform import Conformer
@@ -22,14 +22,14 @@ from forebay.spark.session_zone import in_zone_of_task
 
 @dataclass(frozen=True)
 class Readable:
-    """A source that is ready to be read by Spark: its schema is settled.
+    """A source that Spark can read, with its resolved schema.
 
     Args:
-        source: What to read.
+        source: The source.
         options: The host's options.
-        promised: The names of the columns that its record batches have.
-        parallelism: How many tasks run at once, if it is known.
-        follows_zone: Whether tasks read in the time zone of their query: the user gave none.
+        promised: The names of the columns in its record batches.
+        parallelism: The number of parallel tasks, if known.
+        follows_zone: Whether tasks use the time zone of their query, because the user set none.
     """
 
     source: Source
@@ -41,7 +41,7 @@ class Readable:
 
 @dataclass(frozen=True)
 class SparkTask:
-    """The value of one InputPartition: all that `read` needs (S3)."""
+    """The value of one InputPartition: everything that `read` needs (S3)."""
 
     task: ReadTask
     target: pa.Schema
@@ -50,15 +50,11 @@ class SparkTask:
 
 
 class BatchReader(DataSourceReader):
-    """Plans in Spark's planner process, reads in its tasks. Between the two only InputPartitions travel.
+    """Plans in Spark's planner process, and reads in its tasks. Only InputPartitions are sent to the tasks.
 
-    Spark asks for the partitions once per `load()`, so every action on the DataFrame sees the same splits, up to the
-    same ends; `load()` again to see newer data. Filters are not taken (S10): Spark 4.2 and 4.3 mix up those of
-    several scans of one `load()`.
-
-    Args:
-        readable: What to read.
-        target: The Arrow schema that Spark expects.
+    Spark requests the partitions once per `load()`, so every action on the DataFrame reads the same splits up to the
+    same ends; call `load()` again to read newer data. Filters are not pushed down (S10): Spark 4.2 and 4.3 mix up the
+    filters of several scans of one `load()`.
     """
 
     def __init__(self, readable: Readable, target: pa.Schema) -> None:
@@ -66,46 +62,34 @@ class BatchReader(DataSourceReader):
         self._target = target
 
     def __getstate__(self) -> dict[str, object]:
-        # Spark pickles the reader into its read function, before it asks for the partitions: nothing may hang on it.
+        # Spark pickles the reader into its read function before it requests the partitions. `read` needs no state.
         return {}
 
     def partitions(self) -> list[InputPartition]:
-        """Run the enumerator and return one partition per task. Called in the planner's process, once per `load()`.
-
-        Raises:
-            ForebayError: The source failed or broke a rule.
-        """
+        """Plan the read, and return one partition per task. Called in the planner process, once per `load()`."""
         readable = self._readable
         source = readable.source
         with as_spark_error(source.name, "planning"):
             hide_options(source)
-            tasks = plan_bounded(source, readable.options, parallelism=readable.parallelism)
-            return [
-                InputPartition(
-                    SparkTask(
-                        ReadTask(source, slices, readable.options, index, len(tasks)),
-                        self._target,
-                        readable.promised,
-                        readable.follows_zone,
-                    )
-                )
-                for index, slices in enumerate(tasks)
-            ]
+            plan = plan_bounded(source, readable.options, parallelism=readable.parallelism)
+            tasks = [ReadTask(source, slices, readable.options, index, len(plan)) for index, slices in enumerate(plan)]
+            return input_partitions(tasks, readable, self._target)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one partition. Called in a task, also again after a failure or by an action.
-
-        Raises:
-            ForebayError: The source failed or broke a rule.
-        """
-        value = partition.value
-        if value is None:  # Spark makes one such partition of an empty plan
-            return iter(())
-        return read_task(value)
+        """Yield the record batches of one partition. Called in tasks; repeated by retries and by every action."""
+        return read_partition(partition)
 
 
-def read_task(value: SparkTask) -> Iterator[pa.RecordBatch]:
-    """Yield what Spark accepts: the record batches of a task, conformed and cut to size."""
+def input_partitions(tasks: Iterable[ReadTask], readable: Readable, target: pa.Schema) -> list[InputPartition]:
+    """Return one InputPartition per task."""
+    return [InputPartition(SparkTask(task, target, readable.promised, readable.follows_zone)) for task in tasks]
+
+
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a partition as Spark accepts them, cut to size."""
+    value = partition.value
+    if value is None:  # Spark makes such a partition from an empty plan
+        return
     task, options = value.task, value.task.options
     name = task.source.name
     conformer = Conformer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source that Spark sees: one small class per format, made from where its source comes from."""
+"""The data source class of each format, for Spark."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError
-from forebay.framework.arrow.column_selection import select
-from forebay.framework.arrow.resolved_schema import resolve_schema
+from forebay.framework.arrow.schemas import resolve_schema, select
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
@@ -25,32 +24,28 @@ from forebay.spark.origin import Installed, Origin, Session
 from forebay.spark.stream import StreamReader
 
 _WRITING: Final = "pyspark.sql.worker.write_into_data_source"
-"""The program in which Spark makes a data source to write with it."""
+"""The program in which Spark creates a data source for writing."""
 
 
 class ForebayDataSource(DataSource):
-    """What all formats have in common; `format_class` makes the class of each.
+    """The base class of all formats; `format_class` makes the class of each.
 
-    Spark makes it in one planner process, for every `load()`, asks for the schema there unless the user gave one,
-    pickles it, and asks for the reader in another. So whatever is found out about the outside (an inferred schema)
-    is kept in the object.
+    For every `load()`, Spark creates it in one planner process, requests the schema unless the user gave one, pickles
+    it, and requests the reader in another process. So an inferred schema is stored in the object.
 
     Args:
-        options: What the user wrote; they are parsed here, so a mistake is an error of `load()`.
-
-    Raises:
-        ConfigurationError: An option is unknown, missing or wrong; or Spark is about to write.
+        options: The user's options; parsed here, so that `load()` reports mistakes.
     """
 
     _origin: ClassVar[Origin]
     _session: ClassVar[Session]
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        # The texts are not kept: a secret is one from here on.
+        # The texts are not stored: they may contain secrets.
         super().__init__({})
         name = self._origin.name
         with as_spark_error(name, "the options"):
-            if _in_program(_WRITING):  # the options are those of a sink: nothing could be said of them that helps
+            if _in_program(_WRITING):  # the options are those of a sink
                 raise _not_written(name)
             made = self._origin.make(dict(options), self._session)
         self._source, self._options, self._follows_zone = made.source, made.options, made.follows_zone
@@ -62,15 +57,11 @@ class ForebayDataSource(DataSource):
         return cls._origin.name
 
     def schema(self) -> StructType:
-        """Return the source's own schema, of the chosen columns. Called once per `load()`, unless the user gave one.
-
-        Raises:
-            ForebayError: The source failed, or Spark cannot hold its schema.
-        """
+        """Return the schema of the selected columns. Called once per `load()`, unless the user gave a schema."""
         source = self._source
         with as_spark_error(source.name, "schema()"):
             full = self._own_schema()
-            # What was inferred now holds for the whole read: files may come and go meanwhile.
+            # The inferred schema holds for the whole read, even if files change.
             source = resolve_schema(source, full)
             chosen, promised = full, full.names
             if self._options.columns is not None:
@@ -82,46 +73,24 @@ class ForebayDataSource(DataSource):
             return spark_schema(chosen, source.name)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return the reader of a batch query. Called once per `load()`, in a planner's process.
-
-        Args:
-            schema: What `schema` returned, or what the user gave instead.
-
-        Raises:
-            ConfigurationError: The schema that the user gave is not one this source can read.
-        """
+        """Return the reader of a batch query. Called once per `load()`, in a planner process."""
         with as_spark_error(self._source.name, "schema()"):
             return BatchReader(*self._readable(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of a streaming query. Called twice for each query: for the planner, and for the tasks.
-
-        Args:
-            schema: What `schema` returned, or what the user gave instead.
-
-        Raises:
-            ConfigurationError: The schema that the user gave is not one this source can read.
-        """
+        """Return the reader of a streaming query. Called twice for each query: for the planner, and for the tasks."""
         with as_spark_error(self._source.name, "schema()"):
             readable, target = self._readable(schema)
-            # A source that takes another schema found its own outside; one that does not has it from its release.
+            # A source that accepts another schema has inferred its own; otherwise the schema is fixed.
             inferred = self._promised is not None and readable.source.with_schema(target) is not None
         return StreamReader(readable, target, inferred=inferred)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse `df.write`: a source is read.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Refuse `df.write`."""
         raise _not_written(self._source.name)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's
-        """Refuse `df.writeStream`: a source is read.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Refuse `df.writeStream`."""
         raise _not_written(self._source.name)
 
     def _readable(self, schema: StructType) -> tuple[Readable, pa.Schema]:
@@ -136,17 +105,17 @@ class ForebayDataSource(DataSource):
         timeout = self._options.planning_timeout.total_seconds()
         calls = ConnectorCalls(source.name, ThreadRuntime(), retry=RetryPolicy.of(self._options), timeout=timeout)
         schema = calls.call("schema()", source.schema)
-        spark_schema(schema, source.name)  # names and types are checked before any of it is used
+        spark_schema(schema, source.name)  # check names and types first
         return schema
 
     def _with_user_schema(self, user: pa.Schema) -> tuple[Source, tuple[str, ...]]:
         source = self._source
         if self._options.columns is not None:
             raise ConfigurationError(
-                "columns are chosen twice: by .schema(…) and by the option columns",
+                "columns are selected twice: by .schema(…) and by the option columns",
                 source=source.name,
                 option="columns",
-                advice="give the one or the other; a schema may leave columns out if the source allows it",
+                advice="use only one of them; a schema may omit columns if the source supports it",
             )
         given = source.with_schema(user)
         if given is not None:
@@ -157,24 +126,24 @@ class ForebayDataSource(DataSource):
 
 
 def _in_program(name: str) -> bool:
-    """Whether this process runs one of Spark's programs, by itself or as a child of its daemon."""
+    """Whether this process runs one of Spark's programs, directly or as a child of its daemon."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return name in sys.modules or (spec is not None and spec.name == name)
 
 
 def _not_written(source: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{source} is a source: it is read with spark.read, and cannot be written to",
+        f"{source} is a source: read it with spark.read; it cannot be written to",
         source=source,
         advice="write with one of Spark's own formats, such as parquet, or from foreachPartition",
     )
 
 
 def format_class(origin: Origin, session: Session) -> type[ForebayDataSource]:
-    """Return the data source class of one format; it is not importable, so it travels by value with what it holds."""
+    """Return the data source class of one format. It is not importable, so it is pickled by value."""
     return type(f"Forebay[{origin.name}]", (ForebayDataSource,), {"_origin": origin, "_session": session})
 
 
 def installed_format(name: str) -> type[ForebayDataSource]:
-    """Return the data source class of an installed format that nobody registered: found by Spark itself, by name."""
+    """Return the data source class of an installed format, which Spark finds by name without `register`."""
     return format_class(Installed(name), Session())

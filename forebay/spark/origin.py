@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a format's source comes from, in whatever process Spark makes the data source, and what the session knew."""
+"""Creates the source of a format in the processes of Spark, with captured settings of the session."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forebay.errors import ConfigurationError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.offsets.state_location import default_location
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry
@@ -21,35 +21,26 @@ from forebay.spark.session_zone import OPTION
 
 @dataclass(frozen=True)
 class Session:
-    """What Spark's planners and tasks cannot see of the session; captured by `register` and `read` (S18).
-
-    An option that the user leaves out, of the source or of the host, takes its default from here if it has one of the
-    names in `defaults`.
-
-    Args:
-        parallelism: How many tasks run at once.
-        time_zone: `spark.sql.session.timeZone`.
-        checkpoint_location: `spark.sql.streaming.checkpointLocation`.
-    """
+    """Settings of the session that planners and tasks cannot read; captured by `register` and `read` (S18)."""
 
     parallelism: int | None = None
     time_zone: str | None = None
     checkpoint_location: str | None = None
 
     def defaults(self) -> dict[str, object]:
-        """Return the defaults of options, by Python name."""
+        """Return defaults for the options of source and host, by Python name."""
         known = {"time_zone": self.time_zone, "state_location": default_location(self.checkpoint_location)}
         return {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Made:
-    """What an origin made of the options of one `load()`.
+    """The source and the options of one `load()`.
 
     Args:
         source: The source.
         options: The host's options.
-        follows_zone: Whether the source's time zone is not the user's own choice, but the session's.
+        follows_zone: Whether the time zone is that of the session, not of the user's options.
     """
 
     source: Source
@@ -58,52 +49,52 @@ class Made:
 
 
 class Origin(ABC):
-    """Makes the source of a format from the options of one `load()`. Picklable."""
+    """Creates the source of a format from the options of one `load()`. Picklable."""
 
     name: str
 
     @abstractmethod
     def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Return the source and the host's options. Called in the planner's process, once per `load()`.
+        """Return the source and the host's options. Called in the planner process, once per `load()`.
 
         Raises:
-            ConfigurationError: The source cannot be had there, or an option is unknown, missing or wrong.
+            ConfigurationError: The source cannot be loaded there, or an option is unknown, missing or invalid.
         """
 
 
 @dataclass(frozen=True)
 class Installed(Origin):
-    """A source that is found by name wherever forebay runs: built in, or of an installed package."""
+    """A source that every process finds by name: built in, or from an installed package."""
 
     name: str
 
     def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Look the class up, and make the source."""
-        return _make(_checked(default_registry.lookup(self.name), self.name), self.name, given, session)
+        """Look up the class, and create the source."""
+        return _make(_source_class(default_registry.lookup(self.name), self.name), self.name, given, session)
 
 
 @dataclass(frozen=True)
 class PickledClass(Origin):
-    """A source class that travels itself: of a notebook, of a script, of the user's own module."""
+    """A pickled source class: from a notebook, a script, or the user's own module."""
 
     name: str
     payload: bytes = dataclasses.field(repr=False)
 
     def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Unpack the class, and make the source."""
-        return _make(_checked(pickling.loads(self.payload, self.name), self.name), self.name, given, session)
+        """Unpickle the class, and create the source."""
+        return _make(_source_class(pickling.loads(self.payload, self.name), self.name), self.name, given, session)
 
 
 @dataclass(frozen=True)
 class PickledSource(Origin):
-    """A source that the user made already: its options, secrets among them, are in no text."""
+    """A pickled source: its options, including secrets, are in no text."""
 
     name: str
     payload: bytes = dataclasses.field(repr=False)
     options: HostOptions
 
     def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Unpack the source; the options were given when it was read."""
+        """Unpickle the source; its options were set before."""
         parse_options((), given, source=self.name)
         source: Source = pickling.loads(self.payload, self.name)
         hide_options(source)
@@ -113,18 +104,18 @@ class PickledSource(Origin):
         return Made(source, options)
 
 
-def demand(cls: object) -> type[Source]:
-    """Check what only a complete class can fulfil, and return it. Called by `register` in the user's process.
+def checked_class(cls: object) -> type[Source]:
+    """Check that a class is a complete source class, and return it. Called in the user's process.
 
     Raises:
-        ConfigurationError: It is no source class, or methods are missing.
-        ContractError: Its options are not well defined, or clash with those of the host.
+        ConfigurationError: It is not a source class, or methods are missing.
+        ContractError: Its options are invalid, or clash with those of the host.
     """
-    checked = _checked(cls, getattr(cls, "__name__", repr(cls)))
+    checked = _source_class(cls, getattr(cls, "__name__", repr(cls)))
     missing = sorted(getattr(checked, "__abstractmethods__", ()))
     if missing:
         raise ConfigurationError(
-            f"{checked.__name__} does not say {' and '.join(f'{name}()' for name in missing)}",
+            f"{checked.__name__} does not define {' and '.join(f'{name}()' for name in missing)}",
             source=checked.name,
             advice="define what is missing, as docs/writing-a-source.md shows",
         )
@@ -140,12 +131,12 @@ def demand(cls: object) -> type[Source]:
 
 
 def _methods(cls: type[Source]) -> list[str]:
-    """Return the names that are methods in the classes of the contract."""
+    """Return the names of the methods of the contract."""
     bases = [base for base in cls.__mro__ if base.__module__.startswith("forebay.framework.")]
     return [name for base in bases for name, value in vars(base).items() if inspect.isfunction(value)]
 
 
-def _checked(cls: object, name: str) -> type[Source]:
+def _source_class(cls: object, name: str) -> type[Source]:
     if isinstance(cls, type) and issubclass(cls, Source):
         return cls
     what = f"an instance of {type(cls).__name__}" if isinstance(cls, Source) else repr(cls)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry a source to Spark's processes, also one of a notebook cell or of a module that workers cannot import."""
+"""Pickles sources for the processes of Spark, also from notebook cells and modules that workers cannot import."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import Any
 from pyspark import cloudpickle
 
 from forebay.errors import ConfigurationError
-from forebay.framework.runtime.connector_errors import MISSING_MODULE, explained
+from forebay.framework.runtime.connector_errors import MISSING_MODULE, wrap_errors
 
 _cloudpickle: Any = cloudpickle
 """It has no types."""
 
 
 def dumps(value: object, source: str) -> bytes:
-    """Pickle a source or its class. Called by `register` and `read`, in the user's process.
+    """Pickle a source or its class. Called in the user's process.
 
-    What belongs to an installed package travels by name; what belongs to the user's own modules travels whole, with
-    everything it uses, because workers need not have these modules. A module that cannot travel whole (it holds a
-    lock, say) is left to be imported by the workers.
+    Objects of installed packages are pickled by reference. Those of the user's own modules are pickled by value,
+    because workers may not have these modules; if a module cannot be pickled (for example, it holds a lock), workers
+    must import it.
 
     Raises:
-        ConfigurationError: It cannot be pickled at all.
+        ConfigurationError: It cannot be pickled.
     """
     own = _own_modules(value)
     problem: Exception | None = None
@@ -38,9 +38,9 @@ def dumps(value: object, source: str) -> bytes:
         try:
             with _by_value(modules):
                 return bytes(_cloudpickle.dumps(value, protocol=5))
-        except Exception as error:  # noqa: BLE001 - pickling runs code of the user: anything may come
+        except Exception as error:  # noqa: BLE001 - pickling runs code of the user
             problem = problem or error
-    with explained(source, "pickling"):  # what it raised may show a secret
+    with wrap_errors(source, "pickling"):  # the error may contain a secret
         raise ConfigurationError(
             f"the source cannot be sent to Spark's workers: {type(problem).__name__}: {problem}",
             source=source,
@@ -48,11 +48,11 @@ def dumps(value: object, source: str) -> bytes:
         ) from problem
 
 
-def loads(payload: bytes, source: str) -> Any:  # noqa: ANN401 - whatever was pickled
-    """Read what `dumps` wrote. Called in the processes of Spark.
+def loads(payload: bytes, source: str) -> Any:  # noqa: ANN401 - any type was pickled
+    """Unpickle the result of `dumps`. Called in the processes of Spark.
 
     Raises:
-        ConfigurationError: Something it needs cannot be imported there.
+        ConfigurationError: A module cannot be imported there.
     """
     try:
         return pickle.loads(payload)  # noqa: S301 - written by `dumps` in the user's own session
@@ -84,7 +84,7 @@ def _own_modules(value: object) -> list[ModuleType]:
 
 
 def _local_modules() -> list[ModuleType]:
-    """Return the loaded modules that are neither installed nor Python's own."""
+    """Return the loaded modules that are neither installed nor part of Python."""
     installed = _installed_roots()
     local = []
     for name, module in list(sys.modules.items()):

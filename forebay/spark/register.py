@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of the user's process: make sources known to a session, read and stream one that was made in Python."""
+"""The functions for users: register source classes in a session, and read source objects."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ForebayError
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import class_options, parse_options
 from forebay.registry import default_registry
 from forebay.spark import pickling
 from forebay.spark.data_source import format_class
-from forebay.spark.origin import Installed, Origin, PickledClass, PickledSource, Session, demand
+from forebay.spark.origin import Installed, Origin, PickledClass, PickledSource, Session, checked_class
 from forebay.spark.workers import check_workers
 
 _log = logging.getLogger(__name__)
 
 OLDEST_SPARK = (4, 2)
-"""Before it, a stream is told neither where it starts nor how much to take."""
+"""Minimum version: older ones pass neither start nor limit to streams."""
 
 
 def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
-    """Make sources usable as `spark.read.format(name)` in one session. Called by users, in their own process.
+    """Make sources available as `spark.read.format(name)` in one session.
 
-    Without sources: everything that is installed, that is forebay's own and that of every installed package. None of
-    it is imported before it is used, and what is broken is an error only of the query that uses it.
+    Without arguments, it registers forebay's sources and those of all installed packages. They are imported on use, so
+    a broken package affects only the queries that use it.
 
-    A class may come from anywhere: a package, a module beside the script, a notebook cell, a function. It travels as
-    it is now; after a change register it again. What planners and workers cannot see of the session is captured now:
-    its parallelism, time zone and checkpoint location.
+    A class may be defined in a package, a module beside the script, a notebook cell or a function. It is pickled now;
+    register it again after a change. The session's parallelism, time zone and checkpoint location are captured now.
 
     Args:
-        spark: The session; each session needs its own call.
+        spark: The session; call `register` for each session.
         sources: Source classes, subclasses of `SimpleSource` or `Source`.
 
     Returns:
@@ -48,7 +47,7 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
 
     Raises:
         ConfigurationError: Spark is too old, its workers cannot import forebay, or a class cannot be used.
-        ContractError: The options of a class are not well defined.
+        ContractError: The options of a class are invalid.
     """
     _check_session(spark)
     session = capture(spark)
@@ -66,11 +65,11 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
         try:
             _register(spark, origin, session)
         except ConfigurationError as error:
-            # It can be used nowhere, and must not fail a later `register` of all that is known.
+            # It must not fail a later `register` of all sources.
             default_registry.forget_class(origin.name)
             if sources:
                 raise
-            _log.warning("%s is left out: %s", origin.name, error)
+            _log.warning("%s is not registered: %s", origin.name, error)
         else:
             made.append(origin.name)
     return tuple(made)
@@ -79,27 +78,27 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
 def read(
     spark: SparkSession, source: Source, *, schema: StructType | str | None = None, **options: object
 ) -> DataFrame:
-    """Return a DataFrame of a source that was made in Python. Called by users, in their own process.
+    """Return a DataFrame of a source object.
 
     ```python
     forebay.read(spark, Orders(url="…", token=Secret("env:TOKEN")), num_partitions=8)
     ```
 
-    The source travels whole: nothing of it becomes text, so nothing of it shows in a plan. It needs no `register`.
-    What there is to read is looked up once: every action on the DataFrame reads the same, unless the source is
-    unbounded and does not say its `latest`; then each reads up to what there is.
+    The source is pickled, so its options do not appear in plans; it needs no `register`. The read is planned once:
+    every action on the DataFrame reads the same rows. Exception: each action reads an unbounded source without `latest`
+    up to its current end.
 
     Args:
         spark: The session.
-        source: What to read.
-        schema: Read with this schema, if the source can.
-        options: Those of the host: `num_partitions`, `columns`, … (see `HostOptions`).
+        source: The source.
+        schema: Read with this schema, if the source supports it.
+        options: Options of the host: `num_partitions`, `columns`, … (see `HostOptions`).
 
     Raises:
-        ConfigurationError: Spark is too old, its workers cannot import forebay, the source cannot travel, or an
+        ConfigurationError: Spark is too old, its workers cannot import forebay, the source cannot be pickled, or an
             option is unknown.
     """
-    origin = _made_here(spark, source, options, "read")
+    origin = _register_object(spark, source, options, "read")
     reader = spark.read.format(origin.name)
     return (reader if schema is None else reader.schema(schema)).load()
 
@@ -107,7 +106,7 @@ def read(
 def read_stream(
     spark: SparkSession, source: Source, *, schema: StructType | str | None = None, **options: object
 ) -> DataFrame:
-    """Return a streaming DataFrame of a source that was made in Python. Called by users, in their own process.
+    """Return a streaming DataFrame of a source object.
 
     ```python
     frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_files_per_trigger=10)
@@ -115,26 +114,25 @@ def read_stream(
     forebay.progress(query)
     ```
 
-    The source travels whole, as with `read`. A query that is started again on its checkpoint goes on where it was,
-    with the source as it is made now: an option that may not change between two runs is refused by name.
+    The source is pickled, as by `read`. A query that restarts from its checkpoint uses the new source object; changes
+    of options that may not change are refused by name.
 
     Args:
         spark: The session.
-        source: What to read; also a bounded one, which is read once to its end.
-        schema: Read with this schema, if the source can.
-        options: Those of the host: `max_files_per_trigger`, `state_location`, … (see `HostOptions`).
+        source: The source; a bounded one is read once to its end.
+        schema: Read with this schema, if the source supports it.
+        options: Options of the host: `max_files_per_trigger`, `state_location`, … (see `HostOptions`).
 
     Raises:
-        ConfigurationError: Spark is too old, its workers cannot import forebay, the source cannot travel, or an
-            option is unknown.
+        ConfigurationError: See `read`.
     """
-    origin = _made_here(spark, source, options, "read_stream")
+    origin = _register_object(spark, source, options, "read_stream")
     reader = spark.readStream.format(origin.name)
     return (reader if schema is None else reader.schema(schema)).load()
 
 
 def capture(spark: SparkSession) -> Session:
-    """Return what planners and workers will need of the session (S18)."""
+    """Return the settings of the session that planners and workers need (S18)."""
     context = getattr(spark, "_sc", None)
     return Session(
         parallelism=None if context is None else int(context.defaultParallelism),
@@ -144,27 +142,27 @@ def capture(spark: SparkSession) -> Session:
 
 
 def _checkpoints(spark: SparkSession, context: object) -> str | None:
-    """Return the directory of the session's checkpoints, with the scheme that Spark takes for a path without one."""
+    """Return the checkpoint location of the session as a URL, with Spark's default scheme."""
     named = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
     if named is None or re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:", named):
         return named
     java = getattr(context, "_jsc", None)
     if java is None:
-        return None  # over Spark Connect nobody says in which file system the path is
+        return None  # Spark Connect does not expose the default file system
     system = str(java.hadoopConfiguration().get("fs.defaultFS") or "file:///")
     if system.startswith("file:"):
         return named
     return f"{system.rstrip('/')}{named}" if named.startswith("/") else None
 
 
-def _made_here(spark: SparkSession, source: object, options: Mapping[str, object], call: str) -> Origin:
-    """Make a source that exists in this process known to the session, under a name of its own."""
+def _register_object(spark: SparkSession, source: object, options: Mapping[str, object], call: str) -> Origin:
+    """Register a source object in the session, under a unique name."""
     if not isinstance(source, Source):
         raise ConfigurationError(
-            f"{source!r} is not a source", advice=f"make one first: forebay.{call}(spark, Orders(url=…))"
+            f"{source!r} is not a source", advice=f"create one first: forebay.{call}(spark, Orders(url=…))"
         )
     _check_session(spark)
-    demand(type(source))
+    checked_class(type(source))
     host = HostOptions(**parse_options(class_options(HostOptions), options, source=source.name))
     payload = pickling.dumps(source, source.name)
     digest = hashlib.sha256(payload + repr(host).encode()).hexdigest()[:16]
@@ -188,9 +186,9 @@ def _check_session(spark: SparkSession) -> None:
 
 
 def _origin(cls: object) -> Origin:
-    checked = demand(cls)
+    checked = checked_class(cls)
     payload = pickling.dumps(checked, checked.name)
-    # Known only once it can travel, or it would fail every later `register` of all that is known.
+    # Registered after pickling: a class that cannot be pickled must not fail a later `register` of all sources.
     return PickledClass(default_registry.register_class(checked), payload)
 
 
@@ -202,8 +200,8 @@ def _all() -> list[Origin]:
             continue
         try:
             origins.append(_origin(entry.target))
-        except ForebayError as error:  # registered before, by another call: it must not fail this one
-            _log.warning("%s is left out: %s", entry.name, error)
+        except ForebayError as error:  # from an earlier call: it must not fail this one
+            _log.warning("%s is not registered: %s", entry.name, error)
     return origins
 
 
@@ -221,15 +219,15 @@ def _register(spark: SparkSession, origin: Origin, session: Session) -> None:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one meanwhile: in that one, whichever it is, Spark looks whether a name is taken.
+    """Make a session the active one: Spark checks in the active session whether a name is taken.
 
-    What is known to one session could not be registered in its `newSession()`.
+    Otherwise a name of one session could not be registered in its `newSession()`.
     """
     java = getattr(spark, "_jsparkSession", None)
-    if java is None:  # over Spark Connect the server sees to it
+    if java is None:  # Spark Connect: the server does it
         yield
         return
-    sessions = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")  # noqa: SLF001 - has no other door
+    sessions = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")  # noqa: SLF001 - there is no public way
     before = sessions.getActiveSession()
     sessions.setActiveSession(java)
     try:

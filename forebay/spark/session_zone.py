@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time zone of the query that a task works for: better than what `register` saw of the session (S18)."""
+"""The time zone of the query of a task (S18)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from forebay.framework.source import Source
 from forebay.options import class_options
 
 OPTION: Final = "time_zone"
-"""The Python name of the option of a source that follows the session, unless the user gives it."""
+"""The Python name of the option that follows the session unless the user sets it."""
 
 _PROPERTY: Final = "spark.sql.session.timeZone"
 
 
 def in_zone_of_task(source: Source) -> Source:
-    """Return the source in the time zone of the query that runs this task; itself where nothing is known of it.
+    """Return the source with the time zone of the query that runs this task, if it is known.
 
-    Called on the task thread, before anything is read, for a source whose time zone the user left out. Spark hands
-    the settings of the session to tasks as they are when the query runs; those of `register` may be older, or of
-    nobody. A session whose time zone was never set hands none.
-
-    Raises:
-        ConfigurationError: The source does not take this time zone.
+    Called on the task thread, for a source without a time zone option of the user. Spark passes the settings of the
+    session at the start of the query to its tasks; those captured by `register` may be older or missing. A session
+    whose time zone was never set passes none.
     """
     context = TaskContext.get()
     zone = None if context is None else context.getLocalProperty(_PROPERTY)
@@ -35,7 +32,7 @@ def in_zone_of_task(source: Source) -> Source:
     value = spec.convert(zone, source=source.name)
     if value == getattr(source, OPTION):
         return source
-    # A copy, not a new source: it keeps the schema and the columns that were settled.
+    # A copy keeps the resolved schema and columns.
     moved = copy.copy(source)
     object.__setattr__(moved, OPTION, value)
     moved.check()

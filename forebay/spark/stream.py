@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark streaming host: plan micro-batches in the stream's own process, read each part in a task."""
+"""The Spark streaming host: plans micro-batches in a process per query, and reads each partition in a task."""
 
 from __future__ import annotations
 
@@ -20,27 +20,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from forebay.framework.arrow.resolved_schema import resolved_schema
+from forebay.framework.arrow.schemas import resolved_schema
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 from forebay.options import hide_options
-from forebay.spark.batch import Readable, SparkTask, read_task
+from forebay.spark.batch import Readable, input_partitions, read_partition
 from forebay.spark.errors import as_spark_error
 
 _GRACE: Final = 5.0
-"""Seconds that everything but the author's `close()` gets to end in."""
+"""Seconds added to the close timeout before the process is killed."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Hands Spark's calls to a `StreamPlanner`.
+    """Forwards Spark's calls to a `StreamPlanner`.
 
-    Spark makes two of these for each query: one plans, in a process of its own for as long as the query runs, its
-    calls one at a time; the other is only pickled, for the tasks. Between the two only InputPartitions travel (S3).
-
-    Args:
-        readable: What to read.
-        target: The Arrow schema that Spark expects.
-        inferred: Whether the schema was inferred from what there is.
+    Spark creates two for each query. One plans, in a process of its own, with one call at a time. The other is only
+    pickled for the tasks. Only InputPartitions are sent to the tasks (S3).
     """
 
     def __init__(self, readable: Readable, target: pa.Schema, *, inferred: bool) -> None:
@@ -51,68 +46,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._called = False
 
     def __getstate__(self) -> dict[str, object]:
-        # What tasks get: `read` needs nothing of it.
-        return {}
+        return {}  # `read` needs no state
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the start, which is always the same: asked more than once, and again after a restart (S2)."""
+        """Return the start offset, which is constant: Spark requests it repeatedly, also after a restart (S2)."""
         with self._call() as planner:
             return dict(planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return anything but `ReadAllAvailable`, by which `Trigger.Once` replaces it: the real limits are options."""
+        """Return any limit but `ReadAllAvailable`, which `Trigger.Once` uses; the real limits are options."""
         return ReadMaxRows(self._readable.options.max_rows_per_trigger or sys.maxsize)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note that the run ends at what there is when it asks first (S17)."""
+        """End the run at the ends of the first request (S17)."""
         with self._call() as planner:
             planner.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next micro-batch, or `start` itself. Called up to 90 times a second while idle.
-
-        Raises:
-            ForebayError: The source failed, or the checkpoint cannot be gone on from.
-        """
+        """Return the end of the next micro-batch, or `start`. Called up to 90 times per second while idle."""
         with as_spark_error(self._readable.source.name, "planning"), self._call() as planner:
             found = planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
             return found if isinstance(found, dict) else dict(found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return what Spark shows as `latestOffset` in its progress reports (S12)."""
+        """Return the `latestOffset` of Spark's progress reports (S12)."""
         with self._call() as planner:
             return planner.report() or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch: a pure function of `end` (S2, S5).
-
-        Raises:
-            ForebayError: The source failed or broke a rule.
-        """
+        """Return the tasks of a micro-batch: a pure function of `end` (S2, S5)."""
         readable = self._readable
         with as_spark_error(readable.source.name, "planning"), self._call() as planner:
-            tasks = planner.tasks(start, end)
-            return [
-                InputPartition(SparkTask(task, self._target, readable.promised, readable.follows_zone))
-                for task in tasks
-            ]
+            return input_partitions(planner.tasks(start, end), readable, self._target)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one partition. Called in a task, also again: for retries and by every action.
-
-        Raises:
-            ForebayError: The source failed or broke a rule.
-        """
-        value = partition.value
-        return iter(()) if value is None else read_task(value)
+        """Yield the record batches of one partition. Called in tasks; repeated by retries and by every action."""
+        return read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do what may be done only after a micro-batch. Never raises."""
+        """Process the commit of a micro-batch. Never raises."""
         with self._call() as planner:
             planner.commit(end)
 
     def stop(self) -> None:
-        """Free what the source holds; Spark rarely calls it (S11)."""
+        """Close the planner; Spark rarely calls this (S11)."""
         if self._planner is not None:
             planner, self._planner = self._planner, None
             planner.close()
@@ -129,12 +106,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     inferred=resolved_schema(readable.source) if self._inferred else None,
                 )
             timeout = readable.options.close_timeout.total_seconds()
-            _end_orderly(lambda: self._called, within=math.ceil(timeout + _GRACE))
+            _close_on_sigterm(lambda: self._called, within=math.ceil(timeout + _GRACE))
         return self._planner
 
     @contextmanager
     def _call(self) -> Iterator[StreamPlanner]:
-        """Note that Spark waits for an answer: while it does, SIGTERM means that nobody does any more."""
+        """Mark that Spark waits for an answer, so that SIGTERM interrupts the call."""
         planner = self._planning()
         self._called = True
         try:
@@ -143,15 +120,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._called = False
 
 
-def _end_orderly(called: Callable[[], bool], *, within: int) -> None:
-    """Let Spark's SIGTERM end the process in order, so that `stop` and `atexit` run, and soon (S11).
+def _close_on_sigterm(called: Callable[[], bool], *, within: int) -> None:
+    """Make Spark's SIGTERM end the process in order, so that `stop` and `atexit` run (S11).
 
-    Where the process waits for Spark's next call, it is enough to go on waiting: Spark closes the connection. A call
-    that is being answered, perhaps by a server that says nothing, is left at once.
-
-    Args:
-        called: Whether a call is being answered.
-        within: Seconds after which the process is killed, whatever still runs.
+    A process that waits for the next call of Spark continues to wait: Spark closes the connection. A running call,
+    possibly blocked in a server, is interrupted.
     """
 
     def end(_number: int, _frame: object) -> None:

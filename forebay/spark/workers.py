@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notice that Spark's workers run another Python than the user, and say what to set."""
+"""Checks that Spark's workers run a Python with forebay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _checked: set[str] = set()
 
 
 class Worker(NamedTuple):
-    """What a worker says about itself."""
+    """The Python of a worker."""
 
     executable: str
     version: str | None
@@ -32,13 +32,9 @@ class Worker(NamedTuple):
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Compare the interpreter of the workers with this one; if they differ, run a tiny job to see if it will do.
+    """Check that workers with another interpreter can import forebay, by a small job once per Spark application.
 
-    Called by `register` and `read` in the user's process. The job runs once per Spark application. On Spark Connect
-    nothing is checked: the workers belong to a server.
-
-    Raises:
-        ConfigurationError: Workers cannot import forebay.
+    Nothing is checked on Spark Connect, where the workers belong to a server.
     """
     context = getattr(spark, "_sc", None)
     if context is None or context.applicationId in _checked or same_interpreter(context.pythonExec):
@@ -60,9 +56,9 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def same_interpreter(command: str) -> bool:
-    """Whether a command, as in PYSPARK_PYTHON, runs this interpreter with these packages.
+    """Whether a command, such as PYSPARK_PYTHON, runs this interpreter with these packages.
 
-    A virtual environment is told by its directory: its `python` is a link to one that others share.
+    Virtual environments are compared by directory, because their `python` may link to a shared one.
     """
     found = shutil.which(command)
     if found is None:
@@ -73,7 +69,7 @@ def same_interpreter(command: str) -> bool:
 
 def _probe() -> Callable[[int], tuple[str, str | None, str]]:
     def probe(_: int) -> tuple[str, str | None, str]:
-        # Pickled by value, because a worker without forebay must be able to say so.
+        # Pickled by value, to run on workers without forebay.
         import sys
 
         try:

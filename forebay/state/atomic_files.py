@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small durable facts on the local file system: written whole or not at all, and only if nobody was first."""
+"""Writes local files atomically, and only if they do not exist."""
 
 from __future__ import annotations
 
@@ -9,32 +9,23 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from forebay.stores.local import translated
+from forebay.stores.local import wrap_errors
 
 _TEMPORARY = ".tmp"
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def put_if_absent(path: str, data: bytes, *, without_links: bool = False) -> bool:
-    """Write a file unless there is one; of several writers exactly one wins, on any number of machines.
+    """Write a file unless it exists, on any thread; of several writers on any machines exactly one wins.
 
-    Called for claims and segments of streaming state, and for checkpoints, on any thread. A link to a finished
-    temporary file makes the name appear at once, with all of its content.
-
-    Args:
-        path: The file.
-        data: Its content.
-        without_links: On a file system without hard links, write the file all the same. Of two writers at the same
-            moment both may then be told that they won.
-
-    Returns:
-        Whether this call wrote the file.
+    A hard link to a complete temporary file makes the name appear with all of its content. `without_links` allows a
+    file system without hard links, on which two simultaneous writers may both win. Return whether this call won.
 
     Raises:
         ConfigurationError: No permission to write there, or the file system has no hard links.
-        RetriableError: The disk did not take it.
+        RetriableError: The write failed.
     """
-    try:
+    with wrap_errors(path, "write"):
         temporary = _write_beside(Path(path), data)
         try:
             os.link(temporary, path)
@@ -49,28 +40,20 @@ def put_if_absent(path: str, data: bytes, *, without_links: bool = False) -> boo
         finally:
             temporary.unlink(missing_ok=True)
         _sync_directory(temporary.parent)
-    except OSError as error:
-        raise translated(error, path, "write") from error
     return True
 
 
 def remove_unfinished(directory: Path, prefix: str) -> None:
-    """Remove the temporary files that killed writers left. Called when nobody else writes to files of this prefix.
-
-    Args:
-        directory: Where the files are.
-        prefix: How their names begin.
+    """Remove the temporary files of killed writers; the caller must be the only writer of files with this prefix.
 
     Raises:
         ConfigurationError: No permission to write there.
-        RetriableError: The disk did not take it.
+        RetriableError: The directory could not be read or written.
     """
-    try:
+    with wrap_errors(str(directory), "write"):
         for entry in list(directory.iterdir()):
             if entry.name.startswith(f".{prefix}") and entry.suffix == _TEMPORARY:
                 entry.unlink(missing_ok=True)
-    except OSError as error:
-        raise translated(error, str(directory), "write") from error
 
 
 def _write_beside(path: Path, data: bytes) -> Path:
@@ -81,18 +64,14 @@ def _write_beside(path: Path, data: bytes) -> Path:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-    except BaseException:  # cleaned up after, also when interrupted, and raised again
+    except BaseException:  # cleaned up also when interrupted, and raised again
         temporary.unlink(missing_ok=True)
         raise
     return temporary
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and those above it, each made durable in the one it lies in. Any thread.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make a directory and its parents, each durable in its parent. Any thread."""
     if directory.is_dir():
         return
     make_directory(directory.parent)

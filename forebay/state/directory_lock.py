@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock on a directory: one owner at a time, on one machine or on all that share a file system with locks."""
+"""A lock on a directory, also between machines that share a file system with locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from forebay.errors import ConfigurationError
 from forebay.state.atomic_files import make_directory
-from forebay.stores.local import translated
+from forebay.stores.local import store_error, wrap_errors
 
 _NAME = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -20,13 +20,10 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """Holds a directory until `release`, the end of the process by whatever means, or the end of this object.
+    """Holds a directory, by a file descriptor, until `release` or the end of the process or of this object. Any thread.
 
-    The kernel holds the lock for the process that took it, so a kill leaves nothing behind; the file `.lock` stays, and
-    says who had it last. Processes that are forked later do not share it. Made by `lock_directory`; any thread.
-
-    Args:
-        handle: The file descriptor that has the lock.
+    The kernel ends the lock of a killed process; the file `.lock` stays and names the last owner. Forked processes do
+    not share the lock.
     """
 
     def __init__(self, handle: int) -> None:
@@ -35,28 +32,26 @@ class DirectoryLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Let go of the directory; repeatable."""
+        """Release the directory; may be called again."""
         self._finalizer()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: close the descriptor, which leaves the lock to the parent."""
+        """Close the descriptor in a forked child, which leaves the lock to the parent."""
         if self._finalizer.detach() is not None:
             os.close(self._handle)
 
 
 def lock_directory(directory: Path) -> DirectoryLock | None:
-    """Take a directory, which is made if it is not there; return None if its file system has no locks.
+    """Lock a directory, which is made if necessary; return None if its file system has no locks.
 
     Raises:
-        ConfigurationError: Somebody else has it, or there is no permission to write there.
-        RetriableError: The disk did not take it.
+        ConfigurationError: Another process has it, or there is no permission to write there.
+        RetriableError: The directory could not be made or written.
     """
     path = directory / _NAME
-    try:
+    with wrap_errors(str(path), "write"):
         make_directory(directory)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise translated(error, str(path), "write") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)
@@ -68,7 +63,7 @@ def lock_directory(directory: Path) -> DirectoryLock | None:
             return None
         if isinstance(error, BlockingIOError):
             raise ConfigurationError(f"{directory} is in use by {owner or 'another process'}") from None
-        raise translated(error, str(path), "write") from error
+        raise store_error(error, str(path), "write") from error
     return DirectoryLock(handle)
 
 

@@ -14,30 +14,28 @@ from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 
 _S3: Final = ("s3", "s3a", "s3n")
 _LOCAL: Final = ("file", "local")
-# One letter is no scheme, and neither is a colon behind a slash.
+# Neither one letter nor text with a slash before the colon is a scheme.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
 
 
 def scheme_of(location: str) -> str:
-    """Return the scheme of a location in small letters; `file` for a plain path. Any thread."""
+    """Return the scheme of a location in lower case; `file` for a plain path. Any thread."""
     found = _SCHEME.match(location)
     return found[1].lower() if found else "file"
 
 
 def can_keep_state(location: str) -> bool:
-    """Whether durable state can be kept in such a place: only where put-if-absent is certain (S13). Any thread."""
+    """Whether a location can keep state: its put-if-absent must be certain (S13). Any thread."""
     return scheme_of(location) in (*_LOCAL, *_S3)
 
 
 def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) -> StateStore:
-    """Return the store of a location; looks at nothing outside yet.
-
-    Called by the hosts when a query starts, and by tasks, on any thread.
+    """Return the store of a location, without access to it. Called by hosts and tasks, on any thread.
 
     Args:
         location: A directory, as a path or a `file:` URL, or `s3://bucket/prefix`.
-        options: For S3, `stateStorage.*`: `endpoint_url`, `key`, `secret`, `token`, `region`, `profile`; what is not
-            there comes from boto3's own chain. A directory takes none.
+        options: For S3, `stateStorage.*`: `endpoint_url`, `key`, `secret`, `token`, `region`, `profile`; boto3's own
+            chain has the others. A directory takes none.
 
     Raises:
         ConfigurationError: No such store can keep state, boto3 is not installed, or an option is unknown.
@@ -51,8 +49,8 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
         return S3StateStore(location, StorageOptions(options))
     if scheme not in _LOCAL:
         raise ConfigurationError(
-            f"{scheme}: is no store for what a stream remembers: it has to write a file only if there is none, "
-            f"and that is certain only in local directories and on S3",
+            f"{scheme}: cannot keep the state of a stream: only local directories and S3 write a file atomically if "
+            f"there is none",
             option=OPTION,
             advice="give a directory of this machine or of a file system mounted on all of them, or s3://bucket/prefix",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small durable facts of streams, in a directory: written once, by whoever is first, and never changed."""
+"""The protocol of a state store: small durable facts of streams, written once and never changed."""
 
 from __future__ import annotations
 
@@ -11,48 +11,29 @@ OPTION: Final = "stateLocation"
 
 
 class StateStore(Protocol):
-    """Named facts below one location. Any thread, any number of processes and machines at once.
+    """Named facts below one location, for any threads, processes and machines at once.
+
+    All methods raise ConfigurationError without permission, or if the store cannot do it, and RetriableError if the
+    store does not answer or is full.
 
     Attributes:
-        location: The directory or URL, as the user gave it.
+        location: The directory or URL of the option.
     """
 
     location: str
 
     def get(self, name: str) -> bytes | None:
-        """Return the fact of this name; None if there is none.
-
-        Raises:
-            ConfigurationError: No permission.
-            RetriableError: The store did not answer.
-        """
+        """Return the fact of this name; None if there is none."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a fact, unless there is one of this name; of several writers at most one is told that it won.
+        """Write a fact unless it exists; return whether this call wrote it.
 
-        A writer whose first try was taken, but whose answer was lost on the way, is told that it did not: who has to
-        know reads back what stands.
-
-        Returns:
-            Whether this call wrote it.
-
-        Raises:
-            ConfigurationError: No permission, or the store cannot do it.
-            RetriableError: The store did not answer, or is full.
+        At most one of several writers gets True. A writer whose first request succeeded without an answer gets False,
+        so it must read the fact to be certain.
         """
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names directly below a prefix which ends in `/`, sorted; not those below another `/`.
-
-        Raises:
-            ConfigurationError: No permission.
-            RetriableError: The store did not answer.
-        """
+        """Return the sorted names directly below a prefix that ends in `/`, without those below another `/`."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete facts; those that are gone already do not matter.
-
-        Raises:
-            ConfigurationError: No permission.
-            RetriableError: The store did not answer.
-        """
+        """Delete facts; missing ones are ignored."""

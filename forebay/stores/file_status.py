@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a listing knows of a file, and the same file's name as Spark's `_metadata` column spells it."""
+"""The status of a listed file, and its path as in Spark's `_metadata` column."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from forebay.stores.paths import is_url, last_name
+
 GENERATION = "generation="
-"""What a mark begins with that is the generation of an object on Google Cloud Storage."""
+"""Prefix of an etag that is the generation of an object on Google Cloud Storage."""
 
 _NANOS_PER_MILLI = 1_000_000
-# Characters that java.net.URI leaves alone in a path; all other ASCII is escaped, and so is `%` itself.
+# The ASCII characters that java.net.URI does not escape in a path.
 _URI_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.!~*'():@&=+$,;/")
-_QUERY = re.compile(r"[?#]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/]*)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One file as it was when it was listed: the identity a later reader checks the file against.
-
-    Made by listings; kept in splits. Holds no credentials: those travel in `StorageOptions`.
+    """A file when it was listed: a later reader checks the file against it. Kept in splits, without credentials.
 
     Attributes:
-        path: The full URL, or for a local file the plain absolute path, whichever way the user wrote it.
-        size: Bytes, as stored (compressed size for a compressed file).
-        modified_at: Nanoseconds since 1970 UTC of the last change; 0 where the store does not say.
-        etag: The store's own mark of the content (ETag, generation, version), or None. Where both sides have one, it
-            decides and `modified_at` does not: a store may list and show times in different precision.
+        path: The full URL, or the plain absolute path of a local file.
+        size: Bytes, as stored.
+        modified_at: Nanoseconds since 1970 UTC of the last change; 0 if the store does not report it.
+        etag: The store's own version of the content (ETag, generation, version), or None. It takes precedence over
+            `modified_at`, which a store may report in different precisions.
     """
 
     path: str
@@ -43,26 +42,35 @@ class FileStatus:
 
     @property
     def modified_ms(self) -> int:
-        """Milliseconds since 1970 UTC of the last change, rounded down: what Spark compares and shows."""
+        """Milliseconds since 1970 UTC of the last change, rounded down as in Spark."""
         return self.modified_at // _NANOS_PER_MILLI
 
-    def same_file(self, now: FileStatus) -> bool:
-        """Whether `now` is still the content that was listed: size, and the etag or else the time of change.
+    @property
+    def has_time(self) -> bool:
+        """Whether the time of the last change is known; for a ZIP archive or Databricks' store it is not."""
+        return self.modified_at != 0 or not is_url(self.path)
 
-        A generation and an ETag say nothing of each other.
+    @property
+    def has_version(self) -> bool:
+        """Whether the file differs from another one of its path and size: by its time or its etag."""
+        return self.has_time or self.etag is not None
+
+    def same_file(self, now: FileStatus) -> bool:
+        """Whether `now` is the content that was listed: size, and etag or else time of change.
+
+        A generation and an ETag are not compared.
         """
         if self.size != now.size:
             return False
-        if self.etag is not None and now.etag is not None and _generation(self.etag) == _generation(now.etag):
+        if self.etag and now.etag and self.etag.startswith(GENERATION) == now.etag.startswith(GENERATION):
             return self.etag == now.etag
         return self.modified_at == now.modified_at
 
 
 def spark_file_path(path: str) -> str:
-    """The value of Spark's `_metadata.file_path` for a path of ours: `file:/d/a%20b.csv`, `s3://b/x%23y`.
+    """The value of Spark's `_metadata.file_path`: `file:/d/a%20b.csv`, `s3://b/x%23y`.
 
-    Called where metadata columns are filled in. Spark 4.2 writes `file:/…` with one slash, and escapes as
-    `java.net.URI` does: what is not allowed in a URI is escaped, letters of any script and emoji are not.
+    Spark 4.2 writes `file:/` with one slash, and escapes as `java.net.URI` does: not letters of any script and emoji.
     """
     match = _URL.fullmatch(path)
     if match is None:
@@ -72,32 +80,8 @@ def spark_file_path(path: str) -> str:
 
 
 def spark_file_name(path: str) -> str:
-    """The value of Spark's `_metadata.file_name`: the last part of `spark_file_path`, escaped like it."""
+    """The value of Spark's `_metadata.file_name`: the last part of `spark_file_path`."""
     return _quote(last_name(path))
-
-
-def last_name(path: str) -> str:
-    """The last part of a path or URL: of a chained URL that of the link with the path, of HTTP without the query."""
-    if "://" not in path:
-        return path.rsplit("/", 1)[-1]
-    head = unchained(path)[0]
-    if head.lower().startswith(("http://", "https://")):
-        head = _QUERY.split(head, maxsplit=1)[0]
-    return head.rsplit("/", 1)[-1]
-
-
-def unchained(path: str) -> tuple[str, str]:
-    """The part of a chained URL that holds the path, and the links that follow it."""
-    if path.startswith("/") or "::" not in path:
-        return path, ""
-    first, *rest = path.split("::")
-    if "://" not in first and rest:  # a caching layer: the path is in the next link
-        first, rest = f"{first}::{rest[0]}", rest[1:]
-    return first, "".join("::" + link for link in rest)
-
-
-def _generation(etag: str) -> bool:
-    return etag.startswith(GENERATION)
 
 
 def _quote(text: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local file system as a store: the standard library only, one `stat` for each file."""
+"""The local file system as a store."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.stores.file_status import FileStatus
-from forebay.stores.safe_delete import take_away
+from forebay.stores.safe_delete import take_if_unchanged
 from forebay.stores.store import Children, Directory
 
 _scan = os.scandir
@@ -23,12 +24,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class LocalStore:
-    """The files of this machine, by plain absolute paths. Implements `Store`; holds nothing between calls.
-
-    Args:
-        ignore_missing: Leave out entries that vanish while they are listed, and broken links, instead of failing.
-        ignore_vanished: Leave out entries that vanish only.
-    """
+    """The files of this machine, by plain absolute paths. Implements `Store`; see `store_for` for the arguments."""
 
     keeps_empty_directories = True
     paths_are_keys = False
@@ -38,62 +34,49 @@ class LocalStore:
         self._ignore_vanished = ignore_vanished
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """What the path is now; see `Store.stat`."""
-        try:
+        """See `Store.stat`."""
+        with suppress(FileNotFoundError), _reading(path):
             found = Path(path).stat()
-        except OSError as error:
-            if error.errno in _NOT_THERE:
-                return None
-            raise translated(error, path) from error
-        if stat.S_ISDIR(found.st_mode):
-            return Directory(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise ConfigurationError(
-                f"neither a file nor a directory: {path!r}", option="path", advice="name a regular file or a directory"
-            )
-        return FileStatus(path, found.st_size, found.st_mtime_ns)
+            if stat.S_ISDIR(found.st_mode):
+                return Directory(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigurationError(
+                    f"neither a file nor a directory: {path!r}",
+                    option="path",
+                    advice="name a regular file or a directory",
+                )
+            return FileStatus(path, found.st_size, found.st_mtime_ns)
+        return None
 
     def prefetch(self, path: str) -> None:
-        """Nothing to gain here; see `Store.prefetch`."""
+        """Do nothing; see `Store.prefetch`."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """What lies directly in a directory; see `Store.children`. Pipes, sockets and devices are left out."""
+        """See `Store.children`. Pipes, sockets and devices are skipped."""
         directories: list[str] = []
         files: list[FileStatus] = []
-        try:
-            with _scan(path) as entries:
-                for entry in entries:
-                    if keep(entry.name):
-                        self._add(entry, directories, files)
-        except OSError as error:
-            if error.errno in _NOT_THERE:
-                return None
-            raise translated(error, path) from error
-        return Children(directories, files)
+        with suppress(FileNotFoundError), _reading(path), _scan(path) as entries:
+            for entry in entries:
+                if keep(entry.name):
+                    self._add(entry, directories, files)
+            return Children(directories, files)
+        return None
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading; see `Store.open`."""
-        try:
+        """See `Store.open`."""
+        with _reading(path):
             return Path(path).open("rb")
-        except OSError as error:
-            if error.errno in _NOT_THERE:
-                raise FileNotFoundError(path) from error
-            raise translated(error, path) from error
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file and no newer one; see `Store.delete`, and `set_aside`."""
-        try:
-            return take_away(file, _unlink)
-        except OSError as error:
-            raise translated(error, file.path, "delete") from error
+        """See `Store.delete`."""
+        with wrap_errors(file.path, "delete"):
+            return take_if_unchanged(file, _unlink)
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Rename a file, or copy and delete it where the target is on another disk; see `Store.move`."""
-        try:
+        """Rename a file, or copy and delete it if the target is on another disk; see `Store.move`."""
+        with wrap_errors(file.path, "move"):
             Path(target).parent.mkdir(parents=True, exist_ok=True)
-            return take_away(file, partial(_move, target=target))
-        except OSError as error:
-            raise translated(error, file.path, "move") from error
+            return take_if_unchanged(file, partial(_move, target=target))
 
     def _add(self, entry: os.DirEntry[str], directories: list[str], files: list[FileStatus]) -> None:
         if not entry.name.isascii():
@@ -107,7 +90,7 @@ class LocalStore:
             found = entry.stat()
         except OSError as error:
             if error.errno not in _NOT_THERE:
-                raise translated(error, entry.path) from error
+                raise store_error(error, entry.path) from error
             if not (self._ignore_missing or (self._ignore_vanished and not entry.is_symlink())):
                 raise _missing(entry) from error
             return
@@ -129,19 +112,39 @@ def _move(path: str, *, target: str) -> None:
 
 
 def _move_between_disks(path: str, target: str) -> None:
-    """Copy beside the target first: under its own name there is never half a file."""
+    """Copy to a temporary name first, so that the target is never half a file."""
     half = Path(f"{target}.{uuid.uuid4().hex}.tmp")
     try:
         shutil.copy2(path, half)
         half.replace(target)
-    except BaseException:  # cleaned up after, also when interrupted, and raised again
+    except BaseException:  # cleaned up also when interrupted, and raised again
         half.unlink(missing_ok=True)
         raise
     Path(path).unlink()
 
 
-def translated(error: OSError, path: str, doing: str = "read") -> ForebayError:
-    """The error of ours for an error of the operating system about a path."""
+@contextmanager
+def wrap_errors(path: str, doing: str = "read") -> Iterator[None]:
+    """Raise `store_error` for errors of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, path, doing) from error
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """The same, but raise FileNotFoundError if the path does not exist."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise FileNotFoundError(path) from error
+        raise store_error(error, path) from error
+
+
+def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
+    """The ForebayError for an error of the operating system."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
@@ -158,18 +161,18 @@ def translated(error: OSError, path: str, doing: str = "read") -> ForebayError:
 def _missing(entry: os.DirEntry[str]) -> ForebayError:
     if entry.is_symlink():
         return ConfigurationError(
-            f"broken link: {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which is not there",
+            f"broken link: {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which does not exist",
             option="path",
-            advice="remove the link, or set ignoreMissingFiles=true to leave it out",
+            advice="remove the link, or set ignoreMissingFiles=true to skip it",
         )
     return RetriableError(
-        f"{entry.path!r} went away while its directory was being listed",
-        advice="set ignoreMissingFiles=true to leave out files that go away",
+        f"{entry.path!r} vanished while its directory was listed",
+        advice="set ignoreMissingFiles=true to skip files that vanish",
     )
 
 
 def _check_no_loop(path: str) -> None:
-    """Refuse a link to one of the directories it lies in: a walk would go round until the system stops it."""
+    """Refuse a link to a directory that it is in, which makes a walk endless."""
     target = os.path.realpath(path)
     if any(os.path.realpath(above) == target for above in Path(path).parents):
         raise _loop(path)
@@ -177,7 +180,7 @@ def _check_no_loop(path: str) -> None:
 
 def _loop(path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the link {path!r} leads back to a directory it lies in", option="path", advice="remove the link"
+        f"the link {path!r} leads back to a directory that it is in", option="path", advice="remove the link"
     )
 
 

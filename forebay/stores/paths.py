@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and URLs of stores: parts, parents, and what a listing starts from."""
+"""Paths and URLs of stores, and their parts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forebay.errors import ConfigurationError
-from forebay.stores.file_status import unchained
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
+_QUERY = re.compile(r"[?#]")
 _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
 
-class Place(NamedTuple):
-    """A path as a listing works with it: the root to start from, and the names below it, which may hold globs.
+class PathParts(NamedTuple):
+    """The parts of a path for a listing: a root, the names below it, which may be globs, and the rest of a chained URL.
 
-    Attributes:
-        root: `/`, the working directory, or `scheme://…` up to the first part that may hold a glob.
-        parts: The names below the root.
-        chain: What follows in a chained URL (`::s3://b/a.zip`), else empty.
+    The root is `/`, the working directory, or `scheme://…` up to the first name that may be a glob.
     """
 
     root: str
@@ -37,48 +34,39 @@ def is_url(path: str) -> bool:
     return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not _LOCAL.match(path))
 
 
-def place_of(path: str, *, keep_empty: bool = False) -> Place:
-    """Take a user's path apart, without looking at any store.
+def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
+    """Split a user's path, without access to a store; `keep_empty`: with the empty names inside a URL.
 
-    Called at the start of each listing. Local paths become absolute and lose `file:` and doubled slashes; `%` is
-    left as it stands, as in Spark.
-
-    Args:
-        path: As the user wrote it.
-        keep_empty: Keep the empty names of a URL, except at its end.
+    Local paths become absolute and lose `file:` and doubled slashes; `%` is no escape, as in Spark.
 
     Raises:
-        ConfigurationError: The path is empty, holds a NUL, or is a URL with a password in it.
+        ConfigurationError: The path is empty, has a NUL, or is a URL with a password.
     """
     if not path or "\x00" in path:
         raise ConfigurationError(f"not a path: {path!r}", option="path", advice="give the path of a file or directory")
     if not is_url(path):
         local = _LOCAL.sub("", path, count=1)
         parts = tuple(part for part in local.split("/") if part not in ("", "."))
-        return Place("/" if local.startswith("/") else str(Path.cwd()), parts, "")
+        return PathParts("/" if local.startswith("/") else str(Path.cwd()), parts, "")
     refuse_password(path)
     first, *rest = path.split("::")
     chain = "".join("::" + link for link in rest)
     match = _SCHEME.match(first)
-    if match is None:  # a caching layer: `simplecache::s3://b/x`; the next link has the path
-        inner = place_of(path.split("::", 1)[1], keep_empty=keep_empty)
-        return Place(f"{first}::{inner.root}", inner.parts, inner.chain)
+    if match is None:  # the path is in the link after a cache: `simplecache::s3://b/x`
+        inner = split_path(path.split("::", 1)[1], keep_empty=keep_empty)
+        return PathParts(f"{first}::{inner.root}", inner.parts, inner.chain)
     head = match[0]
     body = first[len(head) :]
     if body.startswith("/"):
         head, body = head + "/", body.lstrip("/")
-    if match[1].lower() in ("http", "https"):  # `?` belongs to the query, and servers rarely list
-        return Place(first, (), chain)
+    if match[1].lower() in ("http", "https"):  # `?` begins the query, and few servers list
+        return PathParts(first, (), chain)
     names = body.rstrip("/").split("/")
-    return Place(head, tuple(name for name in names if name or (keep_empty and len(names) > 1)), chain)
+    return PathParts(head, tuple(name for name in names if name or (keep_empty and len(names) > 1)), chain)
 
 
 def refuse_password(path: str, *, option: str = "path") -> None:
-    """Refuse a URL with a password in it. Called before anything connects to its store.
-
-    Raises:
-        ConfigurationError: Any link of the URL has a password.
-    """
+    """Raise a ConfigurationError for a URL with a password, before a connection to its store."""
     if is_url(path) and (found := _PASSWORD.search(path)):
         raise ConfigurationError(
             f"the URL of scheme {found[1]!r} holds a password",
@@ -89,31 +77,28 @@ def refuse_password(path: str, *, option: str = "path") -> None:
 
 
 def join(directory: str, name: str) -> str:
-    """The path of a name in a directory, for local paths, URLs and chained URLs (`zip://d::s3://b/a.zip`).
+    """The path of a name in a directory: a local path, URL or chained URL (`zip://d::s3://b/a.zip`).
 
-    In a key of an object store a name may be empty: its directory is `s3://b/d/`, and a file in that `s3://b/d//x`.
+    A name in a key of an object store may be empty: its directory is `s3://b/d/`, and a file in that `s3://b/d//x`.
     """
-    head, chain = unchained(directory)
+    head, chain = _unchained(directory)
     top = head.endswith("/") and _TOP.fullmatch(head)
     return f"{head}{name}{chain}" if top else f"{head}/{name}{chain}"
 
 
-def plain_path(path: str) -> str:
-    """A user's path, without globs, as a listing spells it: absolute, without `file:`, `..` and doubled slashes."""
-    place = place_of(path)
-    plain = place.root + place.chain
-    for part in place.parts:
-        plain = join(plain, part)
-    return without_dots(plain)
+def normalized_path(path: str) -> str:
+    """A user's path, without globs, as in a listing: absolute, without `file:`, `..` and doubled slashes."""
+    split = split_path(path)
+    normalized = split.root + split.chain
+    for part in split.parts:
+        normalized = join(normalized, part)
+    return without_dots(normalized)
 
 
 def without_dots(path: str) -> str:
-    """A local path without `..`, which leads out of where a link leads to, as the system has it; a URL as it is.
+    """An absolute local path without `..`, which is the parent of a link's target; a URL unchanged.
 
-    In a URL `..` is a name: keys of an object store may hold it. Other links stay: a file keeps the name it was given.
-
-    Args:
-        path: Absolute, without globs; need not be there.
+    In a URL `..` is a name, which keys of an object store may have. Other links are not resolved.
     """
     if "/../" not in f"{path}/" or is_url(path):
         return path
@@ -126,11 +111,31 @@ def without_dots(path: str) -> str:
     return done
 
 
+def last_name(path: str) -> str:
+    """The last part of a path or URL: without the following links of a chained URL, without the query of HTTP."""
+    if "://" not in path:
+        return path.rsplit("/", 1)[-1]
+    head = _unchained(path)[0]
+    if head.lower().startswith(("http://", "https://")):
+        head = _QUERY.split(head, maxsplit=1)[0]
+    return head.rsplit("/", 1)[-1]
+
+
+def _unchained(path: str) -> tuple[str, str]:
+    """The link of a chained URL that has the path, and the links that follow it."""
+    if path.startswith("/") or "::" not in path:
+        return path, ""
+    first, *rest = path.split("::")
+    if "://" not in first and rest:  # the path is in the link after a cache
+        first, rest = f"{first}::{rest[0]}", rest[1:]
+    return first, "".join("::" + link for link in rest)
+
+
 def parent(path: str) -> str:
-    """The directory a path lies in; the top is its own parent."""
-    if path.startswith("/"):  # of hundreds of thousands, nearly all
+    """Return the directory that holds a path; the topmost directory is its own parent."""
+    if path.startswith("/"):  # nearly all, of hundreds of thousands
         return path.rpartition("/")[0] or "/"
-    head, chain = unchained(path)
+    head, chain = _unchained(path)
     match = _SCHEME.search(head)
     start = match.end() if match else 0
     cut = head.rfind("/", start)

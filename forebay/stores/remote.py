@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every store that fsspec knows, behind the same few questions. fsspec is imported here only, when a URL needs it."""
+"""All stores of fsspec. It is imported only here, when a URL needs it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import importlib
 import io
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.stores import remote_facts, s3_files
-from forebay.stores.file_status import FileStatus, last_name
-from forebay.stores.paths import join
+from forebay.stores import fsspec_info, s3_files
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import join, last_name
 from forebay.stores.remote_errors import remote_error, says_gone
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.store import Children, Directory
@@ -21,7 +22,7 @@ from forebay.stores.store import Children, Directory
 if TYPE_CHECKING:  # in the standard library only from Python 3.12
     from typing_extensions import Buffer
 
-# Packages for schemes whose fsspec message does not name one plainly.
+# Packages for schemes where fsspec's message does not name one.
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "s3n": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs",
     "az": "adlfs", "adl": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "sftp": "paramiko", "ssh": "paramiko",
@@ -30,29 +31,27 @@ _PACKAGES = {
     "dbfs": "requests", "lakefs": "lakefs-spec", "root": "fsspec-xrootd",
 }  # fmt: skip
 
-
-# Stores whose paths are keys, by the names of their schemes.
+# Schemes of stores whose paths are keys.
 _KEYED = frozenset({"s3", "s3a", "gs", "gcs"})
-# Content types of web pages; some servers give them to data too.
+# Content types of web pages; some servers send them for data too, so the first bytes decide.
 _PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
-# How many bytes of such a file are looked at.
 _PAGE_HEAD = 1024
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|(?s:.*)<html|html)[\s>]", re.IGNORECASE)
-# Parts of keys that are no names of directories elsewhere.
-_ODD_NAMES = frozenset({"", ".", ".."})
+# Names in keys that are not names of directories elsewhere.
+_KEY_NAMES = frozenset({"", ".", ".."})
 
 
 class RemoteStore:
-    """A store reached through fsspec. Implements `Store`; made anew for each listing, with all caches emptied.
+    """A `Store` of fsspec. Each listing makes one, with empty caches.
 
     Args:
-        url: Any URL of the store: it decides the class and the host.
+        url: A URL of the store, which determines the class and the host.
         options: Keyword arguments for that class.
 
     Raises:
-        ConfigurationError: No such scheme, its package is not installed, or it does not take the options.
-        RetriableError: The store could not be reached.
+        ConfigurationError: The scheme is unknown, its package is not installed, or it does not take the options.
+        RetriableError: The store does not answer.
     """
 
     def __init__(self, url: str, options: StorageOptions) -> None:
@@ -62,44 +61,40 @@ class RemoteStore:
         try:
             self._fs.invalidate_cache()
         except Exception as error:
-            raise self._translated(error, url) from error
+            raise self._store_error(error, url) from error
 
     @property
     def keeps_empty_directories(self) -> bool:
-        """Whether a directory is there without files too; see `Store.keeps_empty_directories`."""
+        """See `Store.keeps_empty_directories`."""
         return not (_lists_flat(self._fs) or getattr(self._fs, "protocol", None) == "memory")
 
     @property
     def paths_are_keys(self) -> bool:
-        """Whether an empty name in a path counts; see `Store.paths_are_keys`."""
+        """See `Store.paths_are_keys`."""
         protocol = getattr(self._fs, "protocol", ())
         return not _KEYED.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """What the path is now; see `Store.stat`."""
-        try:
+        """See `Store.stat`."""
+        info: Mapping[str, Any] | None = None
+        with suppress(FileNotFoundError), self._wrap_errors(path):
             info = self._fs.info(self._inner(path))
-        except Exception as error:
-            if says_gone(error):
-                return None
-            raise self._translated(error, path) from error
+        if info is None:
+            return None
         if info.get("type") == "directory":
             return Directory(path)
         if info.get("mimetype") in _PAGES:
             self._check_no_page(path)
-        return remote_facts.status(path, info)
+        return fsspec_info.status(path, info)
 
     def prefetch(self, path: str) -> None:
-        """Take in the whole tree below a directory, where the store lists it in one go; see `Store.prefetch`."""
+        """List the tree below a directory, if the store does so in one call; see `Store.prefetch`."""
         if not _lists_flat(self._fs):
             return
         root = self._inner(path)
-        try:
+        found: dict[str, Any] = {}
+        with suppress(FileNotFoundError), self._wrap_errors(path):
             found = self._fs.find(root, detail=True)
-        except Exception as error:
-            if not says_gone(error):
-                raise self._translated(error, path) from error
-            found = {}
         tree: dict[str, dict[str, Mapping[str, Any] | None]] = {path: {}}
         for name, info in found.items():
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
@@ -112,92 +107,76 @@ class RemoteStore:
         self._tree = tree
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """What lies directly in a directory; see `Store.children`."""
+        """See `Store.children`."""
         entries = self._listed(path) if self._tree is None or path not in self._tree else self._tree[path]
         if entries is None:
             return None
         directories: list[str] = []
         files: list[FileStatus] = []
         for name, info in entries.items():
-            if keep(name) or (info is None and name in _ODD_NAMES and self._tree is not None):
+            if keep(name) or (info is None and name in _KEY_NAMES and self._tree is not None):
                 child = join(path, name)
                 if info is None:
                     directories.append(child)
                 else:
-                    files.append(remote_facts.status(child, info))
+                    files.append(fsspec_info.status(child, info))
         return Children(directories, files)
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading; see `Store.open`. Each call has its own position, whatever the store does."""
+        """See `Store.open`."""
         inner = self._inner(path)
-        try:
-            if getattr(self._fs, "protocol", None) == "memory":  # hands out one shared object for all readers
+        with self._wrap_errors(path):
+            if getattr(self._fs, "protocol", None) == "memory":  # its readers share one object and position
                 return io.BytesIO(self._fs.cat_file(inner))
             stream = self._fs.open(inner, "rb")
-        except Exception as error:
-            if says_gone(error):
-                raise FileNotFoundError(path) from error
-            raise self._translated(error, path) from error
-        return cast("BinaryIO", _Guarded(stream, lambda error: self._translated(error, path)))
+        return cast("BinaryIO", _WrappedStream(stream, lambda error: self._store_error(error, path)))
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file; see `Store.delete`. But for S3, what has come since the caller looked is deleted too."""
-        try:
+        """See `Store.delete`. Except on S3, a file that came after the caller's check is deleted too."""
+        with suppress(FileNotFoundError), self._wrap_errors(file.path, "delete"):
             inner = self._inner(file.path)
             deleted = s3_files.delete(self._fs, inner, file.etag)
-            if deleted is not None:
-                return deleted
-            self._fs.rm_file(inner)
-        except Exception as error:
-            if says_gone(error):
-                return False
-            raise self._translated(error, file.path, "delete") from error
-        return True
+            if deleted is None:
+                self._fs.rm_file(inner)
+            return deleted is not False
+        return False
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Copy a file within the store and delete the first one, or rename it; see `Store.move` and `delete`."""
-        try:
+        """Copy a file within the store and delete it, or rename it; see `Store.move` and `delete`."""
+        with suppress(FileNotFoundError), self._wrap_errors(file.path, "move"):
             inner, there = self._inner(file.path), self._inner(target)
             self._fs.makedirs(posixpath.dirname(there), exist_ok=True)
             moved = s3_files.move(self._fs, inner, there, file.etag)
-            if moved is not None:
-                return moved
-            self._fs.mv(inner, there)
-        except Exception as error:
-            if says_gone(error):
-                return False
-            raise self._translated(error, file.path, "move") from error
-        return True
+            if moved is None:
+                self._fs.mv(inner, there)
+            return moved is not False
+        return False
 
     def _listed(self, path: str) -> dict[str, Mapping[str, Any] | None] | None:
         inner = self._inner(path)
-        try:
-            found = self._fs.ls(inner, detail=True)
-        except Exception as error:
-            if says_gone(error):
-                return None
-            raise self._translated(error, path) from error
-        own = str(inner).rstrip("/")
-        return {
-            posixpath.basename(info["name"].rstrip("/")): None if info.get("type") == "directory" else info
-            for info in found
-            if info["name"].rstrip("/") != own  # the marker object of the directory itself
-        }
+        with suppress(FileNotFoundError), self._wrap_errors(path):
+            own = str(inner).rstrip("/")
+            return {
+                posixpath.basename(info["name"].rstrip("/")): None if info.get("type") == "directory" else info
+                for info in self._fs.ls(inner, detail=True)
+                if info["name"].rstrip("/") != own  # the marker object of the directory itself
+            }
+        return None
 
     def _check_no_page(self, path: str) -> None:
-        """Refuse an index, a login or an error page that a web server gives in place of data."""
+        """Refuse an index, a login or an error page that a web server sends instead of data."""
         if last_name(path).lower().endswith(_PAGE_SUFFIXES):
             return
         try:
             head = self._fs.cat_file(self._inner(path), 0, _PAGE_HEAD)
         except Exception as error:
-            raise self._translated(error, path) from error
+            raise self._store_error(error, path) from error
         if _PAGE.match(head[:_PAGE_HEAD]):
             raise ConfigurationError(
                 f"the server answers {path!r} with a web page (text/html)",
                 option="path",
-                advice="name the data files themselves, for a web server's index is not read as a directory; if the "
-                "page asks for a login, give credentials as storage options",
+                advice="name the data files, because a web server's index is not read as a directory; if the page asks "
+                "for a login, give credentials as storage options",
             )
 
     def _inner(self, path: str) -> str:
@@ -205,20 +184,30 @@ class RemoteStore:
         own = first[1] if "://" not in first[0] else first[0]
         return str(self._fs._strip_protocol(own))  # noqa: SLF001 (fsspec has no public name for it)
 
-    def _translated(self, error: Exception, path: str, doing: str = "read") -> ForebayError:
-        """The error of ours for whatever a store's library raised; secrets taken out of its text."""
+    @contextmanager
+    def _wrap_errors(self, path: str, doing: str = "read") -> Iterator[None]:
+        """Raise FileNotFoundError if there is no such file, and `_store_error` for other errors."""
+        try:
+            yield
+        except Exception as error:
+            if says_gone(error):
+                raise FileNotFoundError(path) from error
+            raise self._store_error(error, path, doing) from error
+
+    def _store_error(self, error: Exception, path: str, doing: str = "read") -> ForebayError:
+        """The ForebayError for an error of a store's library, without secrets."""
         # fsspec raises a missing file for any answer of a web server, and the answer is its cause.
         shown = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
         return remote_error(error, path, self._options.redact(f"{type(shown).__name__}: {shown}"), doing)
 
 
-class _Guarded(io.RawIOBase):
-    """A store's stream whose errors are ours, so that the framework knows what to try again."""
+class _WrappedStream(io.RawIOBase):
+    """A store's stream that raises a ForebayError, which says whether to retry."""
 
-    def __init__(self, stream: BinaryIO, translate: Callable[[Exception], ForebayError]) -> None:
+    def __init__(self, stream: BinaryIO, store_error: Callable[[Exception], ForebayError]) -> None:
         super().__init__()
         self._stream = stream
-        self._translate = translate
+        self._store_error = store_error
 
     def readable(self) -> bool:
         return True
@@ -233,7 +222,7 @@ class _Guarded(io.RawIOBase):
         try:
             return self._stream.read(-1 if size is None else size)
         except Exception as error:
-            raise self._translate(error) from error
+            raise self._store_error(error) from error
 
     def readall(self) -> bytes:
         return self.read()
@@ -248,7 +237,7 @@ class _Guarded(io.RawIOBase):
         try:
             return self._stream.seek(offset, whence)
         except Exception as error:
-            raise self._translate(error) from error
+            raise self._store_error(error) from error
 
     def close(self) -> None:
         if not self.closed:
@@ -265,7 +254,7 @@ def _connect(url: str, options: StorageOptions) -> Any:  # noqa: ANN401 (fsspec 
     try:
         try:
             return core.url_to_fs(url, use_listings_cache=False, **options)[0]
-        except TypeError:  # a few classes refuse arguments they do not know; their listings are emptied instead
+        except TypeError:  # a few classes refuse unknown arguments; `invalidate_cache` empties their listings
             return core.url_to_fs(url, **options)[0]
     except ImportError as error:
         raise _not_installed(scheme, options.redact(str(error))) from error
@@ -292,7 +281,7 @@ def _not_installed(scheme: str, said: str) -> ConfigurationError:
 
 
 def _lists_flat(fs: object) -> bool:
-    """Whether `find` is one flat listing, as in object stores. Elsewhere it is a walk that swallows errors."""
+    """Whether `find` is one flat listing, as in object stores. Elsewhere it is a walk that ignores errors."""
     generic = getattr(importlib.import_module("fsspec.asyn").AsyncFileSystem, "_find", None)
     own = getattr(type(fs), "_find", None)
     return own is not None and own is not generic

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error of a store's library means: the file is gone, access is denied, or the store failed for now.
+"""Classifies errors of fsspec stores: the file is gone, access is denied, or the store failed temporarily.
 
-fsspec's file systems raise `FileNotFoundError` for more than a missing file: that of HTTP raises it for every answer
-other than success, that of FTP for every refusal. The answer itself is in the chain of causes.
+fsspec raises `FileNotFoundError` also for other errors: with HTTP for every answer except success, with FTP for every
+refusal. The answer is in the chain of causes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from forebay.errors import ConfigurationError, ForebayError, RetriableError
 
 _GONE = frozenset({404, 410})
 _DENIED = frozenset({401, 403, 407})
-# Of the answers below 500, those that a later request may not get. 412 and 416: the file has changed, as the next try
-# finds out.
-_FOR_NOW = frozenset({408, 409, 412, 416, 421, 423, 425, 429})
+# Answers below 500 that are temporary. After 412 and 416 the next try finds that the file has changed.
+_TEMPORARY = frozenset({408, 409, 412, 416, 421, 423, 425, 429})
 _FTP_NOT_THERE = "550"
-# Libraries whose errors are about a connection or an answer, though some are no OSError.
+# Libraries whose errors are those of a connection or an answer, though not all are an OSError.
 _NETWORK = frozenset({"aiohttp", "httpcore", "httpx", "requests", "urllib3"})
 
 
 def says_gone(error: BaseException) -> bool:
-    """Whether a store said that a file or directory is not there.
+    """Whether a file or directory does not exist.
 
-    An HTTP status decides if there is one: 404 and 410 mean gone, and no other does. Without one it is the store's own
-    "not found", unless that only stands for an error of the network.
+    If there is an HTTP status, only 404 and 410 mean so. Without one the store's "not found" does, unless its cause is
+    an error of the network.
     """
     found = [_meaning(link) for link in _chain(error)]
     if decided := [one for one in found if one is not None]:
@@ -36,13 +35,9 @@ def says_gone(error: BaseException) -> bool:
 
 
 def remote_error(error: Exception, path: str, said: str, doing: str = "read") -> ForebayError:
-    """Return the error of ours for what a store's library raised.
+    """Return the ForebayError for an error of a store's library that is not one that `says_gone`.
 
-    Args:
-        error: What it raised; not one that `says_gone`.
-        path: What was asked for.
-        said: The library's own words, without secrets.
-        doing: What was to be done with it: `read`, `delete`, `move`.
+    `said` is the library's text without secrets, `doing` the request: `read`, `delete` or `move`.
     """
     if isinstance(error, ForebayError):
         return error
@@ -64,12 +59,12 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
 
 
 def _refused(error: Exception, status: int | None) -> bool:
-    """Whether the store would refuse an equal request later too."""
+    """Whether the store will refuse the same request later too."""
     if isinstance(error, TimeoutError | ConnectionError):
         return False
     if status is None:
         return isinstance(error, ValueError | TypeError | NotImplementedError | ImportError)
-    return status < 500 and status not in _FOR_NOW | _GONE
+    return status < 500 and status not in _TEMPORARY | _GONE
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -78,12 +73,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         yield link
-        # Not the context: a caller's `except` block, which has nothing to do with the store, puts its own there.
+        # The context may be an unrelated error of the caller.
         link = link.__cause__
 
 
 def _meaning(link: BaseException) -> bool | None:
-    """Whether one error of a chain says that the file is gone; None if it says nothing of that."""
+    """Whether one error of a chain means that the file is gone; None if it does not decide."""
     if (status := _status(link)) is not None:
         return status in _GONE
     if isinstance(link, ftplib.Error):
@@ -93,19 +88,17 @@ def _meaning(link: BaseException) -> bool | None:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status that an error carries, wherever its library keeps it."""
+    """Return the HTTP status of an error, of any library."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return found if isinstance(found, int) else None
-    for holder, name in (
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status if isinstance(status, int) else None
+    names = [
         (error, "status"),
         (error, "status_code"),
         (error, "code"),
         (response, "status_code"),
         (response, "status"),
-    ):
-        found = getattr(holder, name, None)
-        if isinstance(found, int) and 300 <= found < 600:
-            return found
-    return None
+    ]
+    found = (getattr(owner, name, None) for owner, name in names)  # lazily: aiohttp deprecates `code`
+    return next((status for status in found if isinstance(status, int) and 300 <= status < 600), None)

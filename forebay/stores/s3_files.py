@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deleting and moving objects of S3 only while they are what was read: the store compares ETags, in the same step.
+"""Deletes and moves objects of S3 with conditions: the store compares the ETag in the same step.
 
-Through s3fs, whose `call_s3` passes a call of S3 on. A store like S3 that does not know these conditions overlooks
-them, or says so; then an object is deleted whatever it is by then.
+The calls go through `call_s3` of s3fs. A compatible store may ignore or refuse the conditions; then a newer object
+is deleted too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,10 @@ _UNKNOWN = frozenset({"NotImplemented", "501"})
 
 
 def delete(fs: Any, path: str, etag: str | None) -> bool | None:  # noqa: ANN401 - fsspec has no types
-    """Delete an object if it still has this ETag. Called by `RemoteStore`.
+    """Delete an object if it still has this ETag.
 
-    Args:
-        fs: The file system of fsspec.
-        path: The object, as `fs` spells it.
-        etag: What it had when it was read, without quotes.
-
-    Returns:
-        Whether it was deleted; False: it is gone or another one. None: this store cannot do that; nothing was done.
-
-    Raises:
-        OSError: What the store answered.
+    Return whether it was deleted; False if it is gone or another one; None if this store does not support conditions,
+    and nothing was done.
     """
     if etag is None or not hasattr(fs, "call_s3"):
         return None
@@ -46,7 +38,7 @@ def delete(fs: Any, path: str, etag: str | None) -> bool | None:  # noqa: ANN401
 
 
 def move(fs: Any, path: str, target: str, etag: str | None) -> bool | None:  # noqa: ANN401 - as above
-    """Copy an object if it still has this ETag, and delete it if it has it even then. As `delete` otherwise."""
+    """Copy an object if it still has this ETag, then `delete` it."""
     if etag is None or not hasattr(fs, "call_s3"):
         return None
     try:
@@ -64,6 +56,6 @@ def move(fs: Any, path: str, target: str, etag: str | None) -> bool | None:  # n
 
 
 def _code(error: OSError) -> str:
-    """Return the code that S3 answered with, which s3fs keeps in the cause."""
+    """Return S3's error code, which s3fs keeps in the cause."""
     answer = getattr(error.__cause__, "response", None)
     return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a store: what a listing asks of a tree of files."""
+"""The protocol of a store: how listings and readers access a tree of files."""
 
 from __future__ import annotations
 
@@ -10,84 +10,54 @@ from forebay.stores.file_status import FileStatus
 
 
 class Directory(NamedTuple):
-    """A directory found under this path."""
+    """A directory with this path."""
 
     path: str
 
 
 class Children(NamedTuple):
-    """What lies directly in a directory."""
+    """The entries of a directory."""
 
     directories: list[str]
     files: list[FileStatus]
 
 
 class Store(Protocol):
-    """A tree of files. Used by one thread at a time; made for each listing, so that nothing in it can be stale."""
+    """A tree of files, used by one thread at a time. Each listing makes its own, so that nothing is stale.
+
+    All methods raise ConfigurationError without permission, or if the store cannot do it, and RetriableError if the
+    store does not answer.
+    """
 
     @property
     def keeps_empty_directories(self) -> bool:
-        """Whether a directory is there without files too; in an object store it comes and goes with them."""
+        """Whether a directory may be empty; in an object store it exists only with its files."""
 
     @property
     def paths_are_keys(self) -> bool:
         """Whether `a//b`, `a/./b` and `a/b` are three files, as in an object store."""
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """What the path is now; None if there is nothing.
-
-        Raises:
-            ConfigurationError: No permission, or neither a file nor a directory.
-            RetriableError: The store did not answer.
-        """
+        """The file or directory at a path; None if there is none. What is neither is refused."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """What lies directly in a directory; None if the directory is not there.
+        """The entries of a directory; None if it does not exist.
 
-        Args:
-            path: A directory that `stat` or `children` has named.
-            keep: Told each name; what it declines is not looked at any further.
-
-        Raises:
-            ConfigurationError: No permission, a broken or circular link, or a name that is no text.
-            RetriableError: The store did not answer, or an entry went away meanwhile.
+        Entries whose name `keep` declines are skipped. A broken or circular link, and a name that is not text, are
+        refused. An entry that vanishes meanwhile is a RetriableError.
         """
 
     def prefetch(self, path: str) -> None:
-        """Told once before a walk below a directory: a store that can list a whole tree at once may do it here.
-
-        Raises:
-            ConfigurationError: No permission.
-            RetriableError: The store did not answer.
-        """
+        """Prepare a walk below a directory: a store that lists a tree in one call may do it here."""
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading, seekable.
-
-        Raises:
-            FileNotFoundError: The file is gone.
-            ConfigurationError: No permission.
-            RetriableError: The store did not answer.
-        """
+        """Open a file for reading, seekable; raises FileNotFoundError if there is none."""
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file that was read, and, as far as the store can tell, no newer one that came under its name.
+        """Delete a file that was read, but, if the store can tell, not a newer one of its path.
 
-        Returns:
-            Whether it was deleted; False: it is gone already, or another one is there and stays.
-
-        Raises:
-            ConfigurationError: No permission.
-            RetriableError: The store did not answer.
+        Return whether it was deleted; False if it is gone, or another one is there, which stays.
         """
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Give such a file another path in this store, whose directories are made; a file that is there is replaced.
-
-        Returns:
-            As `delete`.
-
-        Raises:
-            ConfigurationError: No permission, or the store cannot do it.
-            RetriableError: The store did not answer.
-        """
+        """Move such a file to another path, with its directories, over a file there; return as `delete`."""

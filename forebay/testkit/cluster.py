@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark cluster on one machine, of the jars that pyspark brings: what a local master never does, happens here.
+"""A Spark cluster on one machine, of the jars that pyspark brings.
 
-Speculation needs executors on two hosts, so each Worker has a loopback address of its own (Linux answers on all of
-127.0.0.0/8). An executor can be killed without the driver.
+Unlike a local master it has speculation, and executors that can be killed without the driver. Speculation needs two
+hosts, so each Worker has a loopback address of its own (Linux answers on all of 127.0.0.0/8).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.processes import end_session
+from forebay.testkit.servers.processes import end_session
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
@@ -27,20 +27,20 @@ _POLL = 0.02
 
 
 class SparkCluster:
-    """A standalone Master and some Workers, while it is entered: `with SparkCluster() as cluster: … cluster.url …`.
+    """A standalone Master and some Workers in a `with` block: `with SparkCluster() as cluster: … cluster.url …`.
 
     A process can have one SparkContext, so a test beside others uses the cluster from a program of its own.
 
     Args:
-        hosts: One Worker on each; loopback addresses.
-        cores: Of each Worker.
-        memory: Of each Worker, in Spark's notation; the driver's `spark.executor.memory` has to fit in.
-        environment: Variables of all processes, beside those of this one, such as PYSPARK_PYTHON.
-        patience: Seconds until all are there.
+        hosts: The loopback address of each Worker.
+        cores: Cores of a Worker.
+        memory: Memory of a Worker, in Spark's notation; the driver's `spark.executor.memory` has to fit in.
+        environment: Additional environment variables of all processes, such as PYSPARK_PYTHON.
+        patience: Most seconds of the start.
 
     Attributes:
         url: For `SparkSession.builder.master`.
-        started_in: Seconds that the start took.
+        started_in: Seconds of the start.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class SparkCluster:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
-        """Start Master and Workers, and wait until all know one another.
+        """Start Master and Workers, and wait until the Workers are registered.
 
         Raises:
             ConfigurationError: pyspark is not installed.
-            FatalError: They did not start in time; with the end of their log.
+            FatalError: A process did not start in time; with the end of its log.
         """
         began = time.monotonic()
         self._directory = tempfile.TemporaryDirectory(prefix="forebay-cluster-", ignore_cleanup_errors=True)
@@ -76,9 +76,9 @@ class SparkCluster:
             self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)", began)
             self._wait_for(log, r"(I have been elected leader)", began)
             for host in self._hosts:
-                work = str(Path(self._directory.name) / f"work-{host}")
+                work = f"{self._directory.name}/work-{host}"
                 sizes = ["--cores", str(self._cores), "--memory", self._memory, "--work-dir", work]
-                log = self._start(host, _WORKER, *sizes, self.url)
+                self._start(host, _WORKER, *sizes, self.url)
             for host in self._hosts:
                 self._wait_for(self._log(host), r"(Successfully registered with master)", began)
         except BaseException:  # cleaned up after, also when interrupted, and raised again
@@ -130,7 +130,7 @@ class SparkCluster:
                 return found[1]
             ended = [process.returncode for process in self._processes if process.poll() is not None]
             if ended or time.monotonic() - began > self._patience:
-                what = f"a process ended with {ended[0]}" if ended else f"not there after {self._patience:g} s"
+                what = f"a process ended with {ended[0]}" if ended else f"not ready after {self._patience:g} s"
                 raise FatalError(f"the Spark cluster did not start: {what}:\n{text[-3000:]}", advice="read its log")
             time.sleep(_POLL)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Apache Kafka for tests: one node, on loopback, from the jars that Ivy fetches. Needs Java, no Docker."""
+"""Runs a real Apache Kafka for tests: one node on loopback. Needs Java, but no Docker."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.kafka_jars import VERSION, jars, java
-from forebay.testkit.processes import end_session
+from forebay.testkit.servers.kafka_jars import VERSION, jars, java
+from forebay.testkit.servers.processes import end_session
 
 HOST = "127.0.0.1"
-_GUARD = Path(__file__).with_name("guard.py")
+_GUARD = Path(__file__).parent.joinpath("servers", "lifeline.py")
 _CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
-_START_PATIENCE = 60.0
-_STOP_PATIENCE = 15.0
-_LOOK = 0.05
-_TRIES = 3
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 15.0
+_POLL_SECONDS = 0.05
+_MAX_STARTS = 3
 
-# One node and small: one partition for each of the topics of its own, nothing replicated, cleaning at once.
+# One small node: internal topics have one partition and one replica, and the cleaner runs at once.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -48,7 +48,7 @@ _PROPERTIES = {
     "log.initial.task.delay.ms": "200",
     "log.retention.check.interval.ms": "500",
     "file.delete.delay.ms": "100",
-    # After a crash the broker registers anew only once its old session has ended.
+    # After a crash the broker registers only when its old session has ended.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "num.io.threads": "2",
@@ -58,17 +58,17 @@ _PROPERTIES = {
 
 
 class KafkaBroker:
-    """Runs Apache Kafka (KRaft, one node) while a `with` block lasts; every test process may have its own.
+    """Runs Apache Kafka (KRaft, one node) in a `with` block; each test process may have its own.
 
-    The first one ever downloads 43 MB of jars into the user's cache (`FOREBAY_CACHE` names another place). The broker
-    dies with this process, however that ends, and its data go with it.
+    The first use downloads 43 MB of jars into the user's cache, or into `FOREBAY_CACHE`. The broker and its data end
+    with this process, also when it is killed.
 
     Args:
-        properties: More of Kafka's own settings, or other values for those set here.
-        listeners: Names of more listeners, each on a port of its own; `listener.security.protocol.map` among the
-            properties says what they are.
+        properties: Kafka's settings; they override those of this class.
+        listeners: Names of more listeners, each with its own port. The property `listener.security.protocol.map` sets
+            their protocols.
         heap: Megabytes of Java heap.
-        patience: Seconds to wait until it answers.
+        patience: Maximum seconds until it answers.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class KafkaBroker:
         *,
         listeners: Sequence[str] = (),
         heap: int = 384,
-        patience: float = _START_PATIENCE,
+        patience: float = _START_TIMEOUT,
     ) -> None:
         self._properties = dict(properties or {})
         self._listeners = tuple(listeners)
@@ -123,12 +123,12 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs the broker, and ends it; None while it is down."""
+        """The id of the process that runs the broker; None while it is down."""
         return None if self._process is None else self._process.pid
 
     @property
     def log(self) -> str:
-        """What the broker has logged so far: warnings and errors."""
+        """The warnings and errors that the broker has logged."""
         if self._home is None:
             return ""
         with suppress(FileNotFoundError):
@@ -136,15 +136,15 @@ class KafkaBroker:
         return ""
 
     def start(self) -> None:
-        """Start it, or start it again after `stop` on the same data and ports; return when it answers.
+        """Start it, after `stop` or `kill` on the same data and ports; return when it answers.
 
         Raises:
-            ConfigurationError: No Java, or no PySpark to fetch Kafka with.
+            ConfigurationError: Java or PySpark is missing.
             RetriableError: The download failed.
-            FatalError: It did not start; the end of its log is in the text.
+            FatalError: It did not start; the text has the end of its log.
         """
         if self._process is not None:
-            raise FatalError("the broker runs already")
+            raise FatalError("the broker already runs")
         library = jars()
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="forebay-kafka-"))
@@ -158,9 +158,9 @@ class KafkaBroker:
                 self._wait()
             except BaseException as error:
                 self._end()
-                # Another process took a port: between looking and listening, or while the broker was down.
+                # Another process took a port before the broker listened on it.
                 taken = isinstance(error, FatalError) and "BindException" in self.log[begin:]
-                if taken and (time.monotonic() < deadline if again else tries < _TRIES):
+                if taken and (time.monotonic() < deadline if again else tries < _MAX_STARTS):
                     self._ports = self._ports if again else None
                     continue
                 self.close()
@@ -168,21 +168,21 @@ class KafkaBroker:
             return
 
     def stop(self) -> None:
-        """Shut it down in order, as for a restart: data and ports stay. Does nothing if it is down."""
+        """Shut it down cleanly; data and ports stay. Does nothing if it is down."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_PATIENCE)
+            self._process.wait(_STOP_TIMEOUT)
         self._end()
 
     def kill(self) -> None:
-        """End it by SIGKILL, as a crash would: data and ports stay. Does nothing if it is down."""
+        """Kill it with SIGKILL, like a crash; data and ports stay. Does nothing if it is down."""
         self._end()
 
     def close(self) -> None:
-        """End it and remove its data. Safe to call again."""
+        """Kill it and remove its data. Safe to call again."""
         self._end()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
@@ -194,7 +194,7 @@ class KafkaBroker:
 
         Args:
             name: Its name.
-            partitions: How many.
+            partitions: Number of partitions.
             config: Kafka's topic settings, for example ``{"cleanup.policy": "compact"}``.
         """
         wanted = {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}}
@@ -214,7 +214,7 @@ class KafkaBroker:
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
-        """Lend kafka-python's `KafkaAdminClient`; no types of its own."""
+        """Yield kafka-python's `KafkaAdminClient`."""
         from kafka import KafkaAdminClient
 
         client = KafkaAdminClient(bootstrap_servers=self.address)
@@ -225,9 +225,9 @@ class KafkaBroker:
 
     @contextmanager
     def appending(self) -> Iterator[Callable[[str, Mapping[int, bytes]], None]]:
-        """Lend a function that writes encoded record batches, one for each partition, and waits until they are taken.
+        """Yield a function that writes one encoded record batch per partition, and waits for the acknowledgements.
 
-        For what no producer would write, and for many records in short time: the broker sets the offsets.
+        It writes many records fast, and batches that no producer writes. The broker sets the offsets.
         """
         from kafka.errors import for_code
         from kafka.protocol.producer import ProduceRequest
@@ -237,22 +237,22 @@ class KafkaBroker:
             manager = admin._manager  # noqa: SLF001 - kafka-python's producer takes records only
             node = next(iter(manager.cluster.brokers())).node_id
 
-            def append(topic: str, batches: Mapping[int, bytes]) -> None:
+            def append(name: str, batches: Mapping[int, bytes]) -> None:
                 left, deadline = dict(batches), time.monotonic() + self._patience
                 while left:
                     data = [topics.PartitionProduceData(index=at, records=batch) for at, batch in left.items()]
                     request = ProduceRequest(
-                        acks=-1, timeout_ms=30_000, topic_data=[topics(name=topic, partition_data=data)], max_version=9
+                        acks=-1, timeout_ms=30_000, topic_data=[topics(name=name, partition_data=data)], max_version=9
                     )
                     answer = manager.run(manager.send, request, node)
-                    for one in (part for told in answer.responses for part in told.partition_responses):
+                    for one in (part for topic in answer.responses for part in topic.partition_responses):
                         error = for_code(one.error_code)
                         if not one.error_code:
                             del left[one.index]
                         elif not getattr(error, "retriable", False) or time.monotonic() > deadline:
                             raise error(one.error_message or "")
                     if left:
-                        time.sleep(_LOOK)  # a new topic, whose leader does not know it yet
+                        time.sleep(_POLL_SECONDS)  # the leader of a new topic may not know it yet
 
             yield append
 
@@ -291,18 +291,18 @@ class KafkaBroker:
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
     def _wait(self) -> None:
-        """Wait until the broker takes connections on all listeners and knows itself."""
+        """Wait until the broker listens on all ports and answers an admin client."""
         from kafka.errors import KafkaError
 
         deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 raise FatalError(f"Apache Kafka {VERSION} did not start; the end of its log:\n{self._tail()}")
-            # The controller's port needs no look; listeners open one after the other.
+            # Listeners open one after the other; the controller's port needs no check.
             if self._ports and all(_listens(port) for port in (self._ports[0], *self._ports[2:])):
                 with suppress(KafkaError), self.admin():
                     return
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         raise FatalError(
             f"Apache Kafka {VERSION} did not answer on {self.address} within {self._patience:.0f} s; "
             f"the end of its log:\n{self._tail()}"
@@ -326,7 +326,7 @@ def _not_started() -> FatalError:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Return ports nobody listens on; all are held at once, so that they differ."""
+    """Return free ports; all are bound at once, so that they differ."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in held:

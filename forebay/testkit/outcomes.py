@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checks come to, and what all of them together prove: the report, the error, the warning."""
+"""The outcomes of checks, and what they prove together: the report, the error, the warnings."""
 
 from __future__ import annotations
 
@@ -7,93 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Outcome = Literal["passed", "failed", "skipped", "n/a"]
-"""`skipped`: it would have to run for this source, and did not; `n/a`: it has nothing to say about this source."""
+Outcome = Literal["passed", "warned", "failed", "skipped", "n/a"]
+"""`warned`: correct, but slower than it need be; `skipped`: the check should have run, so a bug may stay hidden;
+`n/a`: the source does not have what the check is about."""
 
 Verdict = Literal["passed", "failed", "not proven"]
 
 _LONGEST = 320
-"""Characters of what was seen that the first line of an error holds."""
-
-
-class Broken(Exception):
-    """Raised inside a check: a rule is broken.
-
-    Args:
-        saw: What was seen, one sentence.
-        advice: What the author should do.
-        rule: The broken rule; that of the check unless given.
-        hangs: The connector did not come back from a call, and has been left behind.
-    """
-
-    def __init__(self, saw: str, advice: str, *, rule: str | None = None, hangs: bool = False) -> None:
-        super().__init__(saw)
-        self.saw = saw
-        self.advice = advice
-        self.rule = rule
-        self.hangs = hangs
-
-
-class UnfitRows(AssertionError):
-    """What `write()` of a `SourceContract` returned cannot be compared with: a mistake of the test, not of the source.
-
-    Args:
-        why: What is wrong with it.
-    """
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"write() must return the n rows it wrote, as dicts that fit schema(): {why}")
-
-
-class RepeatedSplit(AssertionError):
-    """`add_split()` of a `SourceContract` returned an id again: a mistake of the test, not of the source.
-
-    Args:
-        split_id: The id.
-        made: How many splits there were.
-    """
-
-    def __init__(self, split_id: str, made: int) -> None:
-        super().__init__(
-            f"add_split() must make a new part each time, and returned {split_id!r} again: for a source that cannot "
-            f"have more than {made}, say most_splits = {made} in the class"
-        )
-
-
-class Skip(Exception):
-    """Raised inside a check: it cannot run as things are, so a bug may stay hidden.
-
-    Args:
-        why: Why it cannot.
-        advice: What the author should do so that it can.
-    """
-
-    def __init__(self, why: str, advice: str = "") -> None:
-        super().__init__(why)
-        self.advice = advice
-
-
-class OutOfTime(Skip):
-    """Raised inside a check: the time of all checks is over."""
-
-    def __init__(self) -> None:
-        super().__init__("the time was over", "give `seconds` more")
-
-
-class NotApplicable(Exception):
-    """Raised inside a check: the source has not got what it is about, so there is nothing to check."""
+"""Most characters of `why` in a headline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one check came to.
+    """The outcome of one check.
 
     Args:
         rule: The rule's id, as in docs/contract.md.
         check: What was checked, in words.
-        outcome: Passed, failed, skipped (a bug may stay hidden), or not applicable.
-        why: What was seen, or why it did not run.
-        advice: What to do about it.
+        outcome: How it ended.
+        why: What happened, or why the check did not run.
+        advice: The author's next step.
     """
 
     rule: str
@@ -104,13 +37,12 @@ class Result:
 
     def __str__(self) -> str:
         lines = [f"{self.rule}: {self.check}"]
-        lines += [f"  saw: {_indented(self.why)}"] if self.why else []
-        lines += [f"  next step: {_indented(self.advice)}"] if self.advice else []
-        return "\n".join(lines)
+        lines += [f"  {name}: {text}" for name, text in (("saw", self.why), ("next step", self.advice)) if text]
+        return "\n".join(line.replace("\n", "\n    ") for line in lines)
 
     @property
     def line(self) -> str:
-        """What was seen and the next step, in one line."""
+        """What happened and the next step, in one line."""
         seen = " ".join(self.why.split())
         seen = seen if len(seen) <= _LONGEST else f"{seen[:_LONGEST]}…"
         return f"{seen}; next step: {self.advice}" if self.advice else seen
@@ -118,13 +50,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What all checks of one source came to; printed, it is the verdict in one line, and a table.
+    """The outcomes of all checks of one source; printed, it is the verdict in one line, and a table.
 
     Args:
         source: The source's name.
         results: One for each check, in the order they ran.
-        seed: What chose the moments and positions; the same seed chooses the same again.
-        seconds: How long it took.
+        seed: Chose the moments and positions; the same seed chooses the same again.
+        seconds: The duration.
         read: How much of the input was read, in words.
     """
 
@@ -140,13 +72,18 @@ class Report:
         return self._of("failed")
 
     @property
+    def warned(self) -> list[Result]:
+        """The checks that found no broken rule, but work that a host need not do."""
+        return self._of("warned")
+
+    @property
     def skipped(self) -> list[Result]:
         """The checks that did not run, so that a bug may stay hidden."""
         return self._of("skipped")
 
     @property
     def verdict(self) -> Verdict:
-        """`passed` only where every check that says anything about this source ran, and none failed."""
+        """`passed` only if every check that applies to this source ran, and none failed."""
         if self.failed:
             return "failed"
         return "not proven" if self.skipped else "passed"
@@ -162,11 +99,12 @@ class Report:
         counts = f"{len(self._of('passed'))} checks passed, {len(self._of('n/a'))} do not apply"
         if self.skipped:
             first = self.skipped[0]
-            rules = ", ".join(sorted({result.rule for result in self.skipped}))
+            rules = ", ".join(sorted(self.rules("skipped")))
             counts = f"{len(self.skipped)} checks skipped ({rules}), {counts}"
             return f"{self.source}: not proven: {first.line} ({counts} in {self.seconds:.1f} s, seed {self.seed})"
         read = f", {self.read}" if self.read else ""
-        return f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
+        passed = f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
+        return "; ".join([passed, *(f"warning of {result.rule}: {result.line}" for result in self.warned)])
 
     def rules(self, outcome: Outcome) -> set[str]:
         """Return the ids of the rules with a check of this outcome."""
@@ -178,20 +116,19 @@ class Report:
             + (f" ({result.why.splitlines()[0]})" if result.outcome in {"skipped", "n/a"} else "")
             for result in self.results
         ]
-        failures = [f"\n{result}" for result in self.failed]
-        return "\n".join([self.headline, *rows, *failures])
+        return "\n".join([self.headline, *rows, *(f"\n{result}" for result in [*self.failed, *self.warned])])
 
     def _of(self, outcome: Outcome) -> list[Result]:
         return [result for result in self.results if result.outcome == outcome]
 
 
 class ConformanceError(AssertionError):
-    """A source breaks rules of the contract; the first line says which, what was seen, and what to do.
+    """A source breaks rules of the contract; the first line says which one, what happened, and the next step.
 
     An `AssertionError`, because it is raised in tests.
 
     Args:
-        report: All that was checked.
+        report: The outcomes of all checks.
     """
 
     def __init__(self, report: Report) -> None:
@@ -202,9 +139,9 @@ class ConformanceError(AssertionError):
         return "\n\n".join([self.report.headline, *(str(result) for result in self.report.failed)])
 
 
-class NotProvenWarning(UserWarning):
-    """`check` found nothing, and could not run every check: its text is the first line of the report."""
+class ConformanceWarning(UserWarning):
+    """A check found no broken rule, but work that a host need not do."""
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n    ")
+class NotProvenWarning(ConformanceWarning):
+    """No check failed, but one that this source needs could not run; the text is the first line of the report."""

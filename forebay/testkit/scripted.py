@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripted parts for tests: a counting source, and a context and an output that record."""
+"""Parts for tests: a counting source, and a reader context and an output that record their calls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import ClassVar, TypeVar
 import pyarrow as pa
 
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.enumerator import SplitEnumeratorContext
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
+from forebay.framework.enumerator import SourceEvent, SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -33,12 +32,12 @@ def counting_batch(split_id: str, start: int, stop: int) -> pa.RecordBatch:
 
 
 class CountingSplitReader(SplitReader):
-    """Reads counting splits: record n of split s is (s, n), positions are n, in turns, some records a fetch.
+    """Reads counting splits in turns: record n of split s is (s, n), and its position is n.
 
     Args:
-        batch_rows: Records a fetch brings.
+        batch_rows: Records of a fetch.
         can_pause: Whether it pauses splits itself, or leaves that to the framework.
-        on_fetch: Called before each fetch, on the fetcher thread: block, raise, or wake here.
+        on_fetch: Called before each fetch, on the fetcher thread: may block, raise, or wake.
     """
 
     def __init__(self, batch_rows: int = 10, *, can_pause: bool = True, on_fetch: Callable[[], object] = bool) -> None:
@@ -65,15 +64,13 @@ class CountingSplitReader(SplitReader):
             return []
         self._turns.remove(split_id)
         split = self._splits[split_id]
-        start, end = split.position or 0, split.end or 0
-        if not isinstance(start, int) or not isinstance(end, int):
-            raise TypeError("counting splits have whole numbers as positions")
-        stop = min(start + self.batch_rows, end)
-        if stop < end:
+        records = _records(split)
+        stop = min(records.start + self.batch_rows, records.stop)
+        if stop < records.stop:
             self._splits[split_id] = split.at(stop)
             self._turns.append(split_id)
-        batch = counting_batch(split_id, start, stop) if stop > start else None
-        return [Fetched(split_id, batch, stop, finished=stop >= end)]
+        batch = counting_batch(split_id, records.start, stop) if stop > records.start else None
+        return [Fetched(split_id, batch, stop, finished=stop >= records.stop)]
 
     def wake_up(self) -> None:
         """Count the call: nothing here blocks by itself."""
@@ -98,18 +95,19 @@ class _CountingEnumerator(DiscoveryEnumerator):
         return Discovered([Split(split_id, 0, size) for split_id, size in self._sizes.items()])
 
     def size(self, split: Split) -> int | None:
-        return (
-            None
-            if not isinstance(split.end, int) or not isinstance(split.position, int)
-            else split.end - split.position
-        )
+        return len(_records(split))
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        if not isinstance(split.end, int) or not isinstance(split.position, int):
-            return [split]
-        length = split.end - split.position
-        cuts = [split.position + length * number // count for number in range(count + 1)]
+        records = _records(split)
+        cuts = [records.start + len(records) * number // count for number in range(count + 1)]
         return [split.slice(start, end) for start, end in itertools.pairwise(cuts) if start < end] or [split]
+
+
+def _records(split: Split) -> range:
+    start, end = split.position or 0, split.end or 0
+    if not isinstance(start, int) or not isinstance(end, int):
+        raise TypeError("counting splits have whole numbers as positions")
+    return range(start, end)
 
 
 class Counting(Source):
@@ -124,7 +122,7 @@ class Counting(Source):
 
     @property
     def fetchers(self) -> int | None:
-        """As the option `threads` says."""
+        """The option `threads`."""
         return self.threads
 
     def schema(self) -> pa.Schema:
@@ -141,12 +139,7 @@ class Counting(Source):
 
 
 class RecordingContext(SourceReaderContext):
-    """A reader context that records what the reader asks of its host.
-
-    Args:
-        runtime: Real threads by default.
-        options: The host's options.
-    """
+    """A reader context that records the reader's requests and events; by default with real threads."""
 
     def __init__(self, runtime: Runtime | None = None, options: HostOptions | None = None) -> None:
         self._runtime = runtime or ThreadRuntime()

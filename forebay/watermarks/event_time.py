@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units of event time, and how the event times of a record batch are found.
+"""The units of event time, and the event times of a record batch.
 
-Timestamps are assigned in two steps (OUT-1): the source may say the event times of a batch (a log's own record
-timestamps), then an assigner has the last word. Both speak of the whole batch: its earliest and latest event time.
+Timestamps are assigned in two steps (OUT-1): the source may give the earliest and latest event time of a batch, then an
+assigner may replace them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from forebay.errors import ConfigurationError
 
 MIN_WATERMARK: Final = -(2**63)
-"""The watermark before any: it asserts nothing (WM-1)."""
+"""The initial watermark; it asserts nothing (WM-1)."""
 
 MAX_WATERMARK: Final = 2**63 - 1
 """The watermark at the end of a bounded input: no record follows (WM-1). No record has this event time."""
@@ -31,7 +31,7 @@ class EventTimes(NamedTuple):
 
     Attributes:
         earliest: The smallest event time in the batch.
-        latest: The largest one; equal to `earliest` where all are equal.
+        latest: The largest one.
     """
 
     earliest: int
@@ -39,25 +39,24 @@ class EventTimes(NamedTuple):
 
 
 TimestampAssigner: TypeAlias = Callable[[pa.RecordBatch, EventTimes | None], EventTimes | None]
-"""The second step of OUT-1: gets a batch of at least one row and what the source said, returns what holds.
+"""The second step of OUT-1: from a batch with rows, and the event times of the source or None, to the final ones.
 
-`None` in: the source said nothing. `None` out: the batch has no event time; no generator sees it. Called on the task
-thread for every batch, so it must be vectorised; it must be picklable to travel with a strategy.
+None as result: the batch has no event time and is not passed to a generator. Called on the task thread for every batch,
+so it must be vectorised. It must be picklable to travel with a strategy.
 """
 
 
 def keep_source_times(_batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
-    """The default assigner: what the source said holds (OUT-1)."""
+    """The default assigner: keep the event times of the source (OUT-1)."""
     return times
 
 
 @dataclass(frozen=True)
 class ColumnTimestamps:
-    """An assigner that takes the event times from a column, whatever the source said.
+    """An assigner that reads the event times from a column and ignores those of the source.
 
-    The column is a timestamp of any unit and zone (one without a zone is taken as UTC; nanoseconds are rounded down),
-    or int64 that counts microseconds since 1970-01-01 UTC. Nulls are left out; a batch of nothing but nulls has no
-    event time.
+    The column is a timestamp of any unit and zone (without a zone: UTC; nanoseconds are rounded down), or int64
+    microseconds since 1970-01-01 UTC. Nulls are ignored; a batch of nulls only has no event time.
 
     Args:
         column: The name of a top-level column.
@@ -68,7 +67,7 @@ class ColumnTimestamps:
     def __call__(self, batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
         """Return the smallest and the largest value of the column, computed by Arrow; None if all are null."""
         kind = self.check(batch.schema)
-        # Timestamps are compared as the integers they are: viewing copies nothing.
+        # Compare timestamps as integers; the view copies nothing.
         found = pc.min_max(batch.column(batch.schema.get_field_index(self.column)).view(pa.int64()))
         earliest, latest = found["min"].as_py(), found["max"].as_py()
         if earliest is None or latest is None:
@@ -77,12 +76,10 @@ class ColumnTimestamps:
         return EventTimes(_in_micros(earliest, unit), _in_micros(latest, unit))
 
     def check(self, schema: pa.Schema) -> pa.DataType:
-        """Return the type of the column if event times can be read from it.
-
-        Called by a host before it reads anything, and by every call of the assigner.
+        """Return the type of the column. Hosts call this before reading, the assigner for every batch.
 
         Raises:
-            ConfigurationError: The column is missing, there are two of that name, or its type is another one.
+            ConfigurationError: The column is missing, not unique, or of an unsupported type.
         """
         found = schema.get_all_field_indices(self.column)
         if len(found) != 1:
@@ -103,11 +100,11 @@ class ColumnTimestamps:
 
 
 def micros(seconds: float, what: str) -> int:
-    """Return a duration as whole microseconds.
+    """Return a duration as whole microseconds, rounded to the nearest.
 
     Args:
-        seconds: A finite duration in seconds, 0 or more; rounded to the nearest microsecond.
-        what: The option it came from, for the error.
+        seconds: A finite duration, 0 or more.
+        what: The option, for the error.
 
     Raises:
         ConfigurationError: It is negative, infinite or not a number.
@@ -122,6 +119,6 @@ def micros(seconds: float, what: str) -> int:
 
 
 def _in_micros(value: int, unit: str) -> int:
-    """Scale a column value; what int64 microseconds cannot hold (and MAX, which means "finished") is clamped."""
+    """Scale a column value, clamped to int64 microseconds below MAX, which means "finished"."""
     scaled = value // 1_000 if unit == "ns" else value * _MICROS_PER_UNIT[unit]
     return min(max(scaled, MIN_WATERMARK), MAX_WATERMARK - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One watermark out of many: the minimum over the active outputs, never backwards (WX-1…4).
+"""Combines many watermarks into one: the minimum of the active outputs, which never falls (WX-1…4).
 
 Used inside a reader over its splits, and by a host over its readers.
 """
@@ -15,69 +15,57 @@ from forebay.watermarks.generators import WatermarkOutput
 
 
 class WatermarkMultiplexer:
-    """Combines the watermarks and the idleness of many outputs into those of one.
+    """Combines the watermarks and the idleness of many outputs.
 
-    - The combined watermark is the minimum over active outputs, forwarded only when greater than the last (WX-1).
-    - An *immediate* output combines on each call, a *deferred* one at `on_periodic_emit`; an id has both, over the
-      same state (WX-2).
-    - All idle: the maximum over the outputs is flushed, whatever the order in which they fell silent, then the
-      downstream is marked idle, once. Before anything follows it is marked active, once (WX-3).
+    - The combined watermark is the minimum of the active outputs, emitted only when it rises (WX-1).
+    - An *immediate* output is combined on each call, a *deferred* one by `update`. Each id has both, with one state
+      (WX-2).
+    - All idle: the maximum is emitted, then the downstream is marked idle, once. It is marked active, once, before
+      anything else follows (WX-3).
     - No outputs: nothing is emitted, and the downstream is not idle (WX-4).
-    - An output at `MAX_WATERMARK` is finished. It leaves the minimum, and `MAX_WATERMARK` goes downstream only when all
-      outputs are finished: one that is merely idle may come back, and must not find everything late.
+    - An output at `MAX_WATERMARK` is finished and leaves the minimum. `MAX_WATERMARK` is emitted only when all outputs
+      are finished: records of an idle output that becomes active again must not be late.
 
     Args:
-        downstream: Where the combined watermark goes. It sees `mark_active` before a watermark that ends idleness.
+        downstream: Receives the combined watermark; None to only read `watermark` and `idle`.
     """
 
-    def __init__(self, downstream: WatermarkOutput) -> None:
+    def __init__(self, downstream: WatermarkOutput | None = None) -> None:
         self._downstream = downstream
         self._outputs: dict[Hashable, _State] = {}
-        self._combined = MIN_WATERMARK
-        self._idle = False
-
-    @property
-    def watermark(self) -> int:
+        self.watermark = MIN_WATERMARK
         """The last combined watermark; `MIN_WATERMARK` before the first."""
-        return self._combined
-
-    @property
-    def idle(self) -> bool:
-        """Whether the downstream was last told idle."""
-        return self._idle
+        self.idle = False
+        """Whether the downstream is marked idle."""
 
     def register(self, output_id: Hashable) -> None:
-        """Add an output, active and at `MIN_WATERMARK`: it holds the minimum until it emits (OUT-4).
+        """Add an output, active and at `MIN_WATERMARK`: it holds back the minimum until it emits (OUT-4).
 
-        Emits nothing by itself; the next update does.
+        Emits nothing itself; the next update does.
 
         Raises:
-            ContractError: There is an output of that id (WX-4).
+            ContractError: The id is registered already (WX-4).
         """
         if output_id in self._outputs:
             raise ContractError(
                 f"there is already an output for {output_id!r}",
                 split=str(output_id),
                 rule="WX-4",
-                advice="give every split an id of its own, and release the output of a split before it is added again",
+                advice="give every split a unique id, and release the output of a split before adding it again",
             )
         self._outputs[output_id] = _State()
 
     def unregister(self, output_id: Hashable) -> bool:
-        """Drop an output. Emits nothing by itself, not even if it was the lowest; the next update does (WX-4).
-
-        Returns:
-            Whether there was one.
-        """
+        """Remove an output; return whether it was there. Emits nothing itself; the next update does (WX-4)."""
         return self._outputs.pop(output_id, None) is not None
 
     def immediate(self, output_id: Hashable) -> WatermarkOutput:
-        """Return the output of a registered id that combines on each call.
+        """Return the output of a registered id that is combined on each call.
 
         Raises:
             ContractError: The id is not registered.
         """
-        return _Immediate(self, output_id, self._state(output_id))
+        return _Output(output_id, self._state(output_id), self)
 
     def deferred(self, output_id: Hashable) -> WatermarkOutput:
         """Return the output of a registered id that is combined at the next update.
@@ -85,10 +73,10 @@ class WatermarkMultiplexer:
         Raises:
             ContractError: The id is not registered.
         """
-        return _Deferred(output_id, self._state(output_id))
+        return _Output(output_id, self._state(output_id), None)
 
     def watermark_of(self, output_id: Hashable) -> int:
-        """Return the output's own watermark, which never goes back either."""
+        """Return the output's own watermark, which never falls either."""
         return self._state(output_id).watermark
 
     def idle_of(self, output_id: Hashable) -> bool:
@@ -96,21 +84,17 @@ class WatermarkMultiplexer:
         return self._state(output_id).idle
 
     def any_active(self) -> bool:
-        """Return whether an output is neither idle nor finished: without one, nobody should wait for this watermark."""
+        """Return whether an output is neither idle nor finished."""
         return any(not state.idle and state.watermark != MAX_WATERMARK for state in self._outputs.values())
-
-    def on_periodic_emit(self) -> None:
-        """Combine what deferred outputs were told. Called on the periodic tick, after all of them had theirs."""
-        self.update()
 
     def finish(self) -> None:
         """The bounded input has ended: emit `MAX_WATERMARK`, once (WM-1)."""
         self._advance(MAX_WATERMARK)
 
     def update(self) -> None:
-        """Combine all outputs and tell the downstream what changed. Nothing follows `MAX_WATERMARK`."""
+        """Combine all outputs and emit what changed. Called on the periodic tick, after all deferred outputs."""
         states = self._outputs.values()
-        if not states or self._combined == MAX_WATERMARK:
+        if not states or self.watermark == MAX_WATERMARK:
             return
         unfinished = [state for state in states if state.watermark != MAX_WATERMARK]
         active = [state.watermark for state in unfinished if not state.idle]
@@ -124,18 +108,17 @@ class WatermarkMultiplexer:
             self._advance(MAX_WATERMARK)
 
     def _advance(self, us: int) -> None:
-        if us > self._combined:
+        if us > self.watermark:
             self._set_idle(False)
-            self._combined = us
-            self._downstream.emit_watermark(us)
+            self.watermark = us
+            if self._downstream is not None:
+                self._downstream.emit_watermark(us)
 
     def _set_idle(self, idle: bool) -> None:
-        if idle != self._idle:
-            self._idle = idle
-            if idle:
-                self._downstream.mark_idle()
-            else:
-                self._downstream.mark_active()
+        if idle != self.idle:
+            self.idle = idle
+            if self._downstream is not None:
+                (self._downstream.mark_idle if idle else self._downstream.mark_active)()
 
     def _state(self, output_id: Hashable) -> _State:
         state = self._outputs.get(output_id)
@@ -144,13 +127,13 @@ class WatermarkMultiplexer:
                 f"there is no output for {output_id!r}",
                 split=str(output_id),
                 rule="WX-4",
-                advice="register the output when the split is added; a finished split has none any more",
+                advice="register the output when the split is added; a finished split has no output",
             )
         return state
 
 
 class _State:
-    """What one output was told last."""
+    """The own watermark and idleness of one output."""
 
     __slots__ = ("idle", "watermark")
 
@@ -158,54 +141,35 @@ class _State:
         self.watermark = MIN_WATERMARK
         self.idle = False
 
-    def set_watermark(self, us: int) -> bool:
-        """Take a watermark if it is higher than the last; active in any case (WX-3). Returns whether it was higher."""
-        self.idle = False
-        advanced = us > self.watermark
-        if advanced:
-            self.watermark = us
-        return advanced
 
+class _Output:
+    """Changes the state of one output; then updates the multiplexer, unless the output is deferred."""
 
-class _Deferred:
-    """Changes the state only."""
-
-    def __init__(self, output_id: Hashable, state: _State) -> None:
+    def __init__(self, output_id: Hashable, state: _State, update: WatermarkMultiplexer | None) -> None:
         self._id = output_id
         self._state = state
-
-    def emit_watermark(self, us: int) -> None:
-        self._state.set_watermark(_checked(us, self._id))
-
-    def mark_idle(self) -> None:
-        self._state.idle = True
-
-    def mark_active(self) -> None:
-        self._state.idle = False
-
-
-class _Immediate:
-    """Changes the state, then combines."""
-
-    def __init__(self, multiplexer: WatermarkMultiplexer, output_id: Hashable, state: _State) -> None:
-        self._multiplexer = multiplexer
-        self._id = output_id
-        self._state = state
+        self._update = update
 
     def emit_watermark(self, us: int) -> None:
         us = _checked(us, self._id)
-        advanced = self._state.set_watermark(us)
-        # A lower watermark cannot move the minimum up; combining anyway would hurry deferred watermarks (WX-2).
-        if self._multiplexer.idle or (advanced and us > self._multiplexer.watermark):
-            self._multiplexer.update()
+        self._state.idle = False
+        advanced = us > self._state.watermark
+        if advanced:
+            self._state.watermark = us
+        # A lower watermark cannot raise the minimum, and an update would combine deferred watermarks early (WX-2).
+        if self._update is not None and (self._update.idle or (advanced and us > self._update.watermark)):
+            self._update.update()
 
     def mark_idle(self) -> None:
-        self._state.idle = True
-        self._multiplexer.update()
+        self._set_idle(True)
 
     def mark_active(self) -> None:
-        self._state.idle = False
-        self._multiplexer.update()
+        self._set_idle(False)
+
+    def _set_idle(self, idle: bool) -> None:
+        self._state.idle = idle
+        if self._update is not None:
+            self._update.update()
 
 
 def _checked(us: int, output_id: Hashable) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watermark strategy: how event time is read from a source, chosen by the host for a query (WM-3)."""
+"""The watermark strategy of a query: event times, generator, idleness and alignment (WM-3)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from forebay.watermarks.idleness import check_timeout
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """Where event times come from, how watermarks follow them, when a split is idle, how far splits may drift apart.
+    """Where event times come from, how watermarks are made, when a split is idle, how far splits may drift apart.
 
-    Made by one of the four builders, refined by the `with_…` methods, each of which returns a new strategy. These take
-    seconds, a timedelta, or a text such as `"10s"`. Immutable;
-    picklable if the generator factory and the assigner are. Assigning watermarks again behind the source would
-    throw away what is known about each split: do it here or not at all (OUT-6).
+    Create one with a builder, and refine it with the `with_…` methods, which return a new strategy. Durations are
+    seconds, a timedelta, or a text such as `"10s"`. Immutable; picklable if the generator factory and the assigner are.
+    Do not assign watermarks again downstream of the source: that loses the state of each split (OUT-6).
 
     Args:
-        generator: Makes a fresh generator; called once for each split, on the task thread.
-        timestamps: The second step of OUT-1; by default what the source said holds.
+        generator: Makes a generator; called once for each split, on the task thread.
+        timestamps: The second step of OUT-1; the default keeps the event times of the source.
         idle_timeout: Seconds of proven silence until a split is idle (WM-4); None = never.
-        max_drift: Seconds of event time a split may be ahead of the slowest active one; None = no alignment.
+        max_drift: Seconds of event time that a split may be ahead of the slowest active one; None = no alignment.
     """
 
     generator: Callable[[], WatermarkGenerator]
@@ -37,7 +36,7 @@ class WatermarkStrategy:
 
     @classmethod
     def bounded_disorder(cls, delay: DurationLike) -> WatermarkStrategy:
-        """Events of a split come at most `delay` of event time behind its latest one (WM-2).
+        """Accept events at most `delay` of event time behind the latest one of the split (WM-2).
 
         Raises:
             ConfigurationError: The delay is negative, not finite or no duration.
@@ -48,25 +47,21 @@ class WatermarkStrategy:
 
     @classmethod
     def monotonous(cls) -> WatermarkStrategy:
-        """Event times of a split never fall: bounded disorder with a delay of 0 (WM-2)."""
+        """Require ascending event times in each split: bounded disorder with a delay of 0 (WM-2)."""
         return cls.bounded_disorder(0)
 
     @classmethod
     def for_generator(cls, generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Watermarks of the author's own making.
-
-        Args:
-            generator: Makes a generator for one split; a class or a function of a module can be pickled.
-        """
+        """Use custom generators; `generator` makes the one of a split. A module's class or function can be pickled."""
         return cls(generator)
 
     @classmethod
     def none(cls) -> WatermarkStrategy:
-        """No watermarks at all."""
+        """Make no watermarks."""
         return cls(NoWatermarks)
 
     def with_timestamp_assigner(self, assigner: TimestampAssigner) -> WatermarkStrategy:
-        """Let `assigner` have the last word on the event times of every batch (OUT-1)."""
+        """Let `assigner` replace the event times of every batch (OUT-1)."""
         return replace(self, timestamps=assigner)
 
     def with_event_time(self, column: str) -> WatermarkStrategy:
@@ -74,7 +69,7 @@ class WatermarkStrategy:
         return self.with_timestamp_assigner(ColumnTimestamps(column))
 
     def with_idleness(self, timeout: DurationLike) -> WatermarkStrategy:
-        """Call a split idle after a `timeout` of proven silence (WM-4).
+        """Mark a split as idle after a `timeout` of proven silence (WM-4).
 
         Raises:
             ConfigurationError: The timeout is 0, negative, not finite or no duration.
@@ -82,12 +77,10 @@ class WatermarkStrategy:
         return replace(self, idle_timeout=check_timeout(_seconds(timeout, "idleTimeout")))
 
     def with_alignment(self, max_drift: DurationLike) -> WatermarkStrategy:
-        """Hold splits back that are more than `max_drift` of event time ahead of the slowest (AL-2, AL-6).
-
-        There is no group and no interval: the limit is found where it is needed, without an announcement.
+        """Pause splits that are more than `max_drift` of event time ahead of the slowest one (AL-2, AL-6).
 
         Args:
-            max_drift: A duration, 0 or more; infinite seconds switch alignment off (AL-9).
+            max_drift: A duration, 0 or more; infinite seconds disable alignment (AL-9).
 
         Raises:
             ConfigurationError: The drift is negative or no duration.
@@ -97,7 +90,7 @@ class WatermarkStrategy:
 
 
 def check_drift(max_drift: float) -> int | None:
-    """Return a drift given in seconds as microseconds, None if it is infinite: no alignment (AL-9).
+    """Return a drift in seconds as microseconds; None if it is infinite, which disables alignment (AL-9).
 
     Raises:
         ConfigurationError: It is negative or not a number.
@@ -108,9 +101,9 @@ def check_drift(max_drift: float) -> int | None:
         return micros(max_drift, "alignmentMaxDrift")
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"an alignment drift of {max_drift!r} s is none: it must be 0 or more",
+            f"the alignment drift {max_drift!r} s is invalid: it must be 0 or more",
             option="alignmentMaxDrift",
-            advice="give seconds of event time, 0 or more; leave the drift away to switch alignment off",
+            advice="give seconds of event time, 0 or more; omit the drift to disable alignment",
         ) from error
 
 
@@ -127,7 +120,7 @@ def _seconds(value: DurationLike, option: str) -> float:
 
 @dataclass(frozen=True)
 class _BoundedDisorderFactory:
-    """A factory that pickles and compares, as a lambda would not."""
+    """A factory that can be pickled and compared, unlike a lambda."""
 
     delay: float
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `forebay`: what it shows, what it says when something is wrong, and its exit codes."""
+"""The command `forebay`: its output, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW = ["-b", "127.0.0.1:1", "-o", "kafka.default.api.timeout.ms=500", "-o", "fe
 
 
 def checkpoint(folder, *entries):
-    """A checkpoint of Spark's, of one micro-batch with these offsets, which is done."""
+    """A checkpoint of Spark with one committed micro-batch with these offsets."""
     for name, text in {"offsets": "\n".join(["v1", METADATA, *entries]), "commits": "v1\n{}"}.items():
         (folder / name).mkdir()
         if entries:
@@ -33,8 +33,8 @@ def checkpoint(folder, *entries):
 
 
 @pytest.fixture
-def told(capsys):
-    """Runs the command; gives its exit code, what it shows, and what it says of errors, in one line each."""
+def shown_text(capsys):
+    """Run the command; return its exit code, output and errors, each in one line."""
 
     def run(*arguments):
         code = main(arguments)
@@ -44,12 +44,12 @@ def told(capsys):
     return run
 
 
-def test_it_says_what_it_can_do_and_which_version_it_is(told):
-    code, shown, _ = told("--help")
+def test_it_says_what_it_can_do_and_which_version_it_is(shown_text):
+    code, shown, _ = shown_text("--help")
     assert code == 0
     for command in ("offsets", "describe", "peek", "kafka"):
         assert f" {command} " in shown
-    assert told("--version") == (0, f"forebay {__version__}\n", "")
+    assert shown_text("--version") == (0, f"forebay {__version__}\n", "")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
@@ -68,15 +68,15 @@ sys.exit(code)
     assert done.stderr == f'forebay: the command line needs {missing}: pip install "forebay[cli]"\n'
 
 
-def test_describe_shows_options_and_with_options_the_schema(told):
-    code, shown, _ = told("describe", "forebay_rate")
+def test_describe_shows_options_and_with_options_the_schema(shown_text):
+    code, shown, _ = shown_text("describe", "forebay_rate")
     assert code == 0 and "rowsPerSecond" in shown and "int64" not in shown
-    code, shown, _ = told("describe", "forebay_rate", "-o", "rowsPerSecond=7")
+    code, shown, _ = shown_text("describe", "forebay_rate", "-o", "rowsPerSecond=7")
     assert code == 0 and "7.0" in shown and "int64" in shown
 
 
-def test_describe_hides_secrets(told):
-    code, shown, _ = told("describe", "forebay_kafka", "-o", "subscribe=t", "-o", "kafka.bootstrap.servers=x:1",
+def test_describe_hides_secrets(shown_text):
+    code, shown, _ = shown_text("describe", "forebay_kafka", "-o", "subscribe=t", "-o", "kafka.bootstrap.servers=x:1",
                           "-o", "kafka.security.protocol=SSL", "-o", "kafka.ssl.truststore.location=/x.p12",
                           "-o", "kafka.ssl.truststore.password=hunter2")  # fmt: skip
     assert code == 0 and "bootstrap.servers" in shown and "hunter2" not in shown
@@ -110,29 +110,29 @@ def refused():
 
 @pytest.mark.parametrize("command", ["describe", "peek"])
 @pytest.mark.parametrize("place", ["check", "schema"])
-def test_what_a_source_raises_is_told_in_a_paragraph_without_its_secrets(told, refused, command, place):
-    code, shown, said = told(command, refused, "-o", f"place={place}", "-o", "token=tok-abcdef123")
+def test_what_a_source_raises_is_told_in_a_paragraph_without_its_secrets(shown_text, refused, command, place):
+    code, shown, said = shown_text(command, refused, "-o", f"place={place}", "-o", "token=tok-abcdef123")
     assert (code, shown) == (1, "")
     assert "GET https://h/?token=*** refused" in said and "source: refused" in said
 
 
 @pytest.mark.parametrize("command", ["describe", "peek"])
-def test_names_of_files_cannot_control_the_terminal(told, tmp_path, command):
+def test_names_of_files_cannot_control_the_terminal(shown_text, tmp_path, command):
     folder = tmp_path / "\x1bc\x9b"
     folder.mkdir()
-    code, shown, said = told(command, "forebay_files", "-o", f"path={folder}")
+    code, shown, said = shown_text(command, "forebay_files", "-o", f"path={folder}")
     assert (code, shown) == (1, "")
     assert "\\x1bc\\x9b" in said and said.isprintable()
 
 
-def test_peek_shows_the_first_rows(told):
-    code, shown, _ = told("peek", "forebay_rate", "-o", "startTime=0", "-o", "rows=5", "-n", "2")
+def test_peek_shows_the_first_rows(shown_text):
+    code, shown, _ = shown_text("peek", "forebay_rate", "-o", "startTime=0", "-o", "rows=5", "-n", "2")
     assert code == 0 and shown.splitlines()[-1] == "2 rows, perhaps more"
 
 
-def test_offsets_shows_a_checkpoint(told, tmp_path):
-    code, shown, _ = told("offsets", checkpoint(tmp_path, SPARKS))
-    assert code == 0 and "micro-batch 0 is done" in shown and "none of forebay's" in shown
+def test_offsets_shows_a_checkpoint(shown_text, tmp_path):
+    code, shown, _ = shown_text("offsets", checkpoint(tmp_path, SPARKS))
+    assert code == 0 and "micro-batch 0 is done" in shown and "not a source of forebay" in shown
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_offsets_shows_a_checkpoint(told, tmp_path):
         (["peek", "forebay_rate", "-o", "rowPerSecond=1"], 1, "rowsPerSecond"),
         (["peek", "forebay_rate", "-o", "hunter2"], 2, "NAME=VALUE"),
         (["peek", "forebay_rate", "-o", "rows=1", "-o", "rows=2"], 2, "rows is given twice"),
-        (["offsets", "/nowhere/at/all"], 1, "is no checkpoint of a streaming query"),
+        (["offsets", "/nowhere/at/all"], 1, "is not a checkpoint of a streaming query"),
         (["kafka", "lag"], 2, "--checkpoint DIRECTORY or --group NAME"),
         (["kafka", "lag", "--group", "g"], 2, "--bootstrap-servers HOST:PORT"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.bootstrap.servers=y:1"], 2, "given twice"),
@@ -150,14 +150,14 @@ def test_offsets_shows_a_checkpoint(told, tmp_path):
         (["kafka", "lag", "--group", "g", "-b", "x:1", "--watch", "1", "--max-lag", "5"], 2, "cannot be combined"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "subscribe=t"], 1, "subscribe"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.enable.auto.commit=true"], 1, "positions"),
-        (["kafka", "lag", "--checkpoint", "/nowhere", "-b", "x:1"], 1, "is no checkpoint of a streaming query"),
+        (["kafka", "lag", "--checkpoint", "/nowhere", "-b", "x:1"], 1, "is not a checkpoint of a streaming query"),
         (["kafka", "lag", "--group", "g", *SLOW], 1, "no broker of 127.0.0.1:1 can be reached"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
-def test_what_is_wrong_is_told_in_a_paragraph(told, arguments, code, text):
-    found, shown, said = told(*arguments)
+def test_what_is_wrong_is_told_in_a_paragraph(shown_text, arguments, code, text):
+    found, shown, said = shown_text(*arguments)
     assert (found, shown) == (code, "")
     assert text in said and "Traceback" not in said and "hunter2" not in said
 
@@ -171,34 +171,36 @@ def ours(source):
     [
         ([SPARKS], "is a checkpoint of Spark's own Kafka source"),
         ([], "no micro-batch is planned yet"),
-        (['{"logOffset":3}'], 'source (0) is none of forebay\'s: {"logOffset":3}'),
-        (["-"], "nothing was planned of it yet"),
+        (['{"logOffset":3}'], 'source (0) is not a source of forebay: {"logOffset":3}'),
+        (["-"], "nothing has been planned yet"),
         (['{"v":99,"source":"forebay_kafka","n":3,"forebay":"9.0"}'], "newer forebay (9.0)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
-def test_a_checkpoint_without_positions_of_kafka_says_what_it_is(told, tmp_path, entries, text):
-    code, shown, said = told("kafka", "lag", "--checkpoint", checkpoint(tmp_path, *entries), "-b", "127.0.0.1:1")
+def test_a_checkpoint_without_positions_of_kafka_says_what_it_is(shown_text, tmp_path, entries, text):
+    code, shown, said = shown_text("kafka", "lag", "--checkpoint", checkpoint(tmp_path, *entries), "-b", "127.0.0.1:1")
     assert (code, shown) == (1, "")
     assert text in said and "next step:" in said
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
-def test_a_password_on_the_command_line_is_not_repeated(told):
+def test_a_password_on_the_command_line_is_not_repeated(shown_text):
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2hunter2";'
     login = ["-o", "kafka.security.protocol=SASL_PLAINTEXT", "-o", "kafka.sasl.mechanism=PLAIN"]
     for wrong in (jaas, jaas.replace("required", "perhaps")):
-        code, _, said = told("kafka", "lag", "--group", "g", *SLOW, *login, "-o", f"kafka.sasl.jaas.config={wrong}")
+        code, _, said = shown_text(
+            "kafka", "lag", "--group", "g", *SLOW, *login, "-o", f"kafka.sasl.jaas.config={wrong}"
+        )
         assert code == 1 and "hunter2" not in said
 
 
-def test_where_kafka_python_is_missing_its_extra_is_named(told, monkeypatch):
+def test_where_kafka_python_is_missing_its_extra_is_named(shown_text, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("forebay.sources.kafka.")]:
         if name.rpartition(".")[2] in {"lag", "cluster", "clients", "trouble"}:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kafka", None)
-    code, _, said = told("kafka", "lag", "--group", "g", "-b", "x:1")
+    code, _, said = shown_text("kafka", "lag", "--group", "g", "-b", "x:1")
     assert code == 1 and "'kafka'" in said and 'pip install "forebay[kafka]"' in said
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread, a clock that stands still, and an enumerator that writes down what it sees."""
+"""A runtime with one thread and a manual clock, and an enumerator that records its calls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
-from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime.runtime import Next, Runtime, WaitFor
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Next, Runtime, WaitFor, run_job
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.options import Duration
@@ -28,17 +28,9 @@ class ManualRuntime(Runtime):
     """Work that was submitted waits until a test runs it; time passes when a test says so."""
 
     def __init__(self):
-        self._clock = ManualClock()
-        self._random = random.Random(7)
+        self.manual_clock = ManualClock()
+        super().__init__(self.manual_clock, random.Random(7))
         self.submitted: list[Callable[[], None]] = []
-
-    @property
-    def clock(self):
-        return self._clock
-
-    @property
-    def random(self):
-        return self._random
 
     def lock(self):
         return threading.Lock()
@@ -50,15 +42,7 @@ class ManualRuntime(Runtime):
         raise NotImplementedError
 
     def submit(self, name, work, done):
-        def run():
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - handed on, whatever it is
-                done(None, error)
-            else:
-                done(result, None)
-
-        self.submitted.append(run)
+        self.submitted.append(lambda: run_job(work, done))
 
     def run_submitted(self):
         waiting, self.submitted = self.submitted, []
@@ -68,54 +52,54 @@ class ManualRuntime(Runtime):
 
 
 class Recorder(SplitEnumerator):
-    """Writes down every call; what a test sets in `on` runs inside it."""
+    """Records every call; tests put callbacks into `on`."""
 
     def __init__(self, context, journal):
         self.context = context
         self.journal = journal
         self.on: dict[str, Callable[..., Any]] = {}
 
-    def _seen(self, name, *args):
+    def _record(self, name, *args):
         self.journal.append((name, *([part.id for part in arg] if isinstance(arg, list) else arg for arg in args)))
         return self.on[name](*args) if name in self.on else None
 
     def restore_state(self, state):
-        self._seen("restore_state", state)
+        self._record("restore_state", state)
 
     def start(self):
-        self._seen("start")
+        self._record("start")
 
     def handle_split_request(self, subtask, host):
-        self._seen("handle_split_request", subtask, host)
+        self._record("handle_split_request", subtask, host)
 
     def add_splits_back(self, splits, subtask):
-        self._seen("add_splits_back", list(splits), subtask)
+        self._record("add_splits_back", list(splits), subtask)
 
     def add_reader(self, subtask):
-        self._seen("add_reader", subtask)
+        self._record("add_reader", subtask)
 
     def handle_source_event(self, subtask, event):
-        self._seen("handle_source_event", subtask, event)
+        self._record("handle_source_event", subtask, event)
 
     def handle_splits_finished(self, subtask, splits):
-        self._seen("handle_splits_finished", subtask, list(splits))
+        self._record("handle_splits_finished", subtask, list(splits))
 
     def snapshot_state(self, checkpoint_id):
-        return self._seen("snapshot_state", checkpoint_id)
+        return self._record("snapshot_state", checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id):
-        self._seen("notify_checkpoint_complete", checkpoint_id)
+        self._record("notify_checkpoint_complete", checkpoint_id)
 
     def close(self):
-        self._seen("close")
+        self._record("close")
 
 
 class Author(DiscoveryEnumerator):
-    """Finds what a test put there."""
+    """Discovers the splits that a test sets."""
 
     def __init__(self):
         self.found: list[Any] = []
-        self.seen: list[tuple[dict[str, Split], bool]] = []
+        self.discoveries: list[tuple[dict[str, Split], bool]] = []
         self.journal: list[Any] = []
         self.drop = False
         self.horizon: Callable[[Split], bool] | None = None
@@ -123,7 +107,7 @@ class Author(DiscoveryEnumerator):
         self.on_finished: Callable[[], None] = lambda: None
 
     def discover(self, known, first):
-        self.seen.append((dict(known), first))
+        self.discoveries.append((dict(known), first))
         answer = self.found.pop(0) if self.found else []
         if isinstance(answer, BaseException):
             raise answer
@@ -150,7 +134,7 @@ class Author(DiscoveryEnumerator):
 
 
 def scripted(make, *, bounded=True):
-    """Make a source whose enumerator a test brings along."""
+    """Return a source with a test's enumerator."""
 
     class Scripted(Source):
         def schema(self):
@@ -184,7 +168,7 @@ class Reader:
         return [split.id for split in self.splits]
 
     @property
-    def told(self):
+    def no_more_signals(self):
         return sum(isinstance(message, NoMoreSplits) for message in self.messages)
 
     @property
@@ -212,7 +196,7 @@ class Stage:
         return self.coordinator._context
 
     def run(self):
-        """Step until there is nothing to do now; raise what the run failed with."""
+        """Step until no action is left; raise the error of the run."""
         while (outcome := self.coordinator.step()) is Next.AGAIN:
             pass
         if self.coordinator.error is not None:
@@ -220,17 +204,17 @@ class Stage:
         return outcome
 
     def run_until_idle(self):
-        """Step and run submitted work until nothing is left to do at this time."""
+        """Step and run submitted work until nothing is left at this time."""
         self.run()
         while self.runtime.run_submitted():
             self.run()
 
     def advance(self, seconds):
-        self.runtime.clock.advance(seconds)
+        self.runtime.manual_clock.advance(seconds)
         self.run_until_idle()
 
     def wait(self):
-        """How long the coordinator would wait, None if for a signal alone."""
+        """The seconds that the coordinator would wait; None = until signalled."""
         outcome = self.run()
         return outcome.seconds if isinstance(outcome, WaitFor) else None
 
@@ -255,7 +239,7 @@ class Stage:
         self.run()
 
     def checkpoint(self, number, positions=None):
-        """A checkpoint, complete."""
+        """Make a checkpoint and complete it."""
         state = self.snapshot(number)
         self.coordinator.notify_checkpoint_complete(number, positions or {})
         self.run()
@@ -295,7 +279,7 @@ def author():
 
 @pytest.fixture
 def discovering(author):
-    """Makes a stage around the author, started, with what it finds at first."""
+    """Makes and starts a stage around the author, with the splits of its first discovery."""
 
     def make(*found, parallelism=2, bounded=True, state=None, restored=(), run=True, the_author=None, **options):
         one = the_author or author

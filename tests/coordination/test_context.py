@@ -8,8 +8,8 @@ import pytest
 from forebay.errors import ContractError, FatalError
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
+from forebay.framework.enumerator import SourceEvent
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.split import Split
 
@@ -28,7 +28,7 @@ def test_assignments_are_incremental_and_keep_their_order(recorded):
 
 
 def test_an_assignment_is_recorded_before_it_is_sent(recorded):
-    """CTX-1: a gateway that looks finds the split in the tracker already."""
+    """CTX-1: the tracker contains the split before the gateway gets it."""
     held = []
     tracker = recorded.coordinator._tracker
     recorded.coordinator.register_reader(0, None, lambda _message: held.extend(tracker._open[0]))
@@ -88,7 +88,7 @@ def test_no_more_splits_is_bounds_checked(recorded, subtask):
 
 
 def test_no_more_splits_to_a_reader_that_is_not_there_is_an_error(recorded):
-    """CTX-3: it would never hear of it and never end."""
+    """CTX-3: the signal would be lost, and the reader would never end."""
     with pytest.raises(ContractError, match="not registered"):
         recorded.context.signal_no_more_splits(1)
 
@@ -100,7 +100,7 @@ def test_requests_after_no_more_splits_are_dropped(recorded):
     recorded.journal.clear()
     recorded.request(0, 1)
     assert recorded.journal == [("handle_split_request", 1, None)]
-    assert recorded.readers[0].told == 1
+    assert recorded.readers[0].no_more_signals == 1
 
 
 def test_a_reset_clears_no_more_splits(recorded):
@@ -113,11 +113,11 @@ def test_a_reset_clears_no_more_splits(recorded):
     recorded.request(0)
     assert recorded.journal == [("handle_split_request", 0, None)]
     recorded.context.signal_no_more_splits(0)
-    assert recorded.readers[0].told == 1
+    assert recorded.readers[0].no_more_signals == 1
 
 
 def test_splits_after_no_more_splits_are_refused(recorded):
-    """CTX-3: a reader that was told has ended, perhaps; a split for it would be lost."""
+    """CTX-3: such a reader may have ended; a split for it would be lost."""
     recorded.register(0)
     recorded.context.signal_no_more_splits(0)
     with pytest.raises(ContractError) as caught:
@@ -153,14 +153,14 @@ def test_async_work_runs_elsewhere_and_its_handler_in_a_step(recorded):
 
 def test_an_error_of_async_work_goes_to_the_handler(recorded):
     """CTX-6: the run survives unless the handler raises."""
-    error, seen = ValueError("no"), []
+    error, results = ValueError("no"), []
 
     def work():
         raise error
 
-    recorded.context.call_async(work, lambda result, caught: seen.append((result, caught)))
+    recorded.context.call_async(work, lambda result, caught: results.append((result, caught)))
     recorded.run_until_idle()
-    assert seen == [(None, error)]
+    assert results == [(None, error)]
     assert recorded.coordinator.error is None
 
 
@@ -180,17 +180,17 @@ def test_an_error_of_a_handler_fails_the_run_with_that_object(recorded):
 
 def test_a_periodic_call_keeps_its_rate_and_survives_errors(recorded):
     """CTX-7: fixed rate; an error in one run does not stop later runs."""
-    runs, seen = [], []
+    runs, results = [], []
 
     def work():
         runs.append(recorded.runtime.clock.monotonic())
         raise OSError("down")
 
-    recorded.context.call_async(work, lambda _result, error: seen.append(type(error)), delay=1, period=10)
+    recorded.context.call_async(work, lambda _result, error: results.append(type(error)), delay=1, period=10)
     assert recorded.wait() == 1
     for step in (1, 10, 10):
         recorded.advance(step)
-    assert runs == [1, 11, 21] and seen == [OSError] * 3
+    assert runs == [1, 11, 21] and results == [OSError] * 3
 
 
 def test_the_runs_of_a_periodic_call_never_overlap(recorded):
@@ -267,10 +267,10 @@ def on_threads(scripted_source, recorder_class):
 
 
 def test_a_call_from_a_foreign_thread_moves_to_the_coordinator_and_waits(on_threads):
-    """CTX-9: testAssignSplitsFromOtherThread; done when the call returns, and done over there."""
-    settled = threading.Event()
-    on_threads.context.run_in_coordinator_thread(settled.set)
-    assert settled.wait(5)
+    """CTX-9: testAssignSplitsFromOtherThread; the call returns once the coordinator thread has assigned."""
+    handled = threading.Event()
+    on_threads.context.run_in_coordinator_thread(handled.set)
+    assert handled.wait(5)
     on_threads.context.assign_splits({0: [Split("a")]})
     assert on_threads.messages == [AddSplits((Split("a"),))]
     assert on_threads.threads == ["coordinator"]
@@ -285,7 +285,7 @@ def test_an_error_of_a_foreign_call_goes_to_its_caller_alone(on_threads):
 
 
 def test_a_foreign_caller_is_released_when_the_coordinator_closes(recorded):
-    """CTX-9: nobody waits for ever for a coordinator that does not step any more."""
+    """CTX-9: a call to a coordinator that no longer steps fails instead of waiting for ever."""
     errors = []
 
     def call():
@@ -333,14 +333,14 @@ def test_an_event_to_a_reader_that_is_not_there_is_an_error(recorded):
 
 def test_work_in_flight_when_the_host_closes_is_dropped(recorded):
     """CTX-11: testCallableInterruptedDuringShutdownDoNotFailJob."""
-    seen = []
+    results = []
 
     def work():
         raise RuntimeError("interrupted")
 
-    recorded.context.call_async(work, lambda *outcome: seen.append(outcome))
+    recorded.context.call_async(work, lambda *outcome: results.append(outcome))
     recorded.run()
     recorded.coordinator.close(0.0)
     recorded.runtime.run_submitted()
     assert recorded.coordinator.step() is Next.DONE
-    assert seen == [] and recorded.coordinator.error is None
+    assert results == [] and recorded.coordinator.error is None

@@ -7,8 +7,8 @@ import pytest
 
 from forebay.errors import ContractError, FatalError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
+from forebay.framework.enumerator import SourceEvent
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.split import Split
 
@@ -18,7 +18,7 @@ class Ping(SourceEvent):
 
 
 def recorded_stage(stage_of, recorder_class, **on):
-    """A stage that is not started; `on` says what the recorder does in some calls."""
+    """A stage that is not started; `on` has the recorder's callbacks."""
     journal = []
 
     def make(context):
@@ -39,7 +39,7 @@ def failing(error):
 
 
 def test_everything_the_enumerator_sees_runs_in_order_in_steps(recorded):
-    """ENU-1: queued by anyone, run one by one; start is the first."""
+    """ENU-1: queued from any thread, run one by one; start is the first."""
     assert recorded.journal == [("start",)]
     event = Ping()
     recorded.coordinator.register_reader(0, "here", lambda _message: None)
@@ -53,7 +53,7 @@ def test_everything_the_enumerator_sees_runs_in_order_in_steps(recorded):
 
 
 def test_a_request_of_a_reader_that_failed_is_skipped(recorded):
-    """ENU-2: its replacement asks anew."""
+    """ENU-2: its replacement requests a split again."""
     recorded.register(0, 1)
     recorded.journal.clear()
     recorded.coordinator.reader_failed(0)
@@ -150,14 +150,14 @@ def test_a_creation_that_makes_something_else_is_refused(stage_of):
         stage.run()
 
 
-def test_an_error_is_told_where_it_came_from(stage_of, recorder_class):
+def test_an_error_names_its_source(stage_of, recorder_class):
     for error in (FatalError("broken"), ValueError("broken")):
         stage = recorded_stage(stage_of, recorder_class, start=failing(error))
         stage.coordinator.start()
         with pytest.raises(type(error)):
             stage.run()
-        told = str(error) + "".join(getattr(error, "__notes__", []))
-        assert "scripted" in told
+        text = str(error) + "".join(getattr(error, "__notes__", []))
+        assert "scripted" in text
 
 
 def test_a_failing_snapshot_fails_only_that_checkpoint(stage_of, recorder_class):
@@ -183,18 +183,18 @@ def test_a_failed_reader_is_only_unregistered(recorded):
 
 
 def test_a_reset_unregisters_clears_the_signal_then_returns_splits(stage_of, recorder_class):
-    """COO-4: the order, seen from add_splits_back."""
-    seen = []
+    """COO-4: the order, as add_splits_back observes it."""
+    observed = []
 
     def back(_splits, _subtask):
-        seen.append((dict(stage.context.registered_readers()), stage.context.was_told(0)))
+        observed.append((dict(stage.context.registered_readers()), sorted(stage.context._no_more_sent)))
 
     stage = recorded_stage(stage_of, recorder_class, add_splits_back=back)
     stage.coordinator.start()
     stage.register(0)
     stage.context.signal_no_more_splits(0)
     stage.reset(0)
-    assert seen == [({}, False)]
+    assert observed == [({}, [])]
 
 
 def test_uncompleted_assignments_come_back_once(recorded):
@@ -221,7 +221,7 @@ def test_completed_assignments_do_not_come_back(recorded):
 
 
 def test_held_splits_come_back_with_their_progress_and_what_never_arrived_after_them(stage_of, recorder_class):
-    """ENU-3: the host's knowledge goes before the tracker's; what was reported finished stays finished."""
+    """ENU-3: the host's splits take precedence over the tracker's; finished splits stay finished."""
     returned = []
     stage = recorded_stage(stage_of, recorder_class, add_splits_back=lambda splits, _subtask: returned.extend(splits))
     stage.coordinator.start()
@@ -243,24 +243,24 @@ def test_a_late_end_of_a_split_that_came_back_is_ignored(recorded):
 
 def test_the_tracker_is_cut_before_the_enumerator_is_asked(stage_of, recorder_class):
     """COO-6: both see the same cut."""
-    seen = []
+    observed = []
     stage = recorded_stage(
         stage_of,
         recorder_class,
-        snapshot_state=lambda _checkpoint: seen.append(
+        snapshot_state=lambda _checkpoint: observed.append(
             (stage.coordinator._tracker._open, sorted(stage.coordinator._tracker._cut))
         ),
-        notify_checkpoint_complete=lambda _checkpoint: seen.append(sorted(stage.coordinator._tracker._cut)),
+        notify_checkpoint_complete=lambda _checkpoint: observed.append(sorted(stage.coordinator._tracker._cut)),
     )
     stage.coordinator.start()
     stage.register(0)
     stage.context.assign_splits({0: [Split("a")]})
     stage.checkpoint(5)
-    assert seen == [({}, [5]), []]
+    assert observed == [({}, [5]), []]
 
 
 def test_a_snapshot_is_taken_in_order_with_everything_else(recorded):
-    """COO-6: what was queued before it is in it."""
+    """COO-6: the checkpoint includes all actions queued before it."""
     recorded.coordinator.register_reader(0, None, lambda _message: None)
     recorded.snapshot(1)
     assert recorded.journal[-2:] == [("add_reader", 0), ("snapshot_state", 1)]
@@ -310,7 +310,7 @@ def test_a_handler_that_never_returns_does_not_keep_the_enumerator_open(scripted
 
 
 def test_closing_waits_for_async_work_that_is_about_to_end(scripted_source, recorder_class):
-    """ENU-9: leaves no threads, where it can."""
+    """ENU-9: leaves no threads, if they end in time."""
     release, ended = threading.Event(), threading.Event()
     made = []
 

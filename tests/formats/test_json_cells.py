@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON texts in a column: the same as record by record, whatever surrounds them; and why a text is bad."""
+"""JSON texts in a column: the same values as record by record, and the reason for a bad text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.formats.ddl import parse_schema
 from forebay.formats.json.build import column
 from forebay.formats.json.cells import CellReader
-from forebay.formats.json.exact import ExactReader
+from forebay.formats.json.jackson.record_parser import JacksonParser
 from forebay.formats.json.options import JsonOptions
+from forebay.formats.values.ddl import parse_schema
 
 SCHEMA = parse_schema(
     "id bigint, name string, price decimal(8,2), at timestamp, tags array<string>, by struct<who string, n int>, "
@@ -50,8 +50,8 @@ TEXTS = st.one_of(
 
 
 def one_by_one(texts: list[bytes | None]) -> tuple[list[Any], list[int]]:
-    """The judge: every text alone, with the slow reader."""
-    reader = ExactReader(list(SCHEMA), JsonOptions(), embedded=True)
+    """The expected values: each text alone, by the Jackson parser."""
+    reader = JacksonParser(list(SCHEMA), JsonOptions(), embedded=True)
     values: list[Any] = []
     bad = []
     for row, text in enumerate(texts):
@@ -68,9 +68,9 @@ def one_by_one(texts: list[bytes | None]) -> tuple[list[Any], list[int]]:
 @example([None], 200, 0)
 @example([], 200, 0)
 @example([b'{"id":1}', b'{"id":2}\n{"id":3}'], 4 << 20, 0)
-def test_a_column_is_read_as_its_texts_alone(texts: list[bytes | None], block_bytes: int, skipped: int) -> None:
+def test_a_column_has_the_values_of_its_texts_alone(texts: list[bytes | None], block_bytes: int, skipped: int) -> None:
     reader = CellReader(SCHEMA, JsonOptions(block_bytes=block_bytes))
-    # A slice of a longer column, as fetched records are.
+    # Fetched records are a slice of a longer column.
     whole = pa.array([b"{}"] * skipped + texts, pa.binary())
     found = reader.read(whole.slice(skipped))
     found.values.validate(full=True)
@@ -78,7 +78,7 @@ def test_a_column_is_read_as_its_texts_alone(texts: list[bytes | None], block_by
     assert repr((found.values.to_pylist(), found.bad)) == repr(one_by_one(texts))
 
 
-def test_bytes_that_are_no_text_are_bad_and_read_as_java_would() -> None:
+def test_invalid_utf8_is_bad_and_decoded_as_by_java() -> None:
     reader = CellReader(parse_schema("a string, b int", "schema"), JsonOptions())
     found = reader.read(pa.array([b'{"a":"\xff","b":1}', b'{"a":"x","b":2}', b"\xff"], pa.binary()))
     assert found.values.to_pylist() == [{"a": "\ufffd", "b": 1}, {"a": "x", "b": 2}, {"a": None, "b": None}]
@@ -99,8 +99,8 @@ def test_many_texts_with_some_bad_ones_in_the_middle() -> None:
     [
         (b'{"id":1', "malformed JSON near byte 6: the record ends inside an object or array"),
         (b"{'id'", "malformed JSON"),
-        (b"[1]", "it is no JSON object"),
-        (b"null", "it is no JSON object"),
+        (b"[1]", "it is not a JSON object"),
+        (b"null", "it is not a JSON object"),
         (b'{"id":"x"}', "the field id does not fit BIGINT"),
         (b'{"id":1.5,"price":"y"}', "the field id does not fit BIGINT; the field price does not fit DECIMAL(8,2)"),
         (b'{"by":{"who":"me","n":"x"}}', "the field by.n does not fit INT"),
@@ -110,7 +110,7 @@ def test_many_texts_with_some_bad_ones_in_the_middle() -> None:
         (b"\xef\xbb\xbf{}", "a character that JSON does not have there"),
     ],
 )
-def test_the_reason_is_told(text: bytes, reason: str) -> None:
+def test_the_reason_is_reported(text: bytes, reason: str) -> None:
     reader = CellReader(SCHEMA, JsonOptions())
     assert reader.read(pa.array([text], pa.binary())).bad == [0]
     assert reason in reader.reason(text)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the values of lines of one form are, and which lines are not of the form."""
+"""Splitting uniform lines into their values, and finding lines of another form."""
 
 from __future__ import annotations
 
 import pytest
 
-from forebay.formats.json.arrow import Doubt
-from forebay.formats.json.splitting import LineSplitter
-from forebay.formats.json.template import Template, template_of
+from forebay.formats.json.arrow import NotSafe
+from forebay.formats.json.uniform.splitting import LineSplitter
+from forebay.formats.json.uniform.template import Template, template_of
 
 FORM = b'{"a":1,"b":"x"}'
 
@@ -39,7 +39,7 @@ def test_lines_may_end_in_several_ways(end: bytes, last: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "irregular",
     [
         b'{"a":1,"c":"x"}',
         b'{"a":1,"b":"x" }',
@@ -58,41 +58,41 @@ def test_lines_may_end_in_several_ways(end: bytes, last: bytes) -> None:
         'é"a":1,"b":"x"}'.encode(),
     ],
 )
-def test_a_line_of_another_form_is_told_from_those_around_it(odd: bytes) -> None:
+def test_a_line_of_another_form_is_found_among_the_others(irregular: bytes) -> None:
     usual = [b'{"a":%d,"b":"%d"}' % (n, n) for n in range(3)]
     rows = [[str(n), str(n)] for n in range(3)]
     for place in range(4):
-        lines = [*usual[:place], odd, *usual[place:]]
-        assert split(b"\n".join(lines)) == (rows, [(place, odd)])
-        assert split(b"\r\n".join(lines) + b"\r\n") == (rows, [(place, odd)])
+        lines = [*usual[:place], irregular, *usual[place:]]
+        assert split(b"\n".join(lines)) == (rows, [(place, irregular)])
+        assert split(b"\r\n".join(lines) + b"\r\n") == (rows, [(place, irregular)])
 
 
-def test_quotes_that_one_line_has_too_many_and_another_too_few_spoil_no_others() -> None:
+def test_an_excess_quote_and_a_missing_one_do_not_cancel() -> None:
     lines = [FORM + FORM, FORM, FORM, b"1", FORM]
     assert split(b"\n".join(lines)) == ([["1", "x"]] * 3, [(0, FORM + FORM), (2, b"1")])
 
 
-def test_a_piece_too_short_for_what_should_be_around_its_value_is_another_form() -> None:
+def test_a_piece_shorter_than_the_gaps_around_its_value_is_another_form() -> None:
     wide = b'{   "a":   1   ,   "b":   2   }'
     lines = [wide, b'{"a":1,"b":2}', wide, b'{   "a":   ,   "b":   2   }', b'{   "a":   1   ,   "b":}']
     assert split(b"\n".join(lines), wide) == ([["1", "2"]] * 2, [(1, lines[1]), (2, lines[3]), (2, lines[4])])
 
 
-def test_lines_shorter_than_the_beginning_of_the_form_have_another() -> None:
+def test_lines_shorter_than_the_start_of_the_form_have_another_form() -> None:
     wide = b"{" + b" " * 100 + b'"a":1}'
     assert LineSplitter(template(wide)).split(b'{"a":1}\n{"a":2}\n') is None
 
 
 @pytest.mark.parametrize("data", [b'{"a":1,"b":"x"}\r{"a":2,"b":"y"}\n', b'{"a":1,"b":"x"}\r', b'{"a":1,\r"b":"x"}\n'])
-def test_a_carriage_return_alone_ends_a_line_which_is_left_to_others(data: bytes) -> None:
+def test_a_carriage_return_alone_as_line_end_is_left_to_other_readers(data: bytes) -> None:
     assert LineSplitter(template(FORM)).split(FORM + b"\r\n" + FORM + b"\n" + data) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\r\n", b"x", b'"a"\n'])
-def test_without_a_line_of_the_form_there_is_nothing_to_split(data: bytes) -> None:
+def test_a_block_without_a_line_of_the_form_is_not_split(data: bytes) -> None:
     assert LineSplitter(template(FORM)).split(data) is None
 
 
-def test_a_form_without_values_is_none() -> None:
-    with pytest.raises(Doubt):
+def test_a_form_without_values_is_refused() -> None:
+    with pytest.raises(NotSafe):
         LineSplitter(template(b'{"a":{"b":{}}}'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connector raises loses its secrets on the way to whoever reads it: text, notes, causes and contexts."""
+"""Errors of connectors show no secrets in texts, notes, causes and contexts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from forebay.framework.runtime.connector_errors import (
     ConcealedError,
     closing,
     connector_error,
-    explained,
     without_secrets,
+    wrap_errors,
 )
 from forebay.framework.split import Split
 from forebay.options import Secret, option
@@ -35,7 +35,7 @@ def printed(error: BaseException) -> str:
 
 
 def raised(*, cause: Exception | None = None, context: Exception | None = None, error: Exception) -> Exception:
-    """Return an error with what it follows from, and with frames of its own."""
+    """Return an error with a cause, a context and a traceback."""
     error.__context__ = context
     if cause is not None:
         error.__cause__ = cause
@@ -90,17 +90,17 @@ def test_an_error_that_cannot_be_printed_and_a_circle_of_causes_end() -> None:
     assert TOKEN not in printed(connector_error(first, source="s", doing="read()"))
 
 
-def test_a_module_that_is_missing_is_told_how_to_get_there() -> None:
+def test_a_missing_module_gets_advice_on_installing_it() -> None:
     for error in (ModuleNotFoundError("No module named 'shop'"), ModuleNotFoundError(f"No module named {TOKEN}")):
-        told = connector_error(error, source="s", doing="read()")
-        assert "ModuleNotFoundError: No module named" in told.message
+        text = connector_error(error, source="s", doing="read()")
+        assert "ModuleNotFoundError: No module named" in text.message
         for way in ("install it", "spark.addArtifacts", "at the top of the source's module"):
-            assert way in (told.advice or "")
-        assert "RetriableError" not in str(told)
+            assert way in (text.advice or "")
+        assert "RetriableError" not in str(text)
 
 
-def test_explained_and_closing_show_no_secret() -> None:
-    with pytest.raises(FatalError) as caught, explained("s", "schema()"):
+def test_wrap_errors_and_closing_show_no_secret() -> None:
+    with pytest.raises(FatalError) as caught, wrap_errors("s", "schema()"):
         raise OSError(TOKEN)
     assert TOKEN not in printed(caught.value)
 
@@ -143,18 +143,18 @@ class Leaky(forebay.SimpleSource):
 def test_the_in_process_host_shows_no_secret_in_errors_and_logs(
     place: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quick = forebay.HostOptions(retries=1)
+    options = forebay.HostOptions(retries=1, retry_first_pause="0s")
     for look in (False, True):
         source = Leaky(place=place, kind=kind, token=Secret("other-token-7"), headers={"auth.token": "hunter22"})
         with pytest.raises(Exception, match=r"401 for \*\*\* and \*\*\*") as caught:
             if look:
                 forebay.peek(source)
             else:
-                forebay.run(source, options=quick).to_table()
+                forebay.run(source, options=options).to_table()
         del source
-        told = "".join(traceback.format_exception(caught.value)) + caplog.text
-        assert "other-token" not in told
-        assert "hunter22" not in told
+        text = "".join(traceback.format_exception(caught.value)) + caplog.text
+        assert "other-token" not in text
+        assert "hunter22" not in text
 
 
 def test_what_is_only_logged_shows_no_secret_either(caplog: pytest.LogCaptureFixture) -> None:

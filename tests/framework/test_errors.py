@@ -52,7 +52,7 @@ def test_a_message_of_many_lines_comes_back_whatever_they_look_like(
     lines: list[str], source: str | None, advice: str | None
 ) -> None:
     error = FatalError("\n".join(["read() failed with X: forebay.errors.DataError: y", *lines, "end"]))
-    error.located(source=source, advice=advice)
+    error.with_context(source=source, advice=advice)
     text = "".join(traceback.format_exception_only(error))
     found = unwrap(RuntimeError(f"boom: {text}\tat org.apache.spark.X(Y.scala:1)\n\nDriver stacktrace:\n"))
     assert found is not None
@@ -94,7 +94,7 @@ def test_the_outermost_error_of_a_text_wins() -> None:
 
 
 def test_places_are_filled_in_once() -> None:
-    error = ContractError("x", split="inner").located(split="outer", source="s")
+    error = ContractError("x", split="inner").with_context(split="outer", source="s")
     assert (error.split, error.source) == ("inner", "s")
     with pytest.raises(TypeError, match="no label"):
-        error.located(nonsense="x")
+        error.with_context(nonsense="x")

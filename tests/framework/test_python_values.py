@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values in dicts and tuples: what Arrow would cut, round, parse or guess is refused, wherever it stands."""
+"""Python values in dicts and tuples: values that Arrow would cut, round, parse or drop are refused, nested ones too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import ContractError
 from forebay.framework.arrow.row_packer import Batch, RowPacker
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
 INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -45,7 +45,7 @@ class Word(StrEnum):
 
 
 class Index:
-    """An integer of somebody's own."""
+    """An integer class of a connector."""
 
     def __index__(self) -> int:
         return 7
@@ -120,11 +120,11 @@ REFUSED: list[tuple[object, list[pa.DataType], str]] = [
     (-1, TIMES, "day"),
     (300, [pa.date64()], "day"),
     (np.int64(300), [pa.date64()], "day"),
-    # What numpy has of its own.
+    # Types that only numpy has.
     (np.datetime64("2024-05-01T12:30:15.123456789"), [*INTS, *DATES, *TIMES, *TIMESTAMPS[:6]], ""),
     (np.datetime64("2024-05-01"), [*DATES, *TIMESTAMPS], ""),
     (np.timedelta64(1500, "ns"), [*INTS, *DATES, *TIMES, *DURATIONS[:3]], ""),
-    # Objects that can be made an integer are none.
+    # Objects with `__int__` are not integers.
     (uuid.UUID(int=5), [*INTS, *TEMPORAL, *TEXTS, pa.binary(16)], ""),
 ]
 
@@ -197,7 +197,7 @@ def test_a_value_that_loses_nothing_is_taken_as_arrow_takes_it(value: object, ki
 
 
 def places(value: object, kind: pa.DataType) -> list[tuple[str, pa.DataType, object]]:
-    """Return where a value may stand in a column: the column's type, what holds the value, and the path to it."""
+    """Return the places of a value in a column: the column's type, a container of the value, and the path."""
     listed = pa.list_(kind)
     struct = pa.struct([("a", pa.int64()), ("x", kind)])
     found: list[tuple[str, pa.DataType, object]] = [
@@ -258,7 +258,7 @@ def test_nanoseconds_of_a_pandas_timestamp_are_not_cut_off() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.int64(), pa.string(), pa.list_(pa.int64())])
-def test_a_missing_value_of_pandas_is_told_to_be_none(kind: pa.DataType) -> None:
+def test_a_missing_value_of_pandas_is_advised_to_be_none(kind: pa.DataType) -> None:
     with pytest.raises(ContractError, match="give None for a missing value"):
         one_column(kind, None, NAType())
 
@@ -334,21 +334,21 @@ def test_what_arrow_does_not_take_for_a_struct_is_an_error_with_its_row(value: o
     assert caught.value.position == "row 1"
 
 
-def test_a_column_of_values_of_one_type_is_not_looked_at_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the types of the values are: looking at each one would cost more than converting it."""
-    from forebay.framework.arrow import python_values
+def test_a_column_of_one_python_type_is_checked_by_type_not_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking each value would cost more than converting it."""
+    from forebay.framework.arrow import python_values, value_rules
 
-    looked: list[type] = []
-    real = python_values.LeafCheck.verdict
+    checked: list[type] = []
+    real = value_rules.rule_of
 
-    def verdict(self: python_values.LeafCheck, cls: type) -> object:
-        looked.append(cls)
-        return real(self, cls)
+    def rule_of(cls: type, kind: pa.DataType) -> object:
+        checked.append(cls)
+        return real(cls, kind)
 
-    monkeypatch.setattr(python_values.LeafCheck, "verdict", verdict)
+    monkeypatch.setattr(python_values, "rule_of", rule_of)
     batch = packed(pa.schema([("n", pa.int64()), ("v", pa.list_(pa.float64()))]), *[(1, [0.5, None])] * 500)
     assert batch.num_rows == 500
-    assert sorted(looked, key=str) == [float, int]
+    assert sorted(checked, key=str) == [float, int]
 
 
 MAP = pa.map_(pa.string(), pa.int64())

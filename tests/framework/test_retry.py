@@ -16,9 +16,9 @@ from forebay_simulator.inline import InlineRuntime
 import forebay
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 
 QUICK = HostOptions(retry_first_pause=0.001, retry_max_pause=0.002)
@@ -75,10 +75,10 @@ def test_the_last_error_says_how_long_was_tried_and_what_to_do():
     clock.advance(count.fail(RetriableError("no answer")))
     error = RetriableError("no answer", retry_after=5)
     count.fail(error)
-    told = count.last_error(error)
-    assert told.message.startswith("no answer (2 tries in 0.")
-    assert "the service asks to wait 5 s" in told.advice
-    assert "numPartitions" in told.advice
+    last = count.last_error(error)
+    assert last.message.startswith("no answer (2 tries in 0.")
+    assert "the service asks to wait 5 s" in last.advice
+    assert "numPartitions" in last.advice
 
 
 def test_a_factor_below_one_is_refused_by_name():
@@ -166,7 +166,7 @@ def _forgotten():
     Client.made = 0
 
 
-def test_after_a_retriable_error_the_next_try_connects_anew():
+def test_after_a_retriable_error_the_next_try_connects_again():
     assert forebay.run(Database(), options=QUICK).to_table()["n"].to_pylist() == [2]
 
 
@@ -178,7 +178,7 @@ def test_a_throttled_client_stays():
     assert Database().client is client
 
 
-def test_a_discarded_client_is_closed_and_made_anew():
+def test_a_discarded_client_is_closed_and_replaced():
     client = Database().client
     other = Database(url="y").client
     forebay.discard(client)
@@ -189,7 +189,7 @@ def test_a_discarded_client_is_closed_and_made_anew():
     assert Client.made == 3
 
 
-def test_a_client_that_its_user_closed_is_made_anew():
+def test_a_client_that_its_user_closed_is_replaced():
     client = Database().client
     client.close()
     assert Database().client is not client

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of dicts: a misspelt one is an error, one that no row has is warned of, and the class may allow both."""
+"""The keys of dicts: an unknown key is an error, a key missing from all rows a warning; the class may allow both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = count()
 
 
 def source(items: Iterable[object], **attributes: object) -> forebay.SimpleSource:
-    """Return a source of its own name, for what is said once of each."""
+    """Return a source with a new name, for warnings that are logged once per source."""
 
     def read(self: forebay.SimpleSource, split: Split) -> Iterable[object]:
         return list(items)[split.position or 0 :]

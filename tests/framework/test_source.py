@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources: frozen dataclasses without a decorator, their options, their cached clients, their notebook fate."""
+"""Sources: frozen dataclasses without a decorator, their options, cached clients, and classes of notebooks."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_a_cached_client_is_one_per_options_and_process_and_never_pickled() -> N
 
 def test_a_cached_client_is_made_once_by_many_threads() -> None:
     MADE.clear()
-    source, seen = HTTPOrders(url="http://many"), []
-    threads = [threading.Thread(target=lambda: seen.append(source.client)) for _ in range(8)]
+    source, clients = HTTPOrders(url="http://many"), []
+    threads = [threading.Thread(target=lambda: clients.append(source.client)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(map(id, seen))) == 1
+    assert len(set(map(id, clients))) == 1
     assert MADE == ["http://many"]
 
 
@@ -152,7 +152,7 @@ def test_leases_have_one_holder_at_a_time() -> None:
 
 
 def test_the_schema_is_asked_for_once_per_read() -> None:
-    """A schema may be inferred from outside: hosts settle it, and it travels with the source."""
+    """A schema may be inferred: hosts resolve it once, and it is pickled with the source."""
     asked: list[int] = []
 
     class Inferred(SimpleSource):

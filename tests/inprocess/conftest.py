@@ -14,10 +14,10 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.host_options import HostOptions
-from forebay.framework.inprocess.checkpointing import CheckpointPlan
+from forebay.framework.inprocess.checkpointing.checkpointer import CheckpointPlan
 from forebay.framework.inprocess.engine import Engine
-from forebay.framework.runtime.runtime import Next, Runtime, WaitFor
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Next, Runtime, WaitFor, run_job
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
@@ -29,21 +29,13 @@ SCHEMA = pa.schema(
 
 
 class OneThread(Runtime):
-    """A wait for a signal runs everything else; when nothing can run, time passes; when that helps no one, it hangs."""
+    """Waiting for a signal runs all other workers; if none can run, time advances; without a deadline, it fails."""
 
     def __init__(self, seed=0):
         self._clock = ManualClock()
-        self._random = random.Random(seed)
+        super().__init__(self._clock, random.Random(seed))
         self._workers: list[Any] = []
         self._submitted: list[Callable[[], None]] = []
-
-    @property
-    def clock(self):
-        return self._clock
-
-    @property
-    def random(self):
-        return self._random
 
     def thread_id(self):
         return 1
@@ -60,18 +52,10 @@ class OneThread(Runtime):
         return handle
 
     def submit(self, name, work, done):
-        def run():
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - handed on, whatever it is
-                done(None, error)
-            else:
-                done(result, None)
-
-        self._submitted.append(run)
+        self._submitted.append(lambda: run_job(work, done))
 
     def turn(self):
-        """Let everyone who can do a little; return whether anyone could."""
+        """Step every worker that can work; return whether one could."""
         submitted, self._submitted = self._submitted, []
         for run in submitted:
             run()
@@ -150,14 +134,14 @@ class _Handle:
 
 
 class World:
-    """What the source reads from; every part can be changed while it is read."""
+    """The data and behaviour of the source; tests may change it while it is read."""
 
     def __init__(self, **sizes):
         self.sizes: dict[str, int] = sizes
         self.bounded = True
         self.fetchers: int | None = 1
         self.rows = 3
-        self.trouble: Callable[[str, int], None] = lambda _split_id, _position: None
+        self.before_fetch: Callable[[str, int], None] = lambda _split_id, _position: None
         self.times: Callable[[str, int], int] = lambda _split_id, position: position * 1_000_000
         self.journal: list[Any] = []
         self.make_reader: Callable[..., Any] | None = None
@@ -216,7 +200,7 @@ class WorldReader(SplitReader):
         return []
 
     def _next(self, split):
-        self.world.trouble(split.id, split.position)
+        self.world.before_fetch(split.id, split.position)
         size = self.world.sizes[split.id]
         stop = min(split.position + self.world.rows, size)
         finished = stop == (size if self.world.bounded else split.end)
@@ -290,7 +274,7 @@ def source(world):
 
 @pytest.fixture
 def kit():
-    """The parts, for tests that make their own."""
+    """The parts for custom setups."""
     return SimpleNamespace(
         World=World,
         OneThread=OneThread,

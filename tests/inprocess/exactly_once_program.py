@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a source into SQLite, exactly once, in processes that are killed; prints what became of it.
+"""Reads a source into SQLite, exactly once, in processes that are killed; prints the result.
 
 The recipe is that of docs/writing-a-source.md. This process forks one process after the other, so that pyarrow is
 imported once; each but the last gets SIGKILL a moment after one of its record batches came.
@@ -24,7 +24,7 @@ SPLITS = {"north": 700, "south": 500, "west": 600}
 
 
 class Measurements(forebay.SimpleSource):
-    """Rows come at an uneven pace, so that the borders of record batches differ from run to run."""
+    """Rows come at an uneven pace, so batch boundaries differ between runs."""
 
     def schema(self):
         return pa.schema({"region": pa.string(), "id": pa.int64()})
@@ -39,8 +39,8 @@ class Measurements(forebay.SimpleSource):
             yield {"region": split.id, "id": n}
 
 
-def attempt(path: str, seed: int, told: int) -> None:
-    """Go on where the stored positions say, and store rows and positions in one transaction."""
+def attempt(path: str, seed: int, reported: int) -> None:
+    """Start at the stored positions, and store rows and positions in one transaction."""
     random.seed(seed)
     db = sqlite3.connect(path)
     # A killed process, unlike a loss of power, loses nothing that was written.
@@ -49,7 +49,7 @@ def attempt(path: str, seed: int, told: int) -> None:
     options = forebay.HostOptions(max_rows_per_batch=random.choice([7, 16, 50]), max_batch_delay="1ms")
     with forebay.run(Measurements(), parallelism=2, positions=positions, options=options) as batches:
         for batch in batches:
-            os.write(told, b".")
+            os.write(reported, b".")
             with db:
                 db.executemany("INSERT INTO measurements VALUES (:region, :id)", batch.to_pylist())
                 db.executemany(
@@ -60,13 +60,13 @@ def attempt(path: str, seed: int, told: int) -> None:
 
 def forked(path: str, seed: int) -> tuple[int, int]:
     """Start an attempt; return its process id, and where it writes a byte for each record batch."""
-    heard, told = os.pipe()
+    heard, reported = os.pipe()
     child = os.fork()
     if child:
-        os.close(told)
+        os.close(reported)
         return child, heard
     try:
-        attempt(path, seed, told)
+        attempt(path, seed, reported)
     except BaseException:  # noqa: BLE001 - this process must end here
         sys.excepthook(*sys.exc_info())
         os._exit(1)
@@ -82,7 +82,7 @@ def count(path: str) -> int:
 def main(path: str) -> None:
     """Kill, count, let the last attempt finish."""
     db = sqlite3.connect(path)
-    # No unique key: a row that came twice must be seen.
+    # No unique key: a duplicate row must be detected.
     db.executescript(
         "PRAGMA journal_mode = WAL; CREATE TABLE measurements (region TEXT, id INTEGER);"
         "CREATE TABLE positions (split TEXT PRIMARY KEY, position TEXT);"
@@ -105,8 +105,8 @@ def main(path: str) -> None:
         raise SystemExit("the last attempt failed")
     db = sqlite3.connect(path)
     rows, distinct = db.execute("SELECT count(*), count(DISTINCT region || id) FROM measurements").fetchone()
-    told = {"kills": kills, "kills with progress": progressed, "rows": rows, "distinct": distinct}
-    sys.stdout.write(json.dumps({**told, "expected": sum(SPLITS.values())}))
+    reported = {"kills": kills, "kills with progress": progressed, "rows": rows, "distinct": distinct}
+    sys.stdout.write(json.dumps({**reported, "expected": sum(SPLITS.values())}))
 
 
 if __name__ == "__main__":

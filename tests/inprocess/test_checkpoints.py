@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import forebay
 from forebay.errors import ConfigurationError, ContractError, DataError, RetriableError
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
 from forebay.framework.split import Split
 
 
@@ -23,7 +23,7 @@ def abandon(reading):
 
 
 def positions_in(path):
-    """Where each split goes on by a checkpoint, whoever holds it there."""
+    """The position of each split in a checkpoint, in a reader or in the enumerator."""
     data = json.loads(path.read_text())
     held = {split["id"]: split.get("position") for split in data["splits"]}
     enumerator = data["enumerator"]
@@ -35,7 +35,7 @@ def files(directory):
 
 
 def test_a_checkpoint_covers_only_batches_whose_successor_was_asked_for(source, one_thread, tmp_path):
-    """RDR-4: the batch in the consumer's hands is not covered."""
+    """RDR-4: the current batch is not covered."""
     with run(source, checkpoint=tmp_path, runtime=one_thread) as reading:
         next(reading)
         assert positions_in(reading.checkpoint()) == {"a": 0, "b": 0, "c": 0}
@@ -60,7 +60,7 @@ def test_what_comes_after_a_restart_is_what_was_not_covered(world, kit, tmp_path
 
 
 def test_restored_splits_go_through_the_enumerator(world, kit, tmp_path):
-    """COO-5, FLIP-537: they are spread over the readers there are now, with their progress."""
+    """COO-5, FLIP-537: they are distributed over the current readers, with their progress."""
     world.bounded = False
     with run(kit.source_over(world), checkpoint=tmp_path, runtime=kit.OneThread()) as reading:
         for _ in range(3):
@@ -99,11 +99,11 @@ def test_leaving_takes_a_last_checkpoint(source, one_thread, tmp_path):
 
 
 def test_a_run_that_failed_takes_none(world, source, one_thread, tmp_path):
-    def trouble(_split_id, position):
+    def before_fetch(_split_id, position):
         if position > 3:
             raise DataError("damaged")
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     with pytest.raises(DataError), run(source, checkpoint=tmp_path, runtime=one_thread) as reading:
         list(reading)
     assert files(tmp_path) == []
@@ -116,7 +116,7 @@ def test_a_checkpoint_without_a_directory_is_refused(source, one_thread):
 
 
 def test_progress_without_rows_is_in_a_checkpoint(kit, engine_of, one_thread, tmp_path, monkeypatch):
-    """RDR-4: positions can move past records that are no rows; the reader's word counts once its rows are covered."""
+    """RDR-4: positions may pass records that are not rows; the snapshot counts once its rows are covered."""
     world = kit.World(a=6)
     world.bounded = False
     plain = kit.SplitReader._next
@@ -149,8 +149,8 @@ def test_the_source_hears_of_what_is_durable(world, source, one_thread, tmp_path
         reading.checkpoint()
         assert world.journal == [("finished", ["a", "b"]), ("committed", {"a": 8, "b": 0, "c": 0})]
         list(reading)
-    told = [entry for entry in world.journal if entry[0] == "finished"]
-    assert told == [("finished", ["a", "b"]), ("finished", ["c"])]
+    reported = [entry for entry in world.journal if entry[0] == "finished"]
+    assert reported == [("finished", ["a", "b"]), ("finished", ["c"])]
 
 
 def test_without_a_directory_the_source_hears_of_what_was_taken(world, source, one_thread):
@@ -163,7 +163,7 @@ def test_without_a_directory_the_source_hears_of_what_was_taken(world, source, o
 
 
 class Fragile(forebay.SplitEnumerator):
-    """Gives all splits to reader 0; its snapshot fails as often as told."""
+    """Gives all splits to reader 0; its snapshot fails a given number of times."""
 
     def __init__(self, context, failures):
         self.context = context
@@ -204,7 +204,7 @@ def test_a_failing_snapshot_fails_only_that_checkpoint(world, source, one_thread
     assert files(tmp_path)
 
 
-def test_a_failing_snapshot_on_demand_is_told(world, source, one_thread, tmp_path):
+def test_a_failing_snapshot_on_demand_raises(world, source, one_thread, tmp_path):
     world.make_enumerator = lambda context: Fragile(context, [ValueError("not now")])
     with run(source, checkpoint=tmp_path, runtime=one_thread) as reading:
         next(reading)
@@ -247,7 +247,7 @@ def test_a_state_that_is_no_json_is_refused(world, source, one_thread, tmp_path)
     abandon(reading)
 
 
-def test_trouble_with_the_disk_is_tried_again(source, one_thread, kit, world, tmp_path, monkeypatch, caplog):
+def test_a_failed_write_is_retried(source, one_thread, kit, world, tmp_path, monkeypatch, caplog):
     real, failures = CheckpointStore.write, [RetriableError("disk full")]
 
     def write(self, checkpoint):
@@ -282,7 +282,7 @@ CHECKPOINT = Checkpoint(7, {"v": 1}, [Split("a", (1, "x")), Split("b", 2, 9)])
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path):
-    """SER-2: the way there and back."""
+    """SER-2: written and read back."""
     store = CheckpointStore(tmp_path / "new" / "directory", Orders())
     assert store.latest() is None
     path = store.write(CHECKPOINT)
@@ -331,7 +331,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused(tmp_path):
     ],
 )
 def test_a_checkpoint_changed_by_hand_is_refused(tmp_path, changes):
-    """SER-4: also what is too much in it."""
+    """SER-4: unknown fields are refused too."""
     if ... in changes.values():
         path = CheckpointStore(tmp_path, Orders()).write(CHECKPOINT)
         data = json.loads(path.read_text())
@@ -347,7 +347,7 @@ def test_a_checkpoint_changed_by_hand_is_refused(tmp_path, changes):
 
 @pytest.mark.parametrize("data", [b"", b'{"v": 1', b"\xff\xfe", b"[]", b'{"v": 1} x'])
 def test_a_damaged_file_is_refused_never_skipped(tmp_path, data):
-    """The one before would repeat rows without a word."""
+    """An older checkpoint would silently repeat rows."""
     store = CheckpointStore(tmp_path, Orders())
     store.write(Checkpoint(6, None, []))
     store.write(CHECKPOINT).write_bytes(data)
@@ -382,13 +382,13 @@ def warnings_in(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_changed_option_is_told_with_both_values_and_read_on(tmp_path, caplog):
+def test_a_changed_option_is_logged_with_both_values(tmp_path, caplog):
     assert forebay.run(Letters(start=5), checkpoint=tmp_path).to_table().num_rows == 5
     assert forebay.run(Letters(start=5), checkpoint=tmp_path).to_table().num_rows == 0
     assert warnings_in(caplog) == []
     assert forebay.run(Letters(start=20), checkpoint=tmp_path).to_table().num_rows == 0
-    (told,) = warnings_in(caplog)
-    assert "start (was 5, is now 20)" in told and "keep their progress" in told and "url" not in told
+    (reported,) = warnings_in(caplog)
+    assert "start (was 5, is now 20)" in reported and "keep their progress" in reported and "url" not in reported
     caplog.clear()
     forebay.run(Letters(start=20), checkpoint=tmp_path).to_table()
     assert warnings_in(caplog) == []
@@ -397,17 +397,28 @@ def test_a_changed_option_is_told_with_both_values_and_read_on(tmp_path, caplog)
 def test_an_option_set_or_taken_away_is_a_change(tmp_path, caplog):
     CheckpointStore(tmp_path, Letters()).write(CHECKPOINT)
     CheckpointStore(tmp_path, Letters(cut="x", headers={"a": "b"})).latest()
-    (told,) = warnings_in(caplog)
-    assert "cut (was not set, is now x)" in told and "headers" in told
+    (reported,) = warnings_in(caplog)
+    assert "cut (was not set, is now x)" in reported and "headers" in reported
 
 
-def test_secrets_are_neither_kept_nor_told(tmp_path, caplog):
+def test_an_option_that_a_release_has_removed_is_a_change(tmp_path, caplog):
+    class Older(Letters):
+        name = Letters.name
+        gone: int = 3
+
+    CheckpointStore(tmp_path, Older()).write(CHECKPOINT)
+    assert CheckpointStore(tmp_path, Letters()).latest() == CHECKPOINT
+    (reported,) = warnings_in(caplog)
+    assert "gone (was 3, is no option now)" in reported and "start" not in reported
+
+
+def test_secrets_are_neither_stored_nor_logged(tmp_path, caplog):
     source = Letters(url="ftp://me:hunter2@host/?api_key=hunter2&a=1", headers={"auth.token": "hunter2"})
     path = CheckpointStore(tmp_path, source).write(CHECKPOINT)
     CheckpointStore(tmp_path, Letters(token=forebay.Secret("other"))).latest()
-    (told,) = warnings_in(caplog)
-    assert "url (was ftp://me:***@host/?api_key=***&a=1, is now http://host)" in told
-    assert "hunter2" not in path.read_text() and "hunter2" not in told and "token" not in told
+    (reported,) = warnings_in(caplog)
+    assert "url (was ftp://me:***@host/?api_key=***&a=1, is now http://host)" in reported
+    assert "hunter2" not in path.read_text() and "hunter2" not in reported and "token" not in reported
 
 
 def test_a_checkpoint_from_before_options_were_kept_is_accepted(tmp_path, caplog):
@@ -421,12 +432,12 @@ def test_a_checkpoint_from_before_options_were_kept_is_accepted(tmp_path, caplog
 
 @pytest.mark.parametrize("may_change", [True, False])
 def test_an_option_that_no_text_means_is_left_out(tmp_path, may_change):
-    class Odd(Letters):
+    class Empty(Letters):
         odd: dict[str, str] = forebay.option(prefix="odd.", may_change=may_change, doc="odd")
 
-    odd = Odd(odd={"": "x"})
-    CheckpointStore(tmp_path, odd).write(CHECKPOINT)
-    assert CheckpointStore(tmp_path, odd).latest() == CHECKPOINT
+    source = Empty(odd={"": "x"})
+    CheckpointStore(tmp_path, source).write(CHECKPOINT)
+    assert CheckpointStore(tmp_path, source).latest() == CHECKPOINT
 
 
 @pytest.mark.parametrize("may_change", [True, False])

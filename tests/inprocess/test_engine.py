@@ -23,7 +23,7 @@ def stepped(world, engine_of, one_thread):
 
 
 def test_nothing_happens_until_it_is_asked(stepped, world):
-    """RDR-4: what the consumer holds is not covered, so nothing may go on over it."""
+    """RDR-4: the current batch is not covered, so no step may happen."""
     engine, until_batch = stepped
     assert engine.step() is Next.WAIT and world.journal == []
     engine.ask()

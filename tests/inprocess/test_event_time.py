@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
 from forebay.framework.inprocess.event_time import EventTime
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.options import Duration
 from forebay.watermarks.event_time import MAX_WATERMARK, EventTimes
-from forebay.watermarks.idleness import SILENT
 from forebay.watermarks.strategy import WatermarkStrategy
 
 SECOND = 1_000_000
@@ -55,6 +54,12 @@ def by_column(delay=0.0):
     return WatermarkStrategy.bounded_disorder(delay).with_event_time("at")
 
 
+def test_an_invalid_drift_is_refused_before_anything_is_read(kit, engine_of, one_thread):
+    strategy = WatermarkStrategy(by_column().generator, max_drift=-1)
+    with pytest.raises(ConfigurationError, match="drift"):
+        engine_of(unbounded(kit, a=1), one_thread, strategy=strategy)
+
+
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_the_watermark_is_the_lowest_of_all_splits_over_all_readers(kit, drive, parallelism):
     """WX-1: min over active; latest − delay − 1 µs of each."""
@@ -82,14 +87,14 @@ def test_an_unread_split_holds_the_watermark_from_the_moment_it_is_added(kit, dr
 def test_a_finished_split_does_not_hold_the_watermark_and_the_end_is_the_end_of_time(world, source, one_thread):
     """OUT-3, WM-1."""
     with run(source, watermarks=by_column(), runtime=one_thread) as reading:
-        seen = [reading.watermark for _batch in reading]
+        observed = [reading.watermark for _batch in reading]
         assert reading.watermark == MAX_WATERMARK
-    known = [us for us in seen if us is not None]
+    known = [us for us in observed if us is not None]
     assert known == sorted(known)
 
 
 def test_no_watermark_overtakes_a_batch(kit, one_thread):
-    """OUT-2, WX-1: when a batch is yielded no watermark yet says that its rows are late; never backwards."""
+    """OUT-2, WX-1: no watermark makes the rows of a batch late before it is yielded; it never falls."""
     world = kit.World(a=40, b=40, c=40)
     last = None
     with run(kit.source_over(world), parallelism=2, watermarks=by_column(), runtime=one_thread) as reading:
@@ -132,7 +137,7 @@ def test_a_column_that_does_not_fit_is_an_error(source, one_thread):
 
 
 def test_a_silent_split_becomes_idle_and_lets_the_watermark_pass(kit, drive):
-    """WM-4: caught up and quiet for the timeout; active again with its next row, which moves nothing back."""
+    """WM-4: caught up and silent for the timeout; active again with its next row; the watermark does not fall."""
     world = unbounded(kit, a=3, b=30)
     engine, run_for = drive(world, by_column().with_idleness(5))
     run_for(3)
@@ -151,7 +156,7 @@ def test_a_silent_split_becomes_idle_and_lets_the_watermark_pass(kit, drive):
 
 
 def test_while_the_consumer_works_nothing_becomes_idle(kit, one_thread):
-    """WM-4: the clock of idleness stands still under backpressure."""
+    """WM-4: the idleness clock stops under backpressure."""
     world = kit.World(a=3, b=90)
     world.bounded = False
     strategy = by_column().with_idleness(5)
@@ -203,13 +208,13 @@ def test_a_finished_split_does_not_hold_others_back(kit, one_thread):
 
 
 def test_a_reader_without_splits_holds_nobody_back(one_thread, world):
-    """AL-1, WX-4: it had a split, and may get another."""
+    """AL-1, WX-4: it had a split, and may get another one."""
     paused: list[str] = []
     tasks: list[Any] = [
         SimpleNamespace(subtask=subtask, pause_or_resume=lambda pause, _resume: paused.extend(pause))
         for subtask in (0, 1)
     ]
-    event_time = EventTime(by_column().with_alignment(10), one_thread.clock, lambda _split_id: SILENT)
+    event_time = EventTime(by_column().with_alignment(10), one_thread.clock, lambda _split_id: True)
     for subtask, split_id, n in ((0, "slow", 3), (1, "fast", 50)):
         event_time.open(subtask, lambda *_: None)
         event_time.add(subtask, split_id)
@@ -224,16 +229,16 @@ def test_a_reader_without_splits_holds_nobody_back(one_thread, world):
 
 @pytest.mark.parametrize("drift", [None, 10])
 def test_the_splits_of_a_failed_reader_hold_the_watermark_until_they_are_read_again(kit, engine_of, one_thread, drift):
-    """WX-1, OUT-4: no row is late only because its reader was replaced; afterwards the watermark comes on."""
+    """WX-1, OUT-4: a replaced reader makes no row late; afterwards the watermark advances."""
     world = kit.World(a=300, b=300)
     world.bounded, world.rows = False, 1
     failures = [OSError("gone")] * 3
 
-    def trouble(split_id, position):
+    def before_fetch(split_id, position):
         if (split_id, position) == ("a", 40) and failures:
             raise failures.pop()
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     strategy = by_column() if drift is None else by_column().with_alignment(drift)
     engine = engine_of(world, one_thread, parallelism=2, strategy=strategy, retries=0)
     late, rows = [], 0
@@ -256,16 +261,16 @@ def test_the_splits_of_a_failed_reader_hold_the_watermark_until_they_are_read_ag
 
 
 def test_a_split_of_a_failed_reader_that_nobody_reads_again_lets_go(kit, engine_of, one_thread, monkeypatch):
-    """OUT-3: its input is gone, and was dropped."""
+    """OUT-3: its input was deleted, and the split dropped."""
     world = kit.World(a=50, b=50)
     world.bounded, world.rows = False, 1
 
-    def trouble(split_id, position):
+    def before_fetch(split_id, position):
         if (split_id, position) == ("a", 20):
             world.sizes.pop("a", None)
             raise OSError("gone")
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     monkeypatch.setattr(kit.Enumerator, "vanished", lambda _self, _splits: True)
     discoveries = HostOptions(discovery_interval=Duration(0.01)).discovery_interval
     engine = engine_of(
@@ -292,7 +297,7 @@ def test_rows_without_event_times_make_no_watermark(world, source, one_thread):
 
 
 class Narrowed(SimpleSource):
-    """Reads no more columns than it is asked for; with them goes its event time, as with Kafka."""
+    """Reads only the selected columns; the event time is one of them, as with Kafka."""
 
     only: tuple[str, ...] = ()
 
@@ -312,7 +317,7 @@ class Narrowed(SimpleSource):
 
 
 def test_the_event_time_is_read_also_where_it_is_not_among_the_columns():
-    """Or there would be no watermark, without a word, or an error about a column that is there."""
+    """Otherwise there would be silently no watermark, or an error about an existing column."""
     with run(Narrowed(), watermarks=WatermarkStrategy.bounded_disorder(1), options=HostOptions(columns=["a"])) as found:
         assert found.schema.names == ["a"]
         assert found.to_table().to_pylist() == [{"a": 1}]

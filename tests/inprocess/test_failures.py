@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -16,35 +17,36 @@ from forebay.errors import (
     DataError,
     DataLossError,
     FatalError,
-    ForebayError,
     RetriableError,
 )
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.failures import MAX_RESTARTS, Failures, may_pass, may_restart, surfaced
+from forebay.framework.inprocess.delivery_log import DeliveryLog
+from forebay.framework.inprocess.failures import MAX_RESTARTS, ReaderFailures, may_pass, may_restart
 from forebay.framework.reader import InputStatus, SourceReader
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.split import Split
 
 QUICK = HostOptions(retries=0)
 
 
 def failing(*times, error=RetriableError):
-    """Trouble at the n-th fetches of a world, counted over all readers."""
-    seen = []
+    """Fail at the n-th fetches of a world, counted over all readers."""
+    observed = []
 
-    def trouble(_split_id, _position):
-        seen.append(1)
-        if len(seen) in times:
-            raise error(f"trouble {len(seen)}")
+    def before_fetch(_split_id, _position):
+        observed.append(1)
+        if len(observed) in times:
+            raise error(f"failure {len(observed)}")
 
-    return trouble
+    return before_fetch
 
 
 @pytest.mark.parametrize("when", range(1, 9))
 @pytest.mark.parametrize("error", [RetriableError, OSError, ValueError])
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_failed_reader_is_replaced_and_no_row_comes_twice(world, source, one_thread, kit, when, error, parallelism):
-    """ENU-3: splits come back at their delivered position, read goes on."""
-    world.trouble = failing(when, error=error)
+    """ENU-3: splits are returned at their delivered position, and read on."""
+    world.before_fetch = failing(when, error=error)
     rows = kit.rows_of(run(source, parallelism=parallelism, options=QUICK, runtime=one_thread))
     assert sorted(rows) == world.everything()
     for split_id in world.sizes:
@@ -54,7 +56,7 @@ def test_a_failed_reader_is_replaced_and_no_row_comes_twice(world, source, one_t
 
 def test_an_unbounded_run_survives_a_failed_reader(world, source, one_thread, kit):
     world.bounded = False
-    world.trouble = failing(3, 5)
+    world.before_fetch = failing(3, 5)
     with run(source, parallelism=2, options=QUICK, runtime=one_thread) as reading:
         rows = []
         while len(rows) < 13:
@@ -64,7 +66,7 @@ def test_an_unbounded_run_survives_a_failed_reader(world, source, one_thread, ki
 
 def test_other_splits_go_on_while_a_reader_is_replaced(kit, one_thread):
     world = kit.World(a=30, b=30)
-    world.trouble = failing(2)
+    world.before_fetch = failing(2)
     with run(kit.source_over(world), parallelism=2, options=QUICK, runtime=one_thread) as reading:
         rows = kit.rows_of([next(reading) for _ in range(9)])
         assert {split_id for split_id, _ in rows} == {"a"} and world.journal == ["reader closed"]
@@ -73,7 +75,7 @@ def test_other_splits_go_on_while_a_reader_is_replaced(kit, one_thread):
 
 
 def test_the_failed_reader_is_closed_and_its_replacement_waits_a_little(world, source, one_thread, caplog):
-    world.trouble = failing(2)
+    world.before_fetch = failing(2)
     with run(source, options=QUICK, runtime=one_thread) as reading:
         next(reading)
         assert world.journal.count("reader closed") == 0
@@ -81,17 +83,17 @@ def test_the_failed_reader_is_closed_and_its_replacement_waits_a_little(world, s
         next(reading)
         assert world.journal.count("reader closed") == 1
         assert one_thread.clock.monotonic() - before >= 0.05
-    assert "reader 0 failed" in caplog.text and "trouble 2" in caplog.text
+    assert "reader 0 failed" in caplog.text and "failure 2" in caplog.text
 
 
 def test_too_many_failures_in_a_row_surface_with_place_and_advice(world, source, one_thread):
     """Bounded: the error names source, split and position."""
 
-    def trouble(split_id, position):
+    def before_fetch(split_id, position):
         if position == 3:
             raise RetriableError("gone")
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     reading = run(source, options=QUICK, runtime=one_thread)
     next(reading)
     with pytest.raises(RetriableError) as caught:
@@ -104,14 +106,14 @@ def test_too_many_failures_in_a_row_surface_with_place_and_advice(world, source,
 
 def test_progress_between_failures_makes_the_count_begin_again(kit, one_thread):
     world = kit.World(a=60)
-    world.trouble = failing(*range(2, 40, 2))
+    world.before_fetch = failing(*range(2, 40, 2))
     rows = kit.rows_of(run(kit.source_over(world), options=QUICK, runtime=one_thread))
     assert rows == world.everything()
 
 
 @pytest.mark.parametrize("error", [ConfigurationError, ContractError, DataError, DataLossError, FatalError])
 def test_errors_raised_on_purpose_are_final(world, source, one_thread, error):
-    world.trouble = failing(2, error=error)
+    world.before_fetch = failing(2, error=error)
     reading = run(source, options=QUICK, runtime=one_thread)
     next(reading)
     with pytest.raises(error) as caught:
@@ -121,14 +123,14 @@ def test_errors_raised_on_purpose_are_final(world, source, one_thread, error):
 
 
 def test_a_defect_of_the_connector_surfaces_as_a_fatal_error_with_its_cause(world, source, one_thread):
-    world.trouble = failing(*range(1, 99), error=KeyError)
+    world.before_fetch = failing(*range(1, 99), error=KeyError)
     with pytest.raises(FatalError, match="KeyError") as caught:
         next(run(source, options=QUICK, runtime=one_thread))
     assert isinstance(caught.value.__cause__, KeyError) and caught.value.source == "worldly"
 
 
 def test_a_failing_creation_of_a_reader_fails_that_reader(world, source, one_thread, kit):
-    """SRC-3: and the next one may do better."""
+    """SRC-3: its replacement may succeed."""
     failures = [OSError("no socket")] * 2
 
     def make(_context):
@@ -156,7 +158,7 @@ def test_clients_on_loan_are_thrown_away_after_a_failure_and_kept_otherwise(worl
         context.lease(("client", id(world)), Client)
 
     world.make_reader = make
-    world.trouble = failing(2)
+    world.before_fetch = failing(2)
     list(run(source, options=QUICK, runtime=one_thread))
     assert len(made) == 2 and closed == made[:1]
     list(run(source, options=QUICK, runtime=one_thread))
@@ -164,7 +166,7 @@ def test_clients_on_loan_are_thrown_away_after_a_failure_and_kept_otherwise(worl
 
 
 class Mistaken(SourceReader):
-    """A reader of the author's own that does what a test says."""
+    """A custom reader whose behaviour the test defines."""
 
     context: Any
 
@@ -229,7 +231,7 @@ def emitting(split_id, what, position, status=InputStatus.MORE_AVAILABLE):
         ("RDR-6", lambda batch: emitting("a", batch, 3, InputStatus.END_OF_INPUT)),
     ],
 )
-def test_a_reader_that_breaks_the_contract_is_told_which_rule(world, source, one_thread, rule, poll):
+def test_a_reader_that_breaks_the_contract_gets_an_error_with_the_rule(world, source, one_thread, rule, poll):
     def make(context):
         reader = Mistaken([poll(world.batch("a", 0, 3))])
         reader.context = context
@@ -284,22 +286,38 @@ def test_which_failures_may_pass(error, passes):
     assert may_pass(wrapped) is passes
 
 
+def failures_of(*split_ids, restarts=True):
+    deliveries = DeliveryLog()
+    deliveries.give(0, [Split(split_id, 0) for split_id in split_ids])
+    failures = ReaderFailures("s", QUICK, deliveries, restarts=restarts)
+
+    def failed(subtask, error):
+        failures.restart_pause(subtask, error, Random(0))
+
+    return failures, failed
+
+
 def test_failures_are_counted_for_the_split_that_is_named():
-    failures = Failures()
-    named = RetriableError("x", split="b")
-    assert [failures.count(0, ["a", "b"], named) for _ in range(3)] == [1, 2, 3]
-    assert failures.count(0, ["a", "b"], OSError()) == 4
+    failures, failed = failures_of("a", "b")
+    for _ in range(3):
+        failed(0, RetriableError("x", split="b"))
+    with pytest.raises(FatalError):
+        failed(0, OSError())
     failures.progressed(0, "b")
-    assert failures.count(0, ["a", "b"], OSError()) == 2
-    assert failures.count(1, [], OSError()) == 1
+    failed(0, OSError())
+    failed(0, OSError())
+    with pytest.raises(FatalError):
+        failed(0, OSError())
+    failed(1, OSError())
 
 
-def test_an_error_keeps_the_place_it_knows():
-    error = surfaced(DataError("x", split="b", position=4), source="s", subtask=0, split="a", position=1)
-    assert isinstance(error, ForebayError)
-    assert (error.source, error.split, error.position) == ("s", "b", "4")
-    interrupt = KeyboardInterrupt()
-    assert surfaced(interrupt, source="s", subtask=0, split=None, position=None) is interrupt
+def test_an_error_keeps_its_own_context():
+    _, failed = failures_of("a", restarts=False)
+    with pytest.raises(DataError) as caught:
+        failed(0, DataError("x", split="b", position=4))
+    assert (caught.value.source, caught.value.split, caught.value.position) == ("s", "b", "4")
+    with pytest.raises(KeyboardInterrupt):
+        failed(0, KeyboardInterrupt())
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -310,7 +328,7 @@ def test_readers_that_fail_at_any_moment_cost_no_row_and_double_none(kit, data):
     world.fetchers = data.draw(st.sampled_from([1, 2, None]))
     world.rows = data.draw(st.integers(1, 4))
     times = data.draw(st.lists(st.integers(1, 30), max_size=3))
-    world.trouble = failing(*times, error=data.draw(st.sampled_from([RetriableError, OSError])))
+    world.before_fetch = failing(*times, error=data.draw(st.sampled_from([RetriableError, OSError])))
     options = HostOptions(retries=data.draw(st.integers(0, 1)), queue_batches=data.draw(st.integers(1, 3)))
     reading = run(
         kit.source_over(world),
@@ -327,7 +345,7 @@ def test_readers_that_fail_at_any_moment_cost_no_row_and_double_none(kit, data):
 
 def test_the_readers_of_a_run_on_threads_are_replaced_too(kit):
     world = kit.World(**{f"s{n}": 50 for n in range(6)})
-    world.trouble = failing(5, 17, 40, 41)
+    world.before_fetch = failing(5, 17, 40, 41)
     rows = kit.rows_of(run(kit.source_over(world), parallelism=3, options=QUICK))
     assert sorted(rows) == world.everything()
 
@@ -352,15 +370,15 @@ def test_a_simple_source_is_read_on_after_a_crash():
 def test_a_retriable_error_is_tried_as_often_as_retries_says_and_not_that_often_by_every_reader(
     world, source, one_thread, retries, tries
 ):
-    seen = []
+    observed = []
 
-    def trouble(split_id, position):
-        seen.append(position)
+    def before_fetch(split_id, position):
+        observed.append(position)
         raise RetriableError("gone")
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     with pytest.raises(RetriableError):
         next(run(source, options=HostOptions(retries=retries), runtime=one_thread))
-    assert len(seen) == tries
+    assert len(observed) == tries
     assert not may_restart(RetriableError("x"), 1, 3)
     assert may_restart(OSError("x"), 3, 3) and not may_restart(OSError("x"), 4, 3)

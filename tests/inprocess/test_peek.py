@@ -9,8 +9,8 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import peek
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
 
@@ -33,7 +33,7 @@ def test_an_unbounded_source_without_splits_or_rows_is_no_wait(kit, one_thread):
 def test_it_stops_reading_at_once(kit, one_thread):
     world = kit.World(a=1_000_000)
     fetches = []
-    world.trouble = lambda _split_id, position: fetches.append(position)
+    world.before_fetch = lambda _split_id, position: fetches.append(position)
     peek(kit.source_over(world), 5, runtime=one_thread)
     assert len(fetches) <= 8
 
@@ -98,17 +98,17 @@ def test_a_short_close_timeout_is_kept_and_a_reader_that_ends_is_waited_for(kit,
 
 
 def test_a_look_has_no_side_effects(world, source, one_thread):
-    """ENU-7: nothing is committed, archived or finished by looking."""
+    """ENU-7: a peek commits, archives and finishes nothing."""
     peek(source, 100, runtime=one_thread)
     assert sorted(entry for entry in world.journal if isinstance(entry, str)) == ["enumerator closed", "reader closed"]
     assert len(world.journal) == 2
 
 
 def test_an_error_comes_at_once(world, source, one_thread):
-    def trouble(_split_id, _position):
+    def before_fetch(_split_id, _position):
         raise RetriableError("down")
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     with pytest.raises(RetriableError) as caught:
         peek(source, options=HostOptions(retries=0), runtime=one_thread)
     assert caught.value.split == "a" and caught.value.source == "worldly"

@@ -13,8 +13,8 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
 
@@ -38,14 +38,14 @@ class Numbers(forebay.SimpleSource):
 
 
 def stored(positions):
-    """As a database gives it back."""
+    """As read back from a database."""
     return json.loads(json.dumps(positions))
 
 
 @pytest.mark.parametrize("tuples", [False, True])
 @pytest.mark.parametrize("taken", range(7))
 def test_a_run_begins_at_the_positions_of_an_earlier_one(kit, tuples, taken):
-    """RDR-4: nothing lost, nothing twice, though the batches of both runs have other borders."""
+    """RDR-4: no row is lost or repeated, although the batch boundaries of both runs differ."""
     source, positions, batches = Numbers(tuples=tuples), {}, []
     reading = run(source, options=HostOptions(max_rows_per_batch=3), runtime=kit.OneThread())
     for _ in range(taken):
@@ -80,7 +80,7 @@ def test_splits_of_a_full_layer_source_begin_there_and_say_so_before_they_are_re
 def test_a_setting_for_the_first_splits_of_a_query_acts_once(
     world, source, one_thread, kit, monkeypatch, bounded, positions, expected
 ):
-    """ "Start at the latest" had its effect in the run that stored the positions: other splits are later ones."""
+    """The first run applied "start at the latest": splits without a position were discovered later."""
     world.bounded, asked = bounded, []
 
     plain = kit.Enumerator.discover
@@ -131,14 +131,14 @@ class Raw(forebay.SplitEnumerator):
 
 
 def test_splits_of_a_raw_enumerator_begin_there_once(world, source, one_thread, kit, caplog):
-    """Also when one comes back after a failure: then its own progress counts."""
+    """Also after a failure: then the split continues from its own progress."""
     failures = [OSError("gone")]
 
-    def trouble(split_id, position):
+    def before_fetch(split_id, position):
         if (split_id, position) == ("a", 6) and failures:
             raise failures.pop()
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     world.make_enumerator = lambda context: Raw(context, world.sizes)
     rows = kit.rows_of(run(source, positions={"a": 3, "c": 5, "nix": 1}, runtime=one_thread))
     assert rows == [("a", n) for n in range(3, 8)] and not failures
@@ -159,7 +159,7 @@ def test_positions_and_a_checkpoint_exclude_each_other(source, tmp_path):
 
 
 def test_an_acknowledged_batch_does_not_come_again_after_a_break(world, kit, tmp_path):
-    """Without `ack` the batch in hand does: nobody knows whether it was processed."""
+    """Without `ack` the current batch is repeated, because it may be unprocessed."""
     rows = []
     for acknowledges in (True, False, True):
         with run(kit.source_over(world), checkpoint=tmp_path, runtime=kit.OneThread()) as reading:
@@ -182,6 +182,6 @@ def test_the_recipe_for_exactly_once_is_right_under_kills(tmp_path):
     command = [sys.executable, "-P", str(PROGRAM), str(tmp_path / "sink.db")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["kills"] >= 20 and told["kills with progress"] >= 10
-    assert told["rows"] == told["distinct"] == told["expected"]
+    reported = json.loads(done.stdout)
+    assert reported["kills"] >= 20 and reported["kills with progress"] >= 10
+    assert reported["rows"] == reported["distinct"] == reported["expected"]

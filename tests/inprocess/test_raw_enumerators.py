@@ -7,9 +7,9 @@ import pytest
 
 import forebay
 from forebay.errors import ContractError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
 from forebay.framework.reading.source_reader import SourceReaderBase
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
 
@@ -21,7 +21,7 @@ class Half(forebay.SourceEvent):
 
 
 class Talking(forebay.SplitEnumerator):
-    """Gives each reader a second split when it says so."""
+    """Gives each reader a second split on its event."""
 
     def __init__(self, context, splits):
         self.context = context
@@ -53,35 +53,37 @@ class Talking(forebay.SplitEnumerator):
 
 
 class TalkingReader(SourceReaderBase):
-    """Asks by an event instead of by a request."""
+    """Requests splits by an event."""
 
-    def __init__(self, source, context, told):
+    def __init__(self, source, context, reported):
         super().__init__(source, context, HostOptions())
         self.context = context
-        self.told = told
+        self.reported = reported
 
     def on_splits_finished(self, splits):
         self.context.send_source_event(Half(self.context.subtask))
 
     def handle_source_event(self, event):
-        self.told.append(event)
+        self.reported.append(event)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_source_events_go_both_ways(world, source, one_thread, kit, parallelism):
     """EVT-1, ENU-8, CTX-10: testEnumeratorReaderCommunication; splits are given by events alone."""
-    made, told = [], []
+    made, reported = [], []
 
     def make(context):
         made.append(Talking(context, world.sizes))
         return made[0]
 
     world.make_enumerator = make
-    world.make_reader = lambda context: TalkingReader(source, context, told)
+    world.make_reader = lambda context: TalkingReader(source, context, reported)
     rows = kit.rows_of(run(source, parallelism=parallelism, runtime=one_thread))
     assert sorted(rows) == world.everything()
     assert [subtask for subtask, _ in made[0].heard] == [event.subtask for _, event in made[0].heard]
-    assert len(made[0].heard) == 3 and sorted(told, key=str) == sorted((event for _, event in made[0].heard), key=str)
+    assert len(made[0].heard) == 3 and sorted(reported, key=str) == sorted(
+        (event for _, event in made[0].heard), key=str
+    )
 
 
 def test_a_reader_that_expects_no_event_refuses_it(world, source, one_thread):
@@ -98,7 +100,7 @@ def test_a_reader_that_expects_no_event_refuses_it(world, source, one_thread):
 
 
 def test_an_enumerator_that_expects_no_event_refuses_it(world, source, one_thread):
-    """ENU-8: never half-handled."""
+    """ENU-8: never handled partially."""
     world.make_reader = lambda context: TalkingReader(source, context, [])
     with pytest.raises(ContractError, match="Half") as caught:
         list(run(source, runtime=one_thread))
@@ -120,17 +122,17 @@ def test_a_raw_enumerator_is_checkpointed_and_restored(world, kit, tmp_path):
 
 def test_a_raw_enumerator_gets_the_splits_of_a_failed_reader_back(world, source, one_thread, kit):
     """ENU-3: before the replacement registers."""
-    seen = []
+    observed = []
 
-    def trouble(split_id, position):
-        if (split_id, position) == ("a", 3) and not seen:
-            seen.append(1)
+    def before_fetch(split_id, position):
+        if (split_id, position) == ("a", 3) and not observed:
+            observed.append(1)
             raise OSError("gone")
 
-    world.trouble = trouble
+    world.before_fetch = before_fetch
     world.make_enumerator = lambda context: Talking(context, world.sizes)
     assert sorted(kit.rows_of(run(source, runtime=one_thread))) == world.everything()
-    assert seen
+    assert observed
 
 
 def test_a_raw_enumerator_may_stop_an_unbounded_run(world, source, one_thread, kit):
@@ -203,7 +205,7 @@ class Looking(forebay.SplitEnumerator):
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("sizes", [{}, {"a": 8, "b": 1, "c": 5, "d": 3}])
 def test_a_run_until_caught_up_asks_a_raw_enumerator_until_it_has_no_more(world, kit, sizes, parallelism):
-    """Else a queue of jobs is left after the first one, and an empty one never."""
+    """Otherwise a run would end after the first of many jobs, and never without a job."""
     world.bounded, world.sizes = False, sizes
     world.make_enumerator = lambda context: Looking(context, world)
     reading = run(

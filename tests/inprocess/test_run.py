@@ -11,8 +11,8 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import peek, run
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.options import Duration
 
@@ -48,7 +48,7 @@ def test_the_smallest_source_becomes_a_table():
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
 @pytest.mark.parametrize("fetchers", [1, 3, None])
 def test_every_row_comes_once_in_the_order_of_its_split(world, source, one_thread, kit, parallelism, fetchers):
-    """ENU-10, RDR-6: with fewer readers than splits, and more; an empty split and readers without any end too."""
+    """ENU-10, RDR-6: with fewer and more readers than splits; empty splits and readers without splits end too."""
     world.fetchers = fetchers
     rows = kit.rows_of(run(source, parallelism=parallelism, runtime=one_thread))
     assert sorted(rows) == world.everything()
@@ -64,22 +64,22 @@ def test_the_same_on_threads(world, source, kit):
 
 
 def test_a_source_without_splits_ends(kit, one_thread):
-    """ENU-10: nothing to hand out is everything handed out."""
+    """ENU-10: without splits, all splits are assigned."""
     with run(kit.source_over(kit.World()), parallelism=2, runtime=one_thread) as reading:
         assert list(reading) == []
 
 
 def test_an_unbounded_run_goes_on_and_finds_new_splits(world, source, one_thread, kit):
     world.bounded = False
-    seen = []
+    observed = []
     with run(source, parallelism=2, runtime=one_thread) as reading:
         for batch in reading:
-            seen += kit.rows_of([batch])
-            if len(seen) == 13:
+            observed += kit.rows_of([batch])
+            if len(observed) == 13:
                 world.sizes |= {"d": 2, "a": 9}
-            if len(seen) == 16:
+            if len(observed) == 16:
                 break
-    assert sorted(seen) == world.everything()
+    assert sorted(observed) == world.everything()
 
 
 def test_an_unbounded_source_does_not_become_a_table(world, source, one_thread):
@@ -97,8 +97,8 @@ def test_it_says_what_was_delivered_and_where_everything_stands(world, source, o
         states = {split.split_id: split.state for split in reading.progress()}
         assert states == {"a": "reading", "b": "waiting", "c": "waiting"}
         list(reading)
-        told = {split.split_id: (split.position, split.rows, split.state) for split in reading.progress()}
-        assert told == {"a": (8, 8, "finished"), "b": (0, 0, "finished"), "c": (5, 5, "finished")}
+        reported = {split.split_id: (split.position, split.rows, split.state) for split in reading.progress()}
+        assert reported == {"a": (8, 8, "finished"), "b": (0, 0, "finished"), "c": (5, 5, "finished")}
         assert next(split.bytes for split in reading.progress() if split.split_id == "a") > 0
 
 
@@ -135,7 +135,7 @@ def test_leaving_the_block_closes_everything(world, source):
 
 
 def test_a_loop_that_is_left_frees_its_threads(world, source):
-    """RDR-9: nobody writes `with` around a first try."""
+    """RDR-9: a run without `with` closes too."""
     world.bounded = False
     for _batch in run(source, parallelism=2):
         break
@@ -175,7 +175,7 @@ def test_closing_is_bounded_and_names_who_is_blocked():
 
 
 def test_an_interrupt_closes_the_run(world, source, one_thread):
-    """COO-3: it is the very interrupt that comes out; going on afterwards is an error that says so."""
+    """COO-3: the interrupt itself is raised; continuing afterwards is an error."""
 
     def interrupted(_context):
         raise KeyboardInterrupt
@@ -188,6 +188,24 @@ def test_an_interrupt_closes_the_run(world, source, one_thread):
         next(reading)
 
 
+def test_a_run_that_is_interrupted_while_it_waits_goes_on(world, source, one_thread, kit, monkeypatch):
+    """COO-3: no part of the run has failed."""
+
+    def interrupted(_timeout):
+        raise KeyboardInterrupt
+
+    world.bounded = False
+    with run(source, poll_timeout=3, runtime=one_thread) as reading:
+        with pytest.raises(TimeoutError):
+            list(reading)
+        with monkeypatch.context() as patch:
+            patch.setattr(reading._engine.signal, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(reading)
+        world.sizes["b"] = 2
+        assert kit.rows_of([next(reading)]) == [("b", 0), ("b", 1)]
+
+
 def test_columns_are_selected_by_the_host_if_the_source_does_not(source, one_thread):
     with run(source, options=HostOptions(columns=["n"]), runtime=one_thread) as reading:
         assert reading.schema == pa.schema([pa.field("n", pa.int64())])
@@ -198,15 +216,15 @@ def test_columns_are_selected_by_the_host_if_the_source_does_not(source, one_thr
 
 
 def test_columns_are_left_to_the_source_if_it_can(source, one_thread, monkeypatch):
-    seen = []
+    observed = []
 
     def with_columns(self, columns):
-        seen.append(columns)
+        observed.append(columns)
         return self
 
     monkeypatch.setattr(type(source), "with_columns", with_columns)
     with run(source, options=HostOptions(columns=["n"]), runtime=one_thread) as reading:
-        assert seen == [("n",)] and reading.schema.names == ["split", "n", "at"]
+        assert observed == [("n",)] and reading.schema.names == ["split", "n", "at"]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +282,7 @@ def _failing(error):
 
 
 def test_a_run_goes_on_in_another_thread(world, source, kit):
-    """CTX-9: whoever asks is the coordinator for that step."""
+    """CTX-9: the calling thread is the coordinator for that step."""
     reading = run(source, runtime=ThreadRuntime())
     rows = kit.rows_of([next(reading)])
     thread = threading.Thread(target=lambda: rows.extend(kit.rows_of(reading)))
@@ -322,7 +340,7 @@ def test_what_is_no_duration_is_refused(source, option, value):
 
 
 def test_an_unbounded_run_may_end_when_it_is_caught_up(world, kit, tmp_path):
-    """Everything is acknowledged then, and the next run goes on behind it."""
+    """Everything is acknowledged, and the next run continues after it."""
     world.bounded = False
     rows = []
     for expected in (13, 2, 0):
@@ -337,7 +355,7 @@ def test_an_unbounded_run_may_end_when_it_is_caught_up(world, kit, tmp_path):
 
 
 def test_a_run_until_caught_up_ends_though_rows_keep_coming(world, source, one_thread):
-    """What counts is that each split was caught up once: two busy ones may never be so at the same time."""
+    """Each split must have caught up once: two busy splits may never be caught up at the same time."""
     world.bounded = False
     with run(source, until_caught_up=True, runtime=one_thread) as reading:
         for number, _batch in enumerate(reading):
@@ -346,7 +364,7 @@ def test_a_run_until_caught_up_ends_though_rows_keep_coming(world, source, one_t
 
 
 def test_a_run_until_caught_up_looks_for_new_splits_first(world, kit, one_thread):
-    """A source without any split is caught up once it has been looked at."""
+    """A source without splits has caught up after its first discovery."""
     world.bounded, world.sizes = False, {}
     assert run(kit.source_over(world), until_caught_up=True, runtime=one_thread).to_table().num_rows == 0
 
@@ -355,17 +373,17 @@ def test_a_bounded_run_until_caught_up_reads_everything(world, source, one_threa
     assert sorted(kit.rows_of(run(source, until_caught_up=True, runtime=one_thread))) == world.everything()
 
 
-# ---- a time-out of next
+# ---- the timeout of next
 
 
 def test_a_run_that_timed_out_goes_on(world, source, one_thread, kit, tmp_path):
-    """What came before is acknowledged, for the next batch was asked for."""
+    """Asking for the next batch acknowledged the previous ones."""
     world.bounded = False
     with run(source, checkpoint=tmp_path, poll_timeout=3, runtime=one_thread) as reading:
         rows = []
         with pytest.raises(TimeoutError, match=r"worldly: no record batch came within 3 s") as caught:
             rows += [row for batch in reading for row in kit.rows_of([batch])]
-        assert "ask for the next one" in str(caught.value)
+        assert "call next() again" in str(caught.value)
         world.sizes["b"] = 2
         assert kit.rows_of([next(reading)]) == [("b", 0), ("b", 1)]
         with pytest.raises(TimeoutError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs on one checkpoint directory: one of them ends with an error, whatever was pruned; kills leave no litter."""
+"""Two runs on one checkpoint directory: one of them fails; kills leave no unfinished files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.framework.inprocess import checkpoints, run
-from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess import run
+from forebay.framework.inprocess.checkpointing import checkpoint_store
+from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
 from forebay.state import atomic_files
 
 
@@ -40,7 +41,7 @@ def names(directory):
 
 
 def test_a_second_run_is_refused_while_the_first_is_open(source, world, kit, one_thread, tmp_path):
-    """It names who holds the directory; nothing is read, so nothing doubles."""
+    """The error names the process that uses the directory; nothing is read twice."""
     first = run(source, checkpoint=tmp_path, runtime=one_thread)
     with pytest.raises(ConfigurationError, match=f"process {os.getpid()} on ") as caught:
         run(source, checkpoint=tmp_path, runtime=kit.OneThread())
@@ -109,7 +110,7 @@ def test_of_two_runs_one_fails_though_its_rivals_first_checkpoints_were_pruned(
 
 
 class Turns:
-    """Lets one of two threads, which are named 0 and 1, go on at a time, in an order of chance."""
+    """Runs one of two threads, named 0 and 1, at a time, in random order."""
 
     def __init__(self, chance):
         self._chance = chance
@@ -141,11 +142,11 @@ class Turns:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_two_runs_never_both_write_their_last_checkpoint(tmp_path, monkeypatch, seed):
-    """Whatever the order of their steps: the slower one's files may be pruned, the newest one's are not."""
+    """In any order of steps: files of the slower run may be pruned, the newest are not."""
     chance = random.Random(seed)
     turns, finished, refused = Turns(chance), [], []
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
-    monkeypatch.setattr(checkpoints, "put_if_absent", turns.before(atomic_files.put_if_absent))
+    monkeypatch.setattr(checkpoint_store, "put_if_absent", turns.before(atomic_files.put_if_absent))
     monkeypatch.setattr(CheckpointStore, "_numbers", turns.before(CheckpointStore._numbers))
     monkeypatch.setattr(CheckpointStore, "_path", turns.before(CheckpointStore._path))
 
@@ -183,7 +184,7 @@ list(forebay.run(Numbers(), checkpoint=sys.argv[1]))
 
 
 def test_what_a_killed_run_left_half_written_is_removed_by_the_next_one(tmp_path):
-    """Never what a live run is writing: a second run is refused before it looks."""
+    """It never removes files of a live run: a second run is refused before."""
     killed = subprocess.run(
         [sys.executable, "-P", "-c", KILLED, str(tmp_path), str(Path(__file__).parent)], check=False
     )
@@ -199,7 +200,7 @@ def test_what_a_killed_run_left_half_written_is_removed_by_the_next_one(tmp_path
 
 
 def test_without_locks_nothing_is_removed(no_locks, tmp_path):
-    """Nobody knows then whether another run writes it."""
+    """Without locks it is unknown whether another run writes there."""
     being_written = tmp_path / ".checkpoint-0000000009.json.abc.tmp"
     being_written.touch()
     run(Numbers(), checkpoint=tmp_path).close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `forebay.offsets` says of a checkpoint."""
+"""The result of `forebay.offsets`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.end_negotiation.claim import Chain, Claim
+from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
@@ -61,7 +61,7 @@ class Orders(Source):
 
 
 class Parts(Orders):
-    """Two splits that are read whole, one to a micro-batch."""
+    """Two splits that are read whole, one per micro-batch."""
 
     name = "parts"
     bounded = True
@@ -85,7 +85,7 @@ def planned(source, times=1, **options):
 
 
 def checkpoint(folder, *batches, committed=0):
-    """Write the files that Spark writes; each batch is the entries of its sources."""
+    """Write a checkpoint like Spark; each batch is the list of its sources' entries."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir()
     for number, entries in enumerate(batches):
@@ -141,7 +141,7 @@ def test_what_is_not_done_is_not_counted_as_over(tmp_path):
 
 
 class Tail(SimpleSource):
-    """Nobody knows how long it is before it is read."""
+    """A split with an unknown end."""
 
     name = "tail"
     bounded = False
@@ -189,15 +189,15 @@ def test_an_end_that_the_tasks_agreed_on_is_shown_once_it_is_done(tmp_path, read
 def test_one_that_is_being_agreed_on_says_how_far_it_is(tmp_path):
     folder, end = agreed(tmp_path, read="none")
     where = checkpoint(folder, [end])
-    assert {each.being_read_to for each in offsets(where).splits} == {"where the tasks agree"}
+    assert {each.being_read_to for each in offsets(where).splits} == {"a negotiated end"}
     calls = ConnectorCalls("tail", ThreadRuntime(), retry=RetryPolicy(retries=0), timeout=10)
-    chain = Chain(LocalStateStore(str(tmp_path / "state")), calls, end["id"], 0, Split("a"))
+    chain = ClaimChain(LocalStateStore(str(tmp_path / "state")), calls, end["id"], 0, Split("a"))
     chain.propose(0, Claim(5))
     shown = {each.split: (each.read_to, each.being_read_to) for each in offsets(where).splits}
-    assert shown["a"] == ("not begun", "where the tasks agree, beyond 5")
+    assert shown["a"] == ("not begun", "a negotiated end, beyond 5")
     chain.propose(1, Claim(12, last=True))
     shown = {each.split: (each.read_to, each.being_read_to) for each in offsets(where).splits}
-    assert shown == {"a": ("not begun", "12"), "b": ("not begun", "where the tasks agree")}
+    assert shown == {"a": ("not begun", "12"), "b": ("not begun", "a negotiated end")}
 
 
 def test_claims_that_are_gone_are_a_note(tmp_path):
@@ -205,10 +205,10 @@ def test_claims_that_are_gone_are_a_note(tmp_path):
     shutil.rmtree(tmp_path / "state")
     found = offsets(checkpoint(folder, [end], committed=1))
     assert [(each.split, each.read_to, each.position) for each in found.splits] == [
-        ("a", "where the tasks agree", None),
-        ("b", "where the tasks agree", None),
+        ("a", "a negotiated end", None),
+        ("b", "a negotiated end", None),
     ]
-    assert "how far was read is not to be seen" in found.notes[0] and str(tmp_path / "state") in found.notes[0]
+    assert "the negotiated ends cannot be read" in found.notes[0] and str(tmp_path / "state") in found.notes[0]
     older = {name: value for name, value in end.items() if name != "claims"}
     assert offsets(checkpoint_again(folder, older)).notes == ()
 
@@ -238,7 +238,7 @@ def test_a_plan_below_state_location_is_read_there(tmp_path):
         if path.is_file():
             path.unlink()
     gone = offsets(str(folder))
-    assert gone.splits == () and "is gone from" in gone.notes[0]
+    assert gone.splits == () and "is missing from" in gone.notes[0]
 
 
 def test_other_sources_are_named_and_two_of_one_name_are_told_apart(tmp_path):
@@ -246,8 +246,8 @@ def test_other_sources_are_named_and_two_of_one_name_are_told_apart(tmp_path):
     found = offsets(checkpoint(tmp_path, [first, '{"logOffset":3}', "-", first], committed=1))
     assert {each.source for each in found.splits} == {"orders (0)", "orders (3)"}
     assert found.notes == (
-        'source (1) is none of forebay\'s: {"logOffset":3}',
-        "source (2): nothing was planned of it yet",
+        'source (1) is not a source of forebay: {"logOffset":3}',
+        "source (2): nothing has been planned yet",
     )
     assert found.others == ('{"logOffset":3}',)
 
@@ -264,7 +264,7 @@ def test_a_newer_offset_is_a_note(tmp_path):
 
 
 def test_before_the_first_micro_batch_there_is_nothing(tmp_path):
-    assert "no micro-batch was planned yet" in str(offsets(checkpoint(tmp_path)))
+    assert "no micro-batch has been planned yet" in str(offsets(checkpoint(tmp_path)))
 
 
 def test_the_last_micro_batch_counts_by_number_not_by_name(tmp_path):
@@ -301,9 +301,9 @@ def test_a_url_is_read_through_fsspec():
 
 
 @pytest.mark.parametrize(
-    ("text", "match"), [("v2\n{}\n{}", "'v2'"), ("", "only 'v1' is known"), ("\x00\x01", "only 'v1' is known")]
+    ("text", "match"), [("v2\n{}\n{}", "'v2'"), ("", "supports only 'v1'"), ("\x00\x01", "supports only 'v1'")]
 )
-def test_a_form_that_is_not_known_is_refused(tmp_path, text, match):
+def test_an_unknown_format_is_refused(tmp_path, text, match):
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text(text)
     with pytest.raises(ConfigurationError, match=match):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `forebay.progress` shows of a query."""
+"""The output of `forebay.progress`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import forebay
 from forebay.inspection.progress import progress
-from forebay.inspection.query_progress import Standings, html, lines, one_line
+from forebay.inspection.query_progress import QueryProgress, html, lines, one_line
 
 
 def ours(n, behind, *, worst=(), unit="rows", read=0, splits=None):
@@ -43,7 +43,7 @@ def report(batch, *latest, second=0, rate=1000.0):
 
 
 class Query:
-    """Reports what it is told to, and ends."""
+    """Returns given reports, then ends."""
 
     name = "my_query"
 
@@ -73,50 +73,50 @@ LONG = {"split": "s3://bucket/" + "x" * 50 + "/part-0001", "position": None, "en
 
 
 def test_a_query_is_drawn_with_a_bar_for_each_source_and_a_line_for_each_of_the_worst_splits():
-    standings = Standings()
-    standings.update("my_query", report(3, ours(3, 4000, read=1000, worst=[EU], splits=1), second=1))
-    standings.update("my_query", report(4, ours(4, 3000, read=1000, worst=[EU, LONG], splits=9), second=2))
-    assert lines(standings) == [
+    state = QueryProgress()
+    state.update("my_query", report(3, ours(3, 4000, read=1000, worst=[EU], splits=1), second=1))
+    state.update("my_query", report(4, ours(4, 3000, read=1000, worst=[EU, LONG], splits=9), second=2))
+    assert lines(state) == [
         "my_query, micro-batch 4",
         "  orders  █████████░░░░░░░░░░░░░░░ 40 %",
         "    3,000 rows behind, 1,000 rows/s, caught up in about 3 s",
         "    eu                                        2,100 behind, at 400 of 2,500",
-        "    …xxxxxxxxxxxxxxxxxxxxxxxxxxxxx/part-0001  behind, how far is not known, not begun",
+        "    …xxxxxxxxxxxxxxxxxxxxxxxxxxxxx/part-0001  behind by an unknown amount, not begun",
         "    and 7 more behind",
     ]
 
 
-def test_a_look_that_failed_is_shown_until_it_is_over():
+def test_a_failed_discovery_is_shown_until_it_is_over():
     error = {"at": "2024-01-01T12:00:05Z", "text": "no <broker>\n  next step: wait", "over": False}
-    standings = Standings()
+    state = QueryProgress()
     failing = ours(3, 4000, read=1000)
     failing["discovery"]["error"] = error
-    standings.update("q", report(3, failing))
-    assert lines(standings)[-1] == "    the last look failed at 12:00:05 UTC: no <broker>"
-    assert one_line(standings).endswith("; the last look failed at 12:00:05 UTC: no <broker>")
-    assert "UTC: no &lt;broker&gt;</p>" in html(standings)
+    state.update("q", report(3, failing))
+    assert lines(state)[-1] == "    the last discovery failed at 12:00:05 UTC: no <broker>"
+    assert one_line(state).endswith("; the last discovery failed at 12:00:05 UTC: no <broker>")
+    assert "UTC: no &lt;broker&gt;</p>" in html(state)
     error["over"] = True
-    standings.update("q", report(4, failing, second=1))
-    assert "no <broker>" not in one_line(standings)
+    state.update("q", report(4, failing, second=1))
+    assert "no <broker>" not in one_line(state)
 
 
 def test_names_that_others_chose_cannot_control_the_terminal():
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\r\x9b31m.csv"
-    seen = ours(1, 7, worst=[{"split": evil, "position": evil, "behind": 7}])
-    seen["source"] = evil
-    seen["discovery"]["error"] = {"at": "2024-01-01T00:00:00+00:00", "over": False, "text": f"{evil}\nmore"}
-    standings = Standings()
-    standings.update(evil, report(1, seen))
-    shown = "\n".join([*lines(standings), one_line(standings)])
+    observed = ours(1, 7, worst=[{"split": evil, "position": evil, "behind": 7}])
+    observed["source"] = evil
+    observed["discovery"]["error"] = {"at": "2024-01-01T00:00:00+00:00", "over": False, "text": f"{evil}\nmore"}
+    state = QueryProgress()
+    state.update(evil, report(1, observed))
+    shown = "\n".join([*lines(state), one_line(state)])
     assert all(line.isprintable() for line in shown.split("\n"))
     assert shown.count("\\x1b[2J") >= 7
 
 
 def test_the_same_in_one_line_and_as_html():
-    standings = Standings()
-    standings.update("<q>", report(3, ours(3, 4000, read=1000, worst=[EU])))
-    assert one_line(standings) == "<q>, micro-batch 3; orders 20 %  4,000 rows behind, 1,000 rows/s"
-    shown = html(standings)
+    state = QueryProgress()
+    state.update("<q>", report(3, ours(3, 4000, read=1000, worst=[EU])))
+    assert one_line(state) == "<q>, micro-batch 3; orders 20 %  4,000 rows behind, 1,000 rows/s"
+    shown = html(state)
     assert "&lt;q&gt;" in shown and '<progress value="0.200" max="1">' in shown and "<td>2,100</td>" in shown
 
 
@@ -131,23 +131,23 @@ def test_the_same_in_one_line_and_as_html():
     ],
 )
 def test_when_it_will_have_caught_up(behind, words):
-    standings = Standings()
+    state = QueryProgress()
     for second, rows in enumerate(behind):
-        standings.update(None, report(second, ours(second, rows), second=second))
-    assert one_line(standings) == f"query, micro-batch 1; orders {words}"
+        state.update(None, report(second, ours(second, rows), second=second))
+    assert one_line(state) == f"query, micro-batch 1; orders {words}"
 
 
 @pytest.mark.parametrize("unit", ["bytes", "splits"])
 def test_where_rows_are_not_known_something_else_is_counted(unit):
-    standings = Standings()
-    standings.update(None, report(0, ours(0, 6, unit=unit, splits=6)))
-    assert f"6 {unit} behind" in one_line(standings)
+    state = QueryProgress()
+    state.update(None, report(0, ours(0, 6, unit=unit, splits=6)))
+    assert f"6 {unit} behind" in one_line(state)
 
 
 def test_other_sources_are_named_and_have_no_bar():
-    standings = Standings()
-    standings.update(None, report(0, None, "not json", '{"logOffset": 3}'))
-    assert lines(standings)[1:] == ["  PythonMicroBatchStream", "    1,000 rows/s"] * 3
+    state = QueryProgress()
+    state.update(None, report(0, None, "not json", '{"logOffset": 3}'))
+    assert lines(state)[1:] == ["  PythonMicroBatchStream", "    1,000 rows/s"] * 3
 
 
 def test_a_query_is_followed_to_its_end_a_line_for_each_new_report():

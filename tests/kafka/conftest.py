@@ -20,7 +20,7 @@ import pytest
 
 import forebay
 from forebay.testkit.kafka_broker import KafkaBroker
-from forebay.testkit.kafka_jars import Module, fetched
+from forebay.testkit.servers.kafka_jars import Module, fetched
 
 # kafka-python reads its protocol, when it is imported, in a way that Python 3.11 warns of.
 with warnings.catch_warnings():

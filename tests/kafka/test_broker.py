@@ -14,9 +14,10 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit import kafka_broker, kafka_jars
+from forebay.testkit import kafka_broker
 from forebay.testkit.kafka_broker import KafkaBroker
-from forebay.testkit.processes import alive, session_of
+from forebay.testkit.servers import kafka_jars
+from forebay.testkit.servers.processes import alive, session_of
 
 DOOMED = """
 import time

@@ -55,6 +55,7 @@ class TestKafka(SourceContract):
         ]
 
 
+@pytest.mark.soak  # `TestKafka` has the same checks, of an input that grows
 def test_the_source_keeps_the_contract(kafka):
     topic = kafka.topic(3)
     for partition in range(3):

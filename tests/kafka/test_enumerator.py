@@ -10,8 +10,8 @@ from kafka import KafkaProducer
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 
@@ -164,14 +164,16 @@ def test_a_topic_created_again_is_another_topic(kafka, look):
     kafka.delete(topic)
     kafka.topic(name=topic)
     kafka.send(topic, range(9))
-    (anew,) = enumerator.discover(known(first), False).splits
-    assert anew.id.startswith(f"{topic}/0:") and anew.id.endswith(anew.topic_id) and anew.position == 0
-    assert enumerator.latest([anew]) == {anew.id: 9}
+    (recreated,) = enumerator.discover(known(first), False).splits
+    assert (
+        recreated.id.startswith(f"{topic}/0:") and recreated.id.endswith(recreated.topic_id) and recreated.position == 0
+    )
+    assert enumerator.latest([recreated]) == {recreated.id: 9}
     with pytest.raises(DataLossError, match="deleted and created again"):
         enumerator.vanished(first.splits)
     again = look(subscribe=topic, failOnDataLoss="false")
-    assert again.discover(known(first), False).splits == [anew] and again.vanished(first.splits)
-    assert again.discover({anew.id: anew}, False).splits == [anew]
+    assert again.discover(known(first), False).splits == [recreated] and again.vanished(first.splits)
+    assert again.discover({recreated.id: recreated}, False).splits == [recreated]
 
 
 def test_a_replay_does_not_read_a_topic_that_was_created_again(kafka, look):

@@ -8,7 +8,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from forebay.clock import SystemClock
 from forebay.errors import DataError, DataLossError, RetriableError
@@ -16,6 +16,7 @@ from forebay.sources.kafka.client.offset_loss import PositionLostError
 from forebay.sources.kafka.reading import fetching
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 from forebay.testkit.kafka_broker import KafkaBroker
 
 FULL = record_schema(include_headers=True)
@@ -55,7 +56,7 @@ def drained(fetcher, ranges, patience=PATIENCE):
             left -= part.finished
             if part.batch is not None:
                 part.batch.validate(full=True)
-                rows.setdefault((part.topic, part.partition), []).extend(part.batch.to_pylist())
+                rows.setdefault(TopicPartition.of(part.split_id), []).extend(part.batch.to_pylist())
     return rows, parts
 
 
@@ -68,6 +69,10 @@ def produce(broker, topic, records, **options):
         ]
         producer.flush(30)
     return [one.get(30).offset for one in sent]
+
+
+def split(topic, partition, offset, end=None):
+    return KafkaSplit(id=f"{topic}/{partition}", position=offset, end=end)
 
 
 def plain(count, partition=0):
@@ -88,9 +93,8 @@ def test_both_backends_read_a_producers_records(broker, topic, fetcher, compress
     for by_columns in (True, False):
         reader = fetcher(by_columns=by_columns)
         for partition in range(3):
-            reader.assign(name, partition, 0, 200)
+            reader.assign(split(name, partition, 0, 200))
         found.append(drained(reader, 3)[0])
-        assert reader.end_of(name, 0) == 200
     assert found[0] == found[1]
     for partition in range(3):
         rows = found[0][name, partition]
@@ -106,12 +110,14 @@ def test_ranges_of_one_partition_follow_one_another_and_empty_ones_end(broker, t
     name = topic(2)
     produce(broker, name, plain(100))
     reader = fetcher(record_schema(["offset"]))
+    reader.assign(split(name, 1, 0, 0))
     for start, end in ((10, 20), (5, 5), (90, 100), (20, 21)):
-        reader.assign(name, 0, start, end)
-    reader.assign(name, 1, 0, 0)
-    rows, parts = drained(reader, 5)
-    assert [row["offset"] for row in rows[name, 0]] == [*range(10, 20), *range(90, 100), 20]
-    assert [part.next_offset for part in parts if part.finished and part.partition == 0] == [20, 5, 100, 21]
+        reader.assign(split(name, 0, start, end))
+        rows, parts = drained(reader, 1 if start != 10 else 2)
+        assert [row["offset"] for row in rows.get((name, 0), [])] == [*range(start, end)]
+        assert [
+            part.position for part in parts if part.finished and TopicPartition.of(part.split_id).partition == 0
+        ] == [end]
     assert reader.fetch(0) == []
 
 
@@ -121,7 +127,7 @@ def test_a_record_larger_than_a_fetch_is_read(broker, topic, fetcher):
     produce(broker, name, [(0, None, value, []) for value in values], max_request_size=6_000_000)
     for arguments in ({"max_partition_fetch_bytes": 1000}, {}, {"fetch_max_bytes": 1000}):
         reader = fetcher(record_schema(["value"]), arguments=arguments)
-        reader.assign(name, 0, 0, 4)
+        reader.assign(split(name, 0, 0, 4))
         assert [row["value"] for row in drained(reader, 1)[0][name, 0]] == values
 
 
@@ -140,10 +146,10 @@ def test_transactions_are_read_as_asked_for_and_their_marks_end_a_range(broker, 
         producer.send(name, b"open", partition=0).get(30)
         for level, wanted in (("read_committed", [b"yes"] * 6), ("read_uncommitted", ([b"yes"] * 3 + [b"no"] * 3) * 2)):
             reader = fetcher(arguments={"isolation_level": level}, by_columns=by_columns)
-            reader.assign(name, 0, 0, 16)  # the last of these is the mark of an aborted transaction
+            reader.assign(split(name, 0, 0, 16))  # the last of these is the mark of an aborted transaction
             rows, parts = drained(reader, 1)
             assert [row["value"] for row in rows[name, 0]] == wanted
-            assert (parts[-1].next_offset, parts[-1].finished) == (16, True)
+            assert (parts[-1].position, parts[-1].finished) == (16, True)
         producer.abort_transaction()
 
 
@@ -155,10 +161,9 @@ def test_committed_ones_are_read_up_to_the_first_open_transaction(broker, topic,
         producer.begin_transaction()
         producer.send(name, b"open", partition=0).get(30)
         reader = fetcher(arguments={"isolation_level": "read_committed"})
-        reader.assign(name, 0, 0)
+        reader.assign(split(name, 0, 0))
         parts = reader.fetch(30)
-        assert [part.caught_up for part in parts][-1] and parts[-1].next_offset == 5
-        assert reader.end_of(name, 0) == 5
+        assert [part.caught_up for part in parts][-1] and parts[-1].position == 5
         producer.commit_transaction()
         assert [row["value"] for row in _next_batch(reader).to_pylist()] == [b"open"]
 
@@ -182,12 +187,12 @@ def test_a_range_whose_tail_is_compacted_away_ends(broker, topic, fetcher, by_co
     while 20 in offsets or not offsets:
         assert time.monotonic() < deadline, "the broker did not compact"
         produce(broker, name, [(0, b"other", b"", [])])  # a new segment: the old one may be cleaned
-        reader.assign(name, 0, 0, 50)
+        reader.assign(split(name, 0, 0, 50))
         offsets = [row["offset"] for row in drained(reader, 1)[0].get((name, 0), [])]
     assert offsets[0] == 0
-    reader.assign(name, 0, 5, 45)
+    reader.assign(split(name, 0, 5, 45))
     rows, parts = drained(reader, 1)
-    assert (rows, parts[-1].next_offset) == ({}, 45)
+    assert (rows, parts[-1].position) == ({}, 45)
 
 
 def test_caught_up_is_reported_once_until_more_records_arrive(broker, topic, fetcher):
@@ -195,23 +200,27 @@ def test_caught_up_is_reported_once_until_more_records_arrive(broker, topic, fet
     produce(broker, name, plain(3))
     reader = fetcher(record_schema(["value"]))
     for partition in (0, 1):
-        reader.assign(name, partition, 0)
-    told = []
-    while len(told) < 2:
-        told += [(part.partition, part.next_offset) for part in reader.fetch(5) if part.caught_up]
-    assert sorted(told) == [(0, 3), (1, 0)]
+        reader.assign(split(name, partition, 0))
+    caught_up = []
+    while len(caught_up) < 2:
+        caught_up += [
+            (TopicPartition.of(part.split_id).partition, part.position) for part in reader.fetch(5) if part.caught_up
+        ]
+    assert sorted(caught_up) == [(0, 3), (1, 0)]
     assert reader.fetch(0.7) == []  # longer than the broker holds an empty fetch
     produce(broker, name, plain(1, partition=1))
     parts = []
     while not parts:
         parts = reader.fetch(5)
-    assert [(part.partition, part.next_offset, part.caught_up) for part in parts] == [(1, 1, True)]
+    assert [(TopicPartition.of(part.split_id).partition, part.position, part.caught_up) for part in parts] == [
+        (1, 1, True)
+    ]
 
 
 def test_wake_up_ends_a_wait_and_loses_nothing(broker, topic, fetcher):
     name = topic()
     reader = fetcher(record_schema(["value"]))
-    reader.assign(name, 0, 0)
+    reader.assign(split(name, 0, 0))
     while not any(part.caught_up for part in reader.fetch(5)):
         pass
     waker = threading.Timer(0.2, reader.wake_up)
@@ -230,16 +239,16 @@ def test_a_fetcher_is_used_again_after_it_was_cleared(broker, topic, fetcher):
     name = topic(2)
     produce(broker, name, plain(50) + plain(50, 1))
     reader = fetcher(record_schema(["offset", "partition"]))
-    reader.assign(name, 0, 0, 50)
-    reader.assign(name, 1, 0)
+    reader.assign(split(name, 0, 0, 50))
+    reader.assign(split(name, 1, 0))
     assert reader.fetch(30)
     reader.clear()
     assert reader.fetch(PATIENCE) == []
-    reader.assign(name, 0, 10, 20)
+    reader.assign(split(name, 0, 10, 20))
     assert [row["offset"] for row in drained(reader, 1)[0][name, 0]] == [*range(10, 20)]
-    reader.assign(name, 1, 0)
-    reader.assign(name, 0, 30, 40)
-    reader.drop(name, 1)
+    reader.assign(split(name, 1, 0))
+    reader.assign(split(name, 0, 30, 40))
+    reader.drop((name, 1))
     assert list(drained(reader, 1)[0]) == [(name, 0)]
 
 
@@ -249,7 +258,7 @@ def test_removed_records_are_reported_with_the_remaining_offsets(broker, topic, 
     with broker.admin() as admin:
         admin.delete_records({TopicPartition(name, 0): 60})
     reader = fetcher()
-    reader.assign(name, 0, 10, 100)
+    reader.assign(split(name, 0, 10, 100))
     with pytest.raises(PositionLostError) as caught:
         drained(reader, 1)
     lost = caught.value
@@ -258,7 +267,7 @@ def test_removed_records_are_reported_with_the_remaining_offsets(broker, topic, 
     error = lost.error()
     assert isinstance(error, DataLossError) and error.position == "10"
     assert f"topic {name}, partition 0: offset 10 up to 100" in str(error) and "offsets 60 to 100 now" in str(error)
-    reader.assign(name, 0, lost.earliest, 100)
+    reader.assign(split(name, 0, lost.earliest, 100))
     assert len(drained(reader, 1)[0][name, 0]) == 40
 
 
@@ -267,7 +276,7 @@ def test_a_partition_that_ends_before_the_range_fails_at_once(broker, topic, fet
     name = topic()
     produce(broker, name, plain(10))
     reader = fetcher(clock=Quick())
-    reader.assign(name, 0, start, 60)
+    reader.assign(split(name, 0, start, 60))
     with pytest.raises(PositionLostError, match="the partition ends before") as caught:
         drained(reader, 1)
     assert (caught.value.earliest, caught.value.latest) == (0, 10)
@@ -277,7 +286,7 @@ def test_a_deleted_topic_fails_at_once(broker, topic, fetcher):
     name = topic()
     produce(broker, name, plain(10))
     reader = fetcher(clock=Quick())
-    reader.assign(name, 0, 0)
+    reader.assign(split(name, 0, 0))
     assert _next_batch(reader).num_rows
     broker.delete_topic(name)
     with pytest.raises(PositionLostError, match="the partition does not exist") as caught:
@@ -295,7 +304,7 @@ def test_a_lost_broker_is_named_and_reading_continues_when_it_is_back(refusing, 
         own.create_topic("t")
         produce(own, "t", plain(20))
         reader = fetcher(record_schema(["offset"]), address=own.address, clock=Quick())
-        reader.assign("t", 0, 0)
+        reader.assign(split("t", 0, 0))
         assert _next_batch(reader).num_rows
         own.kill()
         with pytest.raises(RetriableError, match=own.address):
@@ -322,13 +331,13 @@ def test_records_before_damage_are_returned_first(broker, topic, fetcher, monkey
             raise DataError("damaged")
 
     monkeypatch.setattr(reader._backend._decoder, "decode", spoilt)
-    reader.assign(name, 0, 0, 12)
+    reader.assign(split(name, 0, 0, 12))
     rows = []
     with pytest.raises(DataError, match="damaged"):
         while True:
             rows += [row for part in reader.fetch(5) if part.batch for row in part.batch.to_pylist()]
     assert len(rows) == 10
-    reader.assign(name, 1, 0, 10)
+    reader.assign(split(name, 1, 0, 10))
     assert len(drained(reader, 1)[0][name, 1]) == 10
 
 
@@ -345,7 +354,7 @@ def test_the_next_bytes_are_asked_for_before_these_are_decoded(broker, topic, fe
         return decode(fetch)
 
     monkeypatch.setattr(reader._backend._decoder, "decode", decode)
-    reader.assign(name, 0, 0, 200)
+    reader.assign(split(name, 0, 0, 200))
     assert len(drained(reader, 1)[0][name, 0]) == 200
     assert len(ahead) > 5
     assert all(ahead[:-1]) and not ahead[-1]  # and nothing beyond the end
@@ -355,7 +364,7 @@ def test_a_batch_is_a_table_of_the_wanted_columns(broker, topic, fetcher):
     name = topic()
     produce(broker, name, plain(3))
     reader = fetcher(record_schema(["timestampType", "value"]))
-    reader.assign(name, 0, 1, 3)
+    reader.assign(split(name, 0, 1, 3))
     batch = _next_batch(reader)
     assert batch.schema == pa.schema({"timestampType": pa.int32(), "value": pa.binary()})
     assert batch.column("value").to_pylist() == [b"v1", b"v2"]

@@ -14,6 +14,7 @@ from forebay.errors import RetriableError
 from forebay.sources.kafka.client.offset_loss import PositionLostError
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.split import KafkaSplit
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -105,17 +106,17 @@ def reading(consumer, *ranges, **arguments):
         arguments, record_schema(["offset"]), clock=consumer.clock, by_columns=False, connect=consumer.connect
     )
     for partition, start, end in ranges:
-        made.assign("t", partition, start, end)
+        made.assign(KafkaSplit(id=f"t/{partition}", position=start, end=end))
     return made
 
 
 @pytest.mark.parametrize("error", [LogTruncationError({P0: None}), OffsetOutOfRangeError({P0: 2})])
-def test_trouble_with_a_partition_that_is_read_to_its_end_is_none(clock, error):
+def test_an_error_of_a_partition_that_is_read_to_its_end_is_ignored(clock, error):
     consumer = Consumer(clock, {P0: [0, 1]}, error, {P1: [0, 1, 2]})
     fetcher = reading(consumer, (0, 0, 2), (1, 0, 3))
-    assert [part.partition for part in fetcher.fetch(5) if part.finished] == [0]
-    assert [part.partition for part in fetcher.fetch(5) if part.finished] == [1]
-    assert consumer.assigned == {P1}, "the consumer is told that nobody reads it any more"
+    assert [part.split_id for part in fetcher.fetch(5) if part.finished] == ["t/0"]
+    assert [part.split_id for part in fetcher.fetch(5) if part.finished] == ["t/1"]
+    assert consumer.assigned == {P1}, "the consumer no longer reads it"
 
 
 def test_each_truncated_partition_is_reported(clock):
@@ -141,7 +142,7 @@ def test_an_open_transaction_inside_a_range_is_waited_for_and_is_no_loss(clock, 
     assert caught.value.position == str(start)
     assert "isolation.level" in caught.value.advice
     fetcher.clear()
-    fetcher.assign("t", 0, start, 10)
+    fetcher.assign(KafkaSplit(id="t/0", position=start, end=10))
     consumer.stable, consumer.answers = 10, [{}] * 20 + [{P0: [*range(start, 10)]}]
     while not (parts := fetcher.fetch(60))[-1].finished:
         assert parts, "it stands still"

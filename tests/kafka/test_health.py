@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
 
 
 class Query:
-    """A planner with its last offset, as Spark holds it; what is asked for is asked anew each time."""
+    """A planner with its last offset, as Spark holds it; its refresh policy never caches an answer."""
 
     def __init__(self, address, topic, kafka=None, **limits):
         brokers = {"bootstrap.servers": address, **(kafka or {})}
@@ -49,8 +49,8 @@ def test_a_capped_query_reports_position_end_and_lag_of_each_partition(kafka, qu
     capped = query(kafka.address, topic, max_rows_per_trigger=20)
     report = capped.look()
     assert report["behind"]["rows"] == 20
-    told = {one["split"]: (one["position"], one["end"], one["behind"]) for one in report["worst"]}
-    assert told == {f"{topic}/0": (15, 30, 15), f"{topic}/1": (5, 10, 5)}
+    worst = {one["split"]: (one["position"], one["end"], one["behind"]) for one in report["worst"]}
+    assert worst == {f"{topic}/0": (15, 30, 15), f"{topic}/1": (5, 10, 5)}
     kafka.send(topic, range(100), partition=1)  # more than a micro-batch takes: the lag grows
     report = capped.look()
     assert report["behind"]["rows"] == 100
@@ -68,7 +68,7 @@ def test_a_broker_that_goes_down_and_comes_back_is_reported(query, monkeypatch, 
         broker.create_topic("orders")
         stopped = query(broker.address, "orders", {"request.timeout.ms": "2000"})
         stopped.look()
-        monkeypatch.setattr(connecting, 2000)  # nobody answers: that long is waited
+        monkeypatch.setattr(connecting, 2000)  # the timeout of a broker that does not answer
         broker.stop()
         report = stopped.look()  # what is known is read on
         error = report["discovery"]["error"]

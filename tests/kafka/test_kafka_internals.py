@@ -23,6 +23,7 @@ from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.reading import fetch_backends
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.split import KafkaSplit
 
 
 def test_the_hooks_fit_the_kafka_python_that_is_installed():
@@ -31,7 +32,7 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed():
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "told"),
+    ("owner", "name", "expected"),
     [
         (Fetcher, "PartitionRecords", "Fetcher.PartitionRecords"),
         (Fetcher, "_parse_fetched_data", "Fetcher._parse_fetched_data"),
@@ -39,9 +40,9 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed():
         (Fetcher.PartitionRecords, "_unpack_records", "PartitionRecords._unpack_records"),
     ],
 )
-def test_a_missing_internal_is_named(monkeypatch, owner, name, told):
+def test_a_missing_internal_is_named(monkeypatch, owner, name, expected):
     monkeypatch.delattr(owner, name)
-    assert kafka_internals.misfit() == told
+    assert kafka_internals.misfit() == expected
 
 
 def test_a_changed_constructor_is_named(monkeypatch):
@@ -75,7 +76,7 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
     with caplog.at_level(logging.WARNING, fetch_backends.__name__):
         reader = PartitionFetcher({"bootstrap_servers": broker.address}, record_schema(["value"]))
     try:
-        reader.assign(name, 0, 0, 3000)
+        reader.assign(KafkaSplit(id=f"{name}/0", position=0, end=3000))
         values, finished = [], False
         while not finished:
             for part in reader.fetch(30):

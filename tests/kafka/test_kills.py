@@ -26,7 +26,7 @@ from kafka.errors import KafkaError
 from forebay.sources.kafka.client.connections import network
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles, run_until_done
-from forebay.testkit.processes import alive, session_of
+from forebay.testkit.servers.processes import alive, session_of
 
 PROGRAM = Path(__file__).parent.parent / "spark" / "kill_program.py"
 FEW, MANY = 4, 10
@@ -41,7 +41,7 @@ CLIENT = "killed"
 
 @dataclass
 class Writer:
-    """Writes to all partitions of a topic, also to those that come later, until it is told to stop.
+    """Writes to all partitions of a topic, also to those that come later, until it is stopped.
 
     It waits for the sink where that is some micro-batches behind, as a driver that starts leaves it. What
     brokers have confirmed is in `sure`, what a transaction took back in `never`; the rest may be there or not.
@@ -291,11 +291,11 @@ BROKER = [Kill("read-middle", "broker", at=60), Kill("plan-begins", "broker", at
 def test_kills_lose_and_double_nothing(throttle, tmp_path, record_property, caplog):
     kills = KillList(tmp_path / "kills")
     kills.arm(*RUNNER, *WORKER, *DRIVER, *BROKER)
-    told = run(tmp_path, kills, throttle, isolation="read_committed", timeout=600)
-    assert told.restarts == len(BROKER) + 1
-    assert told.starts >= len(DRIVER) + 1
+    report = run(tmp_path, kills, throttle, isolation="read_committed", timeout=600)
+    assert report.restarts == len(BROKER) + 1
+    assert report.starts >= len(DRIVER) + 1
     assert "throttled by broker" in caplog.text
-    record_property("report", f"kills of a stream of Kafka: {len(kills.fired())}, {told}")
+    record_property("report", f"kills of a stream of Kafka: {len(kills.fired())}, {report}")
 
 
 # How often a point is visited at least before the sink has a dozen micro-batches.
@@ -315,10 +315,10 @@ def draw(seed: str) -> list[Kill]:
         for name in chance.choices(list(points), k=count):
             yield Kill(name, victim, chance.randint(1, 3 * points[name]))
 
-    # A driver takes long to start: one dies of something inside it, one of what is seen, or done, outside.
-    seen = some({"offset-logged": 4, "commit-logged": 4}, 1, "jvm")
+    # A driver takes long to start: one is killed at a point inside it, one when a log entry or a written file shows.
+    logged = some({"offset-logged": 4, "commit-logged": 4}, 1, "jvm")
     done = some({"sink-begins": 4, "sink-written": 4}, 1, "driver")
-    drivers = [*some(POINTS, 1, "jvm"), *(seen if chance.random() < 0.5 else done)]
+    drivers = [*some(POINTS, 1, "jvm"), *(logged if chance.random() < 0.5 else done)]
     return [*some(POINTS, 18), *drivers, *some(POINTS, 4, "broker")]
 
 
@@ -335,9 +335,9 @@ def test_many_kills_lose_and_double_nothing(seed, isolation, throttle, tally, tm
     kills = KillList(tmp_path / "kills")
     kills.arm(*draw(f"{isolation} {seed}"))
     began = time.monotonic()
-    told = run(tmp_path, kills, throttle, isolation=isolation, timeout=600)
+    report = run(tmp_path, kills, throttle, isolation=isolation, timeout=600)
     tally.update(f"{kill.point:<14} {kill.victim}" for kill in kills.fired())
-    tally.update({"broker restarts": told.restarts, "rows": told.rows, "seconds": int(time.monotonic() - began)})
+    tally.update({"broker restarts": report.restarts, "rows": report.rows, "seconds": int(time.monotonic() - began)})
 
 
 @pytest.mark.soak

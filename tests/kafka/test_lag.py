@@ -8,8 +8,8 @@ import json
 import pytest
 
 from forebay.cli import main
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster
@@ -20,7 +20,7 @@ METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
 
 
 @pytest.fixture
-def told(capsys):
+def run_lag(capsys):
     def run(*arguments):
         code = main(["kafka", "lag", *arguments])
         shown = capsys.readouterr()
@@ -66,9 +66,9 @@ def commit(broker, group, topic, offsets):
         cluster.close()
 
 
-def test_the_lag_of_a_checkpoint_is_a_table_with_totals(told, kafka, orders, checkpoint):
+def test_the_lag_of_a_checkpoint_is_a_table_with_totals(run_lag, kafka, orders, checkpoint):
     directory = checkpoint(orders, rows=1000)
-    code, shown, said = told("--checkpoint", directory, "-b", kafka.address)
+    code, shown, said = run_lag("--checkpoint", directory, "-b", kafka.address)
     assert (code, said) == (0, "")
     cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in shown.splitlines() if "│" in line]
     assert shown.startswith(f"checkpoint {directory}, brokers {kafka.address}\n")
@@ -79,16 +79,16 @@ def test_the_lag_of_a_checkpoint_is_a_table_with_totals(told, kafka, orders, che
     assert total == ["total", "2 partitions", "", "", "2,010"]
 
 
-def test_a_planned_micro_batch_does_not_count_as_read(told, kafka, orders, checkpoint):
+def test_a_planned_micro_batch_does_not_count_as_read(run_lag, kafka, orders, checkpoint):
     directory = checkpoint(orders, rows=1000, done=False)
-    _, shown, _ = told("--checkpoint", directory, "-b", kafka.address, "--json")
+    _, shown, _ = run_lag("--checkpoint", directory, "-b", kafka.address, "--json")
     assert json.loads(shown)["lag"] == 3010
 
 
-def test_the_lag_of_a_group_for_machines(told, kafka, orders):
+def test_the_lag_of_a_group_for_machines(run_lag, kafka, orders):
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 2500})
-    code, shown, _ = told("--group", group, "-o", f"kafka.bootstrap.servers={kafka.address}", "--json")
+    code, shown, _ = run_lag("--group", group, "-o", f"kafka.bootstrap.servers={kafka.address}", "--json")
     assert code == 0
     (line,) = shown.splitlines()
     found = json.loads(line)
@@ -99,34 +99,34 @@ def test_the_lag_of_a_group_for_machines(told, kafka, orders):
     assert found["notes"] == [f"{orders}: nothing is committed yet of 1 more partitions (1)"]
 
 
-def test_no_such_group_and_too_much_lag_have_exit_codes(told, kafka, orders):
-    code, shown, said = told("--group", "nobody", "-b", kafka.address)
+def test_no_such_group_and_too_much_lag_have_exit_codes(run_lag, kafka, orders):
+    code, shown, said = run_lag("--group", "nobody", "-b", kafka.address)
     assert (code, shown) == (1, "")
     assert "there is no such group" in said
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 2500, 1: 10})
-    assert told("--group", group, "-b", kafka.address, "--max-lag", "500")[0] == 0
-    code, shown, said = told("--group", group, "-b", kafka.address, "--max-lag", "499")
+    assert run_lag("--group", group, "-b", kafka.address, "--max-lag", "500")[0] == 0
+    code, shown, said = run_lag("--group", group, "-b", kafka.address, "--max-lag", "499")
     assert code == 3 and "2,500" in shown
     assert said == "forebay: the lag is 500, above 499\n"
 
 
-def test_a_lag_that_is_not_known_is_no_small_one(told, kafka, orders):
+def test_a_lag_that_is_not_known_is_no_small_one(run_lag, kafka, orders):
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 3000, 1: 11})
-    code, shown, said = told("--group", group, "-b", kafka.address, "--max-lag", "5")
+    code, shown, said = run_lag("--group", group, "-b", kafka.address, "--max-lag", "5")
     assert (code, "?" in shown) == (3, True)
     assert said.startswith(f"forebay: the lag of {orders}/1 is unknown: beyond the end")
 
 
-def test_both_may_be_asked_for(told, kafka, orders, checkpoint):
+def test_both_may_be_asked_for(run_lag, kafka, orders, checkpoint):
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 3000, 1: 10})
-    code, shown, _ = told("--checkpoint", checkpoint(orders, rows=10), "--group", group, "-b", kafka.address)
+    code, shown, _ = run_lag("--checkpoint", checkpoint(orders, rows=10), "--group", group, "-b", kafka.address)
     assert code == 0 and shown.index("checkpoint ") < shown.index(f"group {group}")
 
 
-def test_problems_of_partitions_are_noted(told, kafka, orders):
+def test_problems_of_partitions_are_noted(run_lag, kafka, orders):
     gone, short = kafka.topic(), kafka.topic()
     group = kafka.name("group")
     commit(kafka, group, orders, {0: 100, 1: 10})
@@ -134,31 +134,31 @@ def test_problems_of_partitions_are_noted(told, kafka, orders):
     commit(kafka, group, short, {0: 7})
     kafka.lose(orders, 0, before=200)
     kafka.delete(gone)
-    _, shown, _ = told("--group", group, "-b", kafka.address, "--json")
+    _, shown, _ = run_lag("--group", group, "-b", kafka.address, "--json")
     notes = {(one["topic"], one["partition"]): (one["lag"], one["note"]) for one in json.loads(shown)["partitions"]}
     assert notes.pop((orders, 0)) == (2900, "100 offsets are gone: it begins at 200")
     assert notes.pop((orders, 1)) == (0, "")
     assert notes.pop((short, 0)) == (None, "beyond the end: it was truncated, or its topic was recreated")
     assert notes in ({}, {(gone, 0): (None, "it is gone")})  # the broker forgets offsets of topics that are gone
-    _, table, _ = told("--group", group, "-b", kafka.address)
+    _, table, _ = run_lag("--group", group, "-b", kafka.address)
     assert "│ note" in table and "?" in table and "begins at 200" in table
 
 
-def test_all_of_a_recreated_topic_counts_as_lag(told, kafka, checkpoint):
+def test_all_of_a_recreated_topic_counts_as_lag(run_lag, kafka, checkpoint):
     topic = kafka.topic()
     kafka.send(topic, range(10))
     directory = checkpoint(topic, rows=1000)
     kafka.delete(topic)
     kafka.topic(name=topic)
     kafka.send(topic, range(12))
-    _, shown, _ = told("--checkpoint", directory, "-b", kafka.address, "--json")
+    _, shown, _ = run_lag("--checkpoint", directory, "-b", kafka.address, "--json")
     (one,) = json.loads(shown)["partitions"]
     assert (one["position"], one["end"], one["lag"]) == (10, 12, 12)
     assert one["note"] == "the position belongs to an earlier topic of this name"
-    assert told("--checkpoint", directory, "-b", kafka.address, "--max-lag", "11")[0] == 3
+    assert run_lag("--checkpoint", directory, "-b", kafka.address, "--max-lag", "11")[0] == 3
 
 
-def test_watching_looks_again_until_it_is_interrupted(told, kafka, orders, monkeypatch):
+def test_watching_looks_again_until_it_is_interrupted(run_lag, kafka, orders, monkeypatch):
     group = kafka.name("group")
     commit(kafka, group, orders, {1: 10})
     pauses = []
@@ -170,12 +170,12 @@ def test_watching_looks_again_until_it_is_interrupted(told, kafka, orders, monke
         kafka.send(orders, ["more"], partition=1)
 
     monkeypatch.setattr("forebay.cli.kafka_lag.time", type("Clock", (), {"sleep": staticmethod(pause)}))
-    code, shown, _ = told("--group", group, "-b", kafka.address, "--watch", "7", "--json")
+    code, shown, _ = run_lag("--group", group, "-b", kafka.address, "--watch", "7", "--json")
     assert (code, pauses) == (0, [7, 7, 7])
     assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 1, 2]
 
 
-def test_watching_continues_while_the_broker_is_down(told, capsys, monkeypatch, refusing):
+def test_watching_continues_while_the_broker_is_down(run_lag, capsys, monkeypatch, refusing):
     shown, said = [], []
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
     with KafkaBroker() as broker:
@@ -203,8 +203,8 @@ def test_watching_continues_while_the_broker_is_down(told, capsys, monkeypatch, 
 
         monkeypatch.setattr("forebay.cli.kafka_lag.time", type("Clock", (), {"sleep": staticmethod(pause)}))
         address = broker.address
-        quick = ["-o", "kafka.request.timeout.ms=2000"]
-        code, _, _ = told("--group", "g", "-b", address, *quick, "--watch", "1", "--json")
+        short_timeouts = ["-o", "kafka.request.timeout.ms=2000"]
+        code, _, _ = run_lag("--group", "g", "-b", address, *short_timeouts, "--watch", "1", "--json")
     assert code == 0
     assert [json.loads(line)["lag"] for line in "".join(shown).splitlines()] == [0, 0]
     assert said[1].startswith("forebay: ") and address in said[1] and not shown[1]
@@ -226,7 +226,7 @@ class WithLogin(KafkaBroker):
         )
 
 
-def test_a_login_by_options_shows_the_lag_and_never_the_password(told, tmp_path, refusing):
+def test_a_login_by_options_shows_the_lag_and_never_the_password(run_lag, tmp_path, refusing):
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     with WithLogin() as broker:
         broker.create_topic("orders")
@@ -243,7 +243,7 @@ def test_a_login_by_options_shows_the_lag_and_never_the_password(told, tmp_path,
                 "fetchOffset.numRetries": "0",
             }
             given = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
-            return told("--group", "g", "-b", broker.address_of("LOGIN"), *given)
+            return run_lag("--group", "g", "-b", broker.address_of("LOGIN"), *given)
 
         code, shown, said = ask("open sesame")
         assert (code, said) == (0, "") and "orders" in shown

@@ -8,7 +8,7 @@ import uuid
 from typing import NamedTuple
 
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, canonical
 from forebay.sources.kafka.planning.time_limits import TimeLimits
 from forebay.sources.kafka.source import KafkaSource
@@ -44,6 +44,6 @@ def test_an_offset_of_2000_partitions_is_under_100_kb():
     known.of([planned.split for planned in splits])
     state = known.state({planned.split.id for planned in splits})
     offset = Offset(source.name, 123_456, str(uuid.UUID(int=1)), splits, enumerator={"state": state})
-    data = book.write(offset, DoneSplits(KafkaSplit))
+    data = book.write(offset, FinishedSplits(KafkaSplit))
     assert len(canonical(data).encode()) < 100_000
     assert book.read(data) == offset

@@ -139,16 +139,16 @@ def test_names_are_matched_without_case_and_values_keep_theirs():
     found = KafkaSource.from_options(
         {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "SUBSCRIBEPATTERN": "Orders-.*", "STARTINGOFFSETS": "EARLIEST"}
     )
-    assert (pattern := found.subscription().pattern) and pattern.fullmatch("Orders-1")
+    assert (pattern := found.subscription.pattern) and pattern.fullmatch("Orders-1")
     assert (start := found.offset_range.start) and start.kind is BoundKind.EARLIEST
-    assert found.client_options().servers == ["h:1"]
+    assert found.client_options.servers == ["h:1"]
 
 
 def test_python_takes_dicts_where_spark_takes_json():
     found = KafkaSource(
         assign={"t": [0, 1]}, starting_offsets={"t": {"0": 5, "1": -2}}, kafka={"bootstrap.servers": "h:1"}
     )
-    assert found.subscription().partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
+    assert found.subscription.partitions == (TopicPartition("t", 0), TopicPartition("t", 1))
     assert (start := found.offset_range.start) and start.values == {
         TopicPartition("t", 0): 5,
         TopicPartition("t", 1): -2,
@@ -161,7 +161,7 @@ def test_sparks_times_are_milliseconds():
 
 
 def test_the_client_id_is_the_group_or_the_prefix_and_options_are_translated():
-    options = source(groupIdPrefix="p").client_options()
+    options = source(groupIdPrefix="p").client_options
     assert options.settings["client_id"] == "p"
     options = source(
         kafka__group__id="g",
@@ -170,7 +170,7 @@ def test_the_client_id_is_the_group_or_the_prefix_and_options_are_translated():
         kafka__client__rack="r1",
         kafka__fetch__max__wait__ms="50",
         kafka__receive__buffer__bytes="-1",
-    ).client_options()
+    ).client_options
     assert options.read_committed
     assert options.arguments("consumer") == {
         "bootstrap_servers": ["h:9092"],

@@ -16,8 +16,9 @@ import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.options.payloads import CORRUPT
-from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
-from forebay.sources.kafka.split import TopicPartition
+from forebay.sources.kafka.reading.payload_decoder import PayloadDecoder
+from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 DDL = "id BIGINT, price DECIMAL(8,2), at TIMESTAMP, tags ARRAY<STRING>, by STRUCT<who: STRING>"
 VALUES: list[bytes | None] = [
@@ -86,9 +87,9 @@ def test_values_become_structs_and_corrupt_ones_are_reported(kafka: Any, topic: 
         empty(id=3),
         empty(id=4, by={"who": "\ufffd"}),
     ]
-    told = [one["_corrupt_record"] for one in found]
-    assert [row for row, one in enumerate(told) if one is not None] == [2, 4, 7]
-    assert told[2] == {
+    corrupt = [one["_corrupt_record"] for one in found]
+    assert [row for row, one in enumerate(corrupt) if one is not None] == [2, 4, 7]
+    assert corrupt[2] == {
         "key": b'{"k":2}',
         "value": VALUES[2],
         "topic": topic,
@@ -96,8 +97,8 @@ def test_values_become_structs_and_corrupt_ones_are_reported(kafka: Any, topic: 
         "offset": 2,
         "reason": "value: the field id does not fit BIGINT",
     }
-    assert told[4]["reason"].startswith("value: malformed JSON near byte 0")
-    assert (told[7]["value"], told[7]["reason"]) == (VALUES[7], "value: byte 21 is not UTF-8")
+    assert corrupt[4]["reason"].startswith("value: malformed JSON near byte 0")
+    assert (corrupt[7]["value"], corrupt[7]["reason"]) == (VALUES[7], "value: byte 21 is not UTF-8")
 
 
 def test_keys_too_with_a_column_of_another_name(kafka: Any, topic: str) -> None:
@@ -160,17 +161,24 @@ def test_failing_fast_names_the_place_the_reason_and_the_next_step(kafka: Any, t
 
 
 def test_records_before_a_corrupt_record_of_another_partition_are_returned_first() -> None:
-    payloads = unread(**JSON, mode="FAILFAST").payloads()
-    decoder = PayloadDecoder(payloads, payloads.schema(["offset", "value"], include_headers=False), "s")
+    class Fetcher:
+        def lease(self, key: Any, make: Any) -> Any:
+            return self
 
-    class Inner:
-        def fetch(self) -> list[Any]:
+        def clear(self) -> None: ...
+
+        def assign(self, *args: Any, **more: Any) -> None: ...
+
+        def fetch(self, timeout: float) -> list[forebay.Fetched]:
+            batches = [(b"{}", 5), (b"{", 7)]
             return [
-                forebay.Fetched("t/0", pa.record_batch({"value": [b"{}"], "offset": [5]}), 6),
-                forebay.Fetched("t/1", pa.record_batch({"value": [b"{"], "offset": [7]}), 8),
+                forebay.Fetched(f"t/{number}", pa.record_batch({"value": [value], "offset": [at]}), at + 1)
+                for number, (value, at) in enumerate(batches)
             ]
 
-    reader = PayloadSplitReader(Inner(), decoder, "s")  # type: ignore[arg-type]
+    read = unread(**JSON, mode="FAILFAST").with_columns(("offset", "value"))
+    reader = KafkaSplitReader(read, Fetcher())  # type: ignore[arg-type]
+    reader.add_splits([KafkaSplit(id=f"t/{number}", position=0, end=9) for number in (0, 1)])
     assert [one.split_id for one in reader.fetch()] == ["t/0"]
     with pytest.raises(DataError, match="topic t, partition 1, offset 7"):
         reader.fetch()

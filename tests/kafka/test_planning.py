@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from kafka.errors import (
@@ -21,6 +22,7 @@ from forebay.framework.microbatch.offsets.offset import Planned
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.options.subscription import Subscription
 from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
@@ -32,14 +34,14 @@ class Brokers(Cluster):
     def __init__(self):
         super().__init__(translate({"bootstrap.servers": "b:1"}), retries=0, interval=0)
         self.ids = {"t": "A"}
-        self.told = []
+        self.reported_ids = []
         self.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 0)}
         self.sizes_of = {}
         self.asked = []
 
     def topics(self, names):
         self.asked.append("topics")
-        ids = {**self.ids, **({"t": self.told.pop(0)} if self.told else {})}
+        ids = {**self.ids, **({"t": self.reported_ids.pop(0)} if self.reported_ids else {})}
         found = {}
         for partition in self.bounds:
             found.setdefault(partition.topic, {})[partition.partition] = 1
@@ -243,7 +245,7 @@ def test_a_failed_commit_is_retried_after_a_pause(publishing, clock, caplog, err
     assert "'g'" in caplog.text
     group.errors.clear()
     progress.publish({})
-    assert group.kept == {("t", 0): 9, ("t", 1): 8}, "what could not be told before is told"
+    assert group.kept == {("t", 0): 9, ("t", 1): 8}, "failed commits are repeated"
     before = group.asked
     progress.publish({TopicPartition("t", 0): 9})
     assert group.asked == before, "nothing is new"
@@ -252,8 +254,8 @@ def test_a_failed_commit_is_retried_after_a_pause(publishing, clock, caplog, err
 def test_a_deleted_partition_does_not_block_other_commits(publishing, clock, caplog, monkeypatch):
     group = Group()
     answers = {("t", 0): NoError, ("t", 1): UnknownTopicOrPartitionError}
-    monkeypatch.setattr(group, "alter_group_offsets", lambda _, offsets: told.append(offsets) or answered(offsets))
-    told: list[dict] = []
+    monkeypatch.setattr(group, "alter_group_offsets", lambda _, offsets: commits.append(offsets) or answered(offsets))
+    commits: list[dict] = []
 
     def answered(offsets):
         return {one: answers[one.topic, one.partition] for one in offsets}
@@ -261,7 +263,7 @@ def test_a_deleted_partition_does_not_block_other_commits(publishing, clock, cap
     progress = publishing(group)
     progress.publish({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
     progress.publish({TopicPartition("t", 0): 6, TopicPartition("t", 1): 5})
-    assert [{tuple(one): at.offset for one, at in asked.items()} for asked in told] == [
+    assert [{tuple(one): at.offset for one, at in asked.items()} for asked in commits] == [
         {("t", 0): 5, ("t", 1): 5},
         {("t", 0): 6},
     ]
@@ -295,10 +297,10 @@ def test_an_answer_with_an_earlier_topic_s_id_is_not_believed(brokers, look):
     """A broker with stale metadata still reports the deleted topic; the others report the new one."""
     enumerator = look(fail_on_data_loss=False)
     read = by_id(*(one.at(7) for one in splits(0, 0)))
-    brokers.told = ["OLD", "OLD", "OLD"]
+    brokers.reported_ids = ["OLD", "OLD", "OLD"]
     assert by_id(*enumerator.discover(read, False).splits) == read
     planned = [one.slice(7, 9) for one in read.values()]
-    brokers.told = ["OLD", "OLD", "OLD"]
+    brokers.reported_ids = ["OLD", "OLD", "OLD"]
     assert look().tasks(planned) is None
 
 
@@ -311,9 +313,9 @@ def test_a_topic_s_new_id_is_believed_once_it_is_repeated_and_the_old_one_never_
     assert brokers.asked.count("topics") == 4
     read = [one.at(9) for one in new]
     for known in (read, [*old, *read], old):
-        brokers.told = ["A"] * 3
+        brokers.reported_ids = ["A"] * 3
         assert [one.id for one in enumerator.discover(by_id(*known), False).splits] == ["t/0:B", "t/1:B"]
-        brokers.told = ["A"] * 4
+        brokers.reported_ids = ["A"] * 4
         with pytest.raises(RetriableError, match="the topic 't' with the id it had before it was recreated"):
             enumerator.discover(by_id(*known), False)
     brokers.asked.clear()
@@ -327,10 +329,19 @@ def test_a_planned_range_is_not_lost_by_one_answer(brokers, clock, look):
     brokers.ids["t"] = "B"
     with pytest.raises(DataLossError, match="the planned records are gone"):
         enumerator.tasks(planned)
-    brokers.told = ["A"]
+    brokers.reported_ids = ["A"]
     clock.advance(5)
     assert enumerator.tasks([KafkaSplit(id="t/0:B", position=0, end=5, topic_id="B")]) is None
-    brokers.told = ["A"] * 4
+    brokers.reported_ids = ["A"] * 4
     clock.advance(5)
     with pytest.raises(DataLossError):
         enumerator.tasks([KafkaSplit(id="t/0:B", position=0, end=5, topic_id="B")])
+
+
+def test_the_time_to_select_assigned_partitions_grows_with_their_number_only():
+    count = 10_000
+    subscription = Subscription.of((), None, json.dumps({"t": list(range(count))}))
+    started = time.process_time()
+    found = subscription.partitions_of("t", dict.fromkeys(range(1, count + 5), 0), first=False)
+    assert time.process_time() - started < 0.5
+    assert found == [TopicPartition("t", number) for number in range(1, count)]

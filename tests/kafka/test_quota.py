@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 
+import pytest
 from kafka import KafkaProducer
 
 from forebay.clock import SystemClock
@@ -35,7 +36,7 @@ class Quick(SystemClock):
 
 
 class Context:
-    """Lends a reader that is as patient as told."""
+    """Yields a reader with the given patience."""
 
     def __init__(self, reader):
         self.reader = reader
@@ -44,10 +45,11 @@ class Context:
         return self.reader
 
 
+@pytest.mark.soak  # it waits for the broker's throttling
 def test_a_client_under_a_quota_reads_on_and_tries_share_their_patience(
     broker, topic, throttle, monkeypatch, caplog, request
 ):
-    monkeypatch.setattr(offset_loss, "ASKING_MS", 200)
+    monkeypatch.setattr(offset_loss, "_TIMEOUT_MS", 200)
     name = topic()
     with KafkaProducer(bootstrap_servers=broker.address, batch_size=2000) as producer:
         for _ in range(ROWS):

@@ -144,8 +144,8 @@ def test_a_login(secured):
     # A broker hangs up with its answer, which kafka-python often loses: then nobody knows more than that.
     for mechanism, password in (("PLAIN", "close-sesame"), ("SCRAM-SHA-256", "open sesame")):
         error = refused(secured.login, **{**jaas(password), "sasl__mechanism": mechanism})
-        told = isinstance(error, ConfigurationError) and error.option == "kafka.sasl.jaas.config"
-        assert told or f"the login by {mechanism} failed" in error.message
+        named = isinstance(error, ConfigurationError) and error.option == "kafka.sasl.jaas.config"
+        assert named or f"the login by {mechanism} failed" in error.message
         assert password not in str(error) and secured.login in error.message
 
 
@@ -171,8 +171,8 @@ def test_a_login_by_scram_in_the_open_and_within_tls(secured, stores, mechanism,
 )
 def test_a_wrong_login_by_scram_is_refused_and_not_repeated(secured, mechanism, user, password):
     error = refused(secured.login, **scram(mechanism, user, password))
-    told = isinstance(error, ConfigurationError) and error.option == "kafka.sasl.jaas.config"
-    assert told or f"the login by {mechanism} failed" in error.message
+    named = isinstance(error, ConfigurationError) and error.option == "kafka.sasl.jaas.config"
+    assert named or f"the login by {mechanism} failed" in error.message
     assert password not in str(error) and secured.login in error.message
 
 
@@ -202,6 +202,6 @@ def test_tokens_of_a_provider_are_shown_to_the_broker(secured, tmp_path, monkeyp
     assert read(secured.login, provider="tokens_of_a_test:Tokens", **given) == [b"there"]
     assert importlib.import_module("tokens_of_a_test").Tokens.asked >= 2  # planning and reading
     error = refused(secured.login, provider="tokens_of_a_test:Expired", **given)
-    told = isinstance(error, ConfigurationError) and error.option == "oauthTokenProvider"
-    assert told or "the login by OAUTHBEARER failed" in error.message
+    named = isinstance(error, ConfigurationError) and error.option == "oauthTokenProvider"
+    assert named or "the login by OAUTHBEARER failed" in error.message
     assert secured.login in error.message

@@ -23,10 +23,8 @@ def source(**options: str) -> KafkaSource:
 
 
 def arguments(**options: str) -> dict[str, object]:
-    return (
-        source(**{name.replace("__", "."): value for name, value in options.items()})
-        .client_options()
-        .arguments("consumer")
+    return source(**{name.replace("__", "."): value for name, value in options.items()}).client_options.arguments(
+        "consumer"
     )
 
 
@@ -82,10 +80,10 @@ def test_gssapi_uses_the_ticket_cache_and_may_name_the_service():
 def test_a_login_may_be_a_reference(monkeypatch):
     monkeypatch.setenv("JAAS", SCRAM)
     found = source(**{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "env:JAAS"})
-    assert found.client_options().arguments("admin")["sasl_plain_password"] == "open sesame"
+    assert found.client_options.arguments("admin")["sasl_plain_password"] == "open sesame"
     monkeypatch.delenv("JAAS")
     with pytest.raises(ConfigurationError, match="JAAS"):
-        found.client_options().arguments("admin")
+        found.client_options.arguments("admin")
 
 
 def test_no_secret_is_shown():
@@ -100,7 +98,7 @@ def test_no_secret_is_shown():
             "ssl.keystore.certificate.chain": "chain",
         }
     )
-    options = found.client_options()
+    options = found.client_options
     for shown in (repr(found), str(found), repr(options), repr(options.tls)):
         assert not any(secret in shown for secret in ("sesame", "trust-pw", "key-text"))
     travelled = pickle.loads(pickle.dumps(found))
@@ -155,7 +153,7 @@ def test_oauth_asks_a_provider_that_is_named():
     for path, says in (("no.such:X", "cannot be created"), ("datetime:UTC", "is no AbstractTokenProvider")):
         found = KafkaSource.from_options({**options, "oauthTokenProvider": path})
         with pytest.raises(ConfigurationError, match=says):
-            found.client_options().arguments("consumer")
+            found.client_options.arguments("consumer")
 
 
 def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
@@ -204,7 +202,7 @@ def test_trust_and_identity_come_from_pem_and_pkcs12(stores):
 )
 def test_an_unusable_store_is_refused_with_the_next_step(stores, options, says):
     given = {f"ssl.{name}": stores.get(value, value) for name, value in options.items()}
-    options = source(**{"security.protocol": "SSL", **given}).client_options()
+    options = source(**{"security.protocol": "SSL", **given}).client_options
     with pytest.raises(ConfigurationError, match=says) as caught:
         options.arguments("consumer")
     assert caught.value.option is not None and caught.value.option.startswith("kafka.ssl.")

@@ -151,8 +151,8 @@ def test_max_offsets_per_trigger_with_a_skew_of_101_11_1(stream, kafka):  # "max
     finally:
         query.stop()
     assert all(len(rows) == 10 for rows in stream.batches[:4])
-    seen = [{partition for partition, _ in rows} for rows in stream.batches[:4]]
-    assert set.union(*seen[:3]) == {0, 1, 2}  # none starves
+    read = [{partition for partition, _ in rows} for rows in stream.batches[:4]]
+    assert set.union(*read[:3]) == {0, 1, 2}  # none starves
     stream.run(**options)  # after a restart: the same limits, nothing twice
     assert all(len(rows) <= 10 for rows in stream.batches)
     done = [row for rows in stream.batches for row in rows]
@@ -302,11 +302,11 @@ def test_an_exhausted_source_does_not_stall_another_in_a_union(stream, kafka):  
     one, two = kafka.topic(), kafka.topic()
     kafka.send(one, range(3))
     frames = [stream.frame(subscribe=name, startingOffsets="earliest") for name in (one, two)]
-    seen: list[int] = []
+    counts: list[int] = []
 
     def run() -> None:
         query = (
-            frames[0].union(frames[1]).writeStream.foreachBatch(lambda rows, _: seen.append(rows.count()))
+            frames[0].union(frames[1]).writeStream.foreachBatch(lambda rows, _: counts.append(rows.count()))
             .option("checkpointLocation", stream.checkpoint).trigger(availableNow=True).start()
         )  # fmt: skip
         assert query.awaitTermination(500) and query.exception() is None
@@ -314,7 +314,7 @@ def test_an_exhausted_source_does_not_stall_another_in_a_union(stream, kafka):  
     run()
     kafka.send(two, range(5))
     run()
-    assert sum(seen) == 8
+    assert sum(counts) == 8
 
 
 def test_a_broker_that_is_away_is_named(spark):

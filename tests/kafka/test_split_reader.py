@@ -19,15 +19,15 @@ class Refusing:
         self.answers = list(answers)
         self.assigned = []
 
-    def assign(self, topic, partition, start, end, *, waited):
-        self.assigned.append((start, end))
+    def assign(self, split, *, waited):
+        self.assigned.append((split.start, split.end))
 
     def fetch(self, timeout):
         bounds, reason = self.answers.pop(0)
         start, end = self.assigned[-1]
         raise PositionLostError("t", 0, start, end, bounds, reason)
 
-    def drop(self, topic, partition):
+    def drop(self, partition):
         self.assigned.remove((100, 150))
 
     def clear(self):
@@ -58,18 +58,18 @@ def test_an_offset_that_exists_after_all_is_retried(strict):
 def test_new_records_at_the_offsets_of_a_truncated_log_are_read():
     fetcher = Refusing(((0, 200), "its log was truncated"), ((0, 200), "its log was truncated"))
     reading = reader(fetcher, fail_on_data_loss=False)
-    (told,) = reading.fetch()
-    assert (told.position, told.finished) == (100, False)
-    (told,) = reading.fetch()
-    assert (told.position, told.finished) == (150, True), "not for ever"
+    (part,) = reading.fetch()
+    assert (part.position, part.finished) == (100, False)
+    (part,) = reading.fetch()
+    assert (part.position, part.finished) == (150, True), "not for ever"
     with pytest.raises(DataLossError, match="truncated"):
         reader(Refusing(((0, 200), "its log was truncated"))).fetch()
 
 
 @pytest.mark.parametrize(("bounds", "after", "finished"), [((120, 200), 120, False), ((0, 90), 150, True)])
 def test_lost_offsets_are_skipped(bounds, after, finished):
-    (told,) = reader(Refusing((bounds, None)), fail_on_data_loss=False).fetch()
-    assert (told.position, told.finished) == (after, finished)
+    (part,) = reader(Refusing((bounds, None)), fail_on_data_loss=False).fetch()
+    assert (part.position, part.finished) == (after, finished)
 
 
 def test_a_recreated_topic_replaces_the_old_one():
@@ -77,7 +77,7 @@ def test_a_recreated_topic_replaces_the_old_one():
     reading = reader(fetcher)
     with pytest.raises(RetriableError):
         reading.fetch()
-    reading.add_splits([KafkaSplit(id="t/0:anew", position=0)])
-    (told,) = reading.fetch()
-    assert (told.split_id, told.position, told.finished) == ("t/0", 100, True)
+    reading.add_splits([KafkaSplit(id="t/0:new", position=0)])
+    (part,) = reading.fetch()
+    assert (part.split_id, part.position, part.finished) == ("t/0", 100, True)
     assert fetcher.assigned == [(0, None)]

@@ -93,8 +93,8 @@ def test_a_leader_that_moves_is_followed(cluster):
     """The leader dies during a read: the other broker takes over, and each record comes once."""
     topic = cluster.topic("moving", 2, 1)
     cluster.send(topic, *map(str, range(100)))
-    quick = forebay.HostOptions(poll_interval="50ms", discovery_interval="200ms")
-    with forebay.run(source(cluster, topic), options=quick) as run:
+    short_intervals = forebay.HostOptions(poll_interval="50ms", discovery_interval="200ms")
+    with forebay.run(source(cluster, topic), options=short_intervals) as run:
         assert taken(run, 100) == [*range(100)]
         cluster.second.kill()
         cluster.send(topic, *map(str, range(100, 200)))  # which waits for the new leader

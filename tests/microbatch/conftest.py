@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source whose splits, ends and troubles a test decides, and a driver that plans it as Spark would."""
+"""A source whose splits, ends and failures a test controls, and a driver that plans it as Spark does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from forebay_simulator.inline import InlineRuntime
 from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 
@@ -22,7 +22,7 @@ N = pa.schema({"n": pa.int64()})
 
 
 class Outside:
-    """What there is, who asked for it, and what fails."""
+    """The state of the source: its splits and ends, the calls it got, and the failures to raise."""
 
     def __init__(self, splits=(), ends=None):
         self.splits, self.ends = list(splits), dict(ends or {})
@@ -45,7 +45,7 @@ class Outside:
     def count(self, what):
         return sum(call[0] == what for call in self.calls)
 
-    def told(self, what):
+    def reported(self, what):
         return [call[1] for call in self.calls if call[0] == what]
 
 
@@ -180,7 +180,7 @@ class Query:
 
 @pytest.fixture
 def outside():
-    """Return the class of what there is."""
+    """Return the class of the source's state."""
     return Outside
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits are hard, shares are fair, and whoever waits longest is never left out."""
+"""Limits are hard, shares are fair, and no split starves."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.admission.admission import Admission, Limits, rows_between, shares
-from forebay.framework.microbatch.offsets.offset import Agreed, Planned, Whole
+from forebay.framework.microbatch.admission.admission import Admission, Limits, shares
+from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.options import ByteSize
 
 
 class Rows(DiscoveryEnumerator):
-    """One position is one row of so many bytes; a budget never reaches further than it says."""
+    """One position is one row of a fixed size; `advance` never exceeds a budget."""
 
     def __init__(self, row_bytes=10):
         self.row_bytes = row_bytes
@@ -41,7 +41,7 @@ class Blind(Rows):
 
 
 class Unknowing(Blind):
-    """Knows nothing."""
+    """Knows neither sizes nor positions."""
 
     def size(self, split):
         return None
@@ -52,7 +52,7 @@ def there(**backlogs):
 
 
 def counted(taken):
-    return {planned.split.id: rows_between(planned) for planned in taken}
+    return {planned.split.id: planned.rows for planned in taken}
 
 
 def admit(limits, backlog, enumerator=None):
@@ -64,7 +64,7 @@ WEIGHTS = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=20)
 
 @given(WEIGHTS, st.integers(1, 1 << 42))
 def test_s16_shares_add_up_and_are_proportional(weights, total):
-    """S16: the shares of a limit add up to it exactly, and none is a whole unit off its proportion but the first."""
+    """S16: the sum of shares is the limit; only the first share differs from its proportion by 1 or more."""
     given_ = shares(weights, total)
     assert sum(given_) == min(total, sum(weights))
     assert all(0 <= share <= weight for share, weight in zip(given_, weights, strict=True))
@@ -75,14 +75,14 @@ def test_s16_shares_add_up_and_are_proportional(weights, total):
 
 @given(WEIGHTS, st.integers(1, 1 << 42))
 def test_s16_the_first_that_wants_something_gets_something(weights, total):
-    """S16: so whoever waited longest never goes without."""
+    """S16: so the split that has waited longest is never left out."""
     first = next((index for index, weight in enumerate(weights) if weight), None)
     if first is not None:
         assert shares(weights, total)[first] > 0
 
 
 def test_shares_that_spark_gets_wrong():
-    """Trap 11: floors and at-least-ones take too little of three equal parts, and too much of a thousand."""
+    """Trap 11: rounding down gives too little to three equal parts, and a minimum of 1 too much to a thousand."""
     assert shares([10, 10, 10], 10) == [4, 3, 3]
     assert shares([1] * 1000, 10) == [1] * 10 + [0] * 990
     # The test of Spark's own Kafka source: 100, 10 and 1 records there, ten at most: it takes 8 + 1 + 1 by chance.
@@ -91,7 +91,7 @@ def test_shares_that_spark_gets_wrong():
 
 
 def test_s16_three_equal_splits_take_three_micro_batches():
-    """S16: exactly as many as the limit says."""
+    """S16: exactly the limit."""
     backlog = {"a": 10, "b": 10, "c": 10}
     turns = 0
     while any(backlog.values()):
@@ -155,7 +155,7 @@ def test_s16_nobody_starves_whatever_the_others_bring(limits, row_bytes, arrival
 
 
 def test_bytes_too_few_for_a_record_each_are_given_to_the_first_ones():
-    """Ten bytes for each of ten splits reach nowhere: rows have forty."""
+    """A share of ten bytes for each of ten splits is too small for a row of forty."""
     assert admit(Limits(byte_budget=100), there(**{f"s{n}": 5 for n in range(10)}), Rows(40)) == {"s0": 1, "s1": 1}
 
 
@@ -170,14 +170,16 @@ def test_what_is_estimated_at_no_bytes_is_read_all_the_same():
 
 
 def test_files_that_cannot_be_cut_are_taken_whole_up_to_the_limit():
-    """The first one in any case: a file larger than the limit would stop everything."""
-    files = [Planned(Split(name, end=size), Whole.WHOLE) for name, size in {"a": 1, "b": 1, "c": 1}.items()]
+    """The first file is always read: otherwise one larger than the limit would stop the stream."""
+    files = [Planned(Split(name, end=size), UnknownEnd.WHOLE) for name, size in {"a": 1, "b": 1, "c": 1}.items()]
     assert [one.split.id for one in Admission("src", Blind(), Limits(byte_budget=25)).admit_in_order(files)] == [
         "a",
         "b",
     ]
     assert [one.split.id for one in Admission("src", Blind(), Limits(byte_budget=5)).admit_in_order(files)] == ["a"]
-    assert all(one.to is Whole.WHOLE for one in Admission("src", Blind(), Limits(byte_budget=5)).admit_in_order(files))
+    assert all(
+        one.to is UnknownEnd.WHOLE for one in Admission("src", Blind(), Limits(byte_budget=5)).admit_in_order(files)
+    )
 
 
 def test_positions_given_as_lists_become_tuples():
@@ -193,18 +195,18 @@ def test_positions_given_as_lists_become_tuples():
 
 
 @pytest.mark.parametrize("in_order", [False, True])
-@pytest.mark.parametrize("to", [7, Whole.WHOLE, Agreed.AGREED, "seven", (7,)])
+@pytest.mark.parametrize("to", [7, UnknownEnd.WHOLE, UnknownEnd.NEGOTIATED, "seven", (7,)])
 def test_s16_a_limit_of_rows_where_positions_are_not_rows_is_refused_by_name(in_order, to):
-    """S16: also where everything would fit, so that it is not found out on a busy day."""
+    """S16: also if everything is within the limit, so that the error comes early."""
     admission = Admission("src", Blind(), Limits(rows=1000))
-    with pytest.raises(ConfigurationError, match="maxRowsPerTrigger cannot be kept: how many rows") as caught:
+    with pytest.raises(ConfigurationError, match="maxRowsPerTrigger cannot be kept: the number of rows") as caught:
         (admission.admit_in_order if in_order else admission.admit)([Planned(Split("a"), to)])
     assert (caught.value.option, caught.value.split, caught.value.source) == ("maxRowsPerTrigger", "a", "src")
 
 
 def test_s16_a_limit_of_bytes_where_sizes_are_not_known_is_refused_by_name():
     """S16: the option is named."""
-    with pytest.raises(ConfigurationError, match="maxBytesPerTrigger cannot be kept: how many bytes") as caught:
+    with pytest.raises(ConfigurationError, match="maxBytesPerTrigger cannot be kept: the number of bytes") as caught:
         admit(Limits(byte_budget=10), there(a=7), Unknowing())
     assert caught.value.option == "maxBytesPerTrigger"
 
@@ -223,7 +225,7 @@ def test_without_an_enumerator_nobody_can_measure():
     assert counted(Admission("src", None, Limits(files=1)).admit(there(a=7, b=7))) == {"a": 7}
 
 
-def test_an_author_whose_rows_reach_nowhere_is_told():
+def test_an_advance_that_does_not_go_on_is_reported():
     class Stuck(Rows):
         def advance(self, split, *, rows=None, byte_budget=None):
             return split.position

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long backlog of files: what a micro-batch cannot take is not planned, and counts all the same."""
+"""A long backlog of files: files beyond the limits are not planned, but counted."""
 
 from __future__ import annotations
 
 import pytest
 
-from forebay.framework.microbatch.admission.backlog import Backlog
-from forebay.framework.microbatch.offsets.offset import Planned, Whole
+from forebay.framework.microbatch.admission.available_range import Backlog
+from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
 from forebay.framework.split import Split
 
 MANY = 3000
@@ -21,7 +21,7 @@ def files(count):
 
 @pytest.fixture
 def listed(outside, query):
-    """Return a query of files without a known end, which are listed anew by every look."""
+    """Return a query of files without a known end, which every poll lists again."""
 
     def make(count, **options):
         kind = type("Listed", (query.bounded,), {"in_order": True})
@@ -32,7 +32,7 @@ def listed(outside, query):
 
 @pytest.fixture
 def made(monkeypatch):
-    """Count how many splits were planned, wherever that is."""
+    """Count the planned splits."""
     found = []
     plain = Planned.__init__
 
@@ -105,9 +105,9 @@ def test_a_backlog_is_a_sequence_of_plans_each_made_once(made):
     known = Planned(Split("known", 0, 5), 5)
     backlog = Backlog([known, *files(3), Planned(Split("start"), None)])
     assert len(backlog) == 5 and len(made) == 2
-    assert dict(backlog.ends()) == {"known": 5, **{split.id: Whole.WHOLE for split in files(3)}}
+    assert dict(backlog.ends()) == {"known": 5, **{split.id: UnknownEnd.WHOLE for split in files(3)}}
     assert len(made) == 2
     assert backlog[0] is known and backlog[-2] is backlog[3]
     assert len(made) == 3
     assert [planned.split.id for planned in backlog[1:3]] == [split.id for split in files(2)]
-    assert list(backlog)[1:4] == [Planned(split, Whole.WHOLE) for split in files(3)]
+    assert list(backlog)[1:4] == [Planned(split, UnknownEnd.WHOLE) for split in files(3)]

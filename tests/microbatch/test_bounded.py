@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning a bounded read of a source that discovers."""
+"""Planning a bounded read of a source with discovery."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from forebay.errors import ContractError, DataLossError, FatalError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
@@ -20,7 +20,7 @@ SCHEMA = pa.schema({"n": pa.int64()})
 
 
 class Enumerator(DiscoveryEnumerator):
-    """Does what a test says."""
+    """Returns what a test gives it."""
 
     def __init__(self, splits=(), ends=None, sizes=None):
         self.splits, self.ends, self.sizes = splits, ends or {}, sizes or {}
@@ -134,7 +134,7 @@ def test_big_splits_are_cut_by_estimated_bytes():
 
 
 def test_a_repeated_split_id_is_refused():
-    with pytest.raises(ContractError, match="same id") as caught:
+    with pytest.raises(ContractError, match="two splits have the id") as caught:
         plan(Enumerator([Split("a"), Split("a", position=1)]))
     assert (caught.value.source, caught.value.split, caught.value.rule) == ("given", "a", "SPL-1")
 
@@ -255,7 +255,7 @@ def test_no_thread_is_left_behind():
 
 
 class Choosing(Enumerator):
-    """Says its tasks itself."""
+    """Has tasks of its own."""
 
     def __init__(self, splits, tasks):
         super().__init__(splits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offset of a micro-batch: complete, canonical, and refused by name where it is not ours."""
+"""The offset of a micro-batch: complete, canonical, and refused by name if it is not ours."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import (
     BEFORE_FIRST,
-    Agreed,
     Offset,
     Planned,
-    Whole,
+    UnknownEnd,
     canonical,
     dump_offset,
     load_offset,
@@ -47,7 +46,7 @@ class Renamed(Split):
 
 
 class Keyed(Source):
-    """Whose offsets these are."""
+    """The source of the offsets."""
 
     name = "keyed"
     split_class = Rich
@@ -82,7 +81,7 @@ def plans(draw, split_id):
         group=draw(st.none() | st.text()),
         place=tuple(draw(st.lists(st.text(), max_size=2))),
     )
-    to = draw(POSITIONS | st.sampled_from([Whole.WHOLE, Agreed.AGREED, split.position, split.end]))
+    to = draw(POSITIONS | st.sampled_from([UnknownEnd.WHOLE, UnknownEnd.NEGOTIATED, split.position, split.end]))
     if to is None and split.position is not None:
         to = split.position
     return Planned(split, to)
@@ -114,7 +113,7 @@ def example(*splits, **changes):
 
 @given(offsets())
 def test_s1_an_offset_survives_json(offset):
-    """S1: whatever a planner needs to go on is in the offset, tuples and fields included."""
+    """S1: the offset has everything that a planner continues from, including tuples and fields."""
     back = load_offset(through_json(dump_offset(offset)), "keyed", Rich)
     # What is empty in an offset is not in it.
     wanted = offset if offset.enumerator else Offset(**{**vars(offset), "enumerator": None})
@@ -126,20 +125,22 @@ def test_an_offset_is_canonical(offset):
     """The same offset is the same text: Spark compares texts."""
     text = canonical(dump_offset(offset))
     assert canonical(dump_offset(load_offset(json.loads(text), "keyed", Rich))) == text
-    written = InlineOffsetCodec(Keyed()).write(offset, DoneSplits(Rich))
-    again = InlineOffsetCodec(Keyed()).write(InlineOffsetCodec(Keyed()).read(through_json(written)), DoneSplits(Rich))
+    written = InlineOffsetCodec(Keyed()).write(offset, FinishedSplits(Rich))
+    again = InlineOffsetCodec(Keyed()).write(
+        InlineOffsetCodec(Keyed()).read(through_json(written)), FinishedSplits(Rich)
+    )
     assert json.dumps(again) == json.dumps(written), "as Spark's Python side writes it: in the order of the keys"
 
 
 @given(offsets(), st.lists(IDS, unique=True, max_size=300))
-def test_a_book_gives_back_what_it_wrote(offset, ended):
-    """Also where its lists are long, and so are compressed."""
-    done = DoneSplits(Rich)
+def test_a_codec_reads_what_it_wrote(offset, ended):
+    """Also if its lists are compressed."""
+    done = FinishedSplits(Rich)
     done.add(Rich(split_id, index=7, place=("x" * 20, split_id)) for split_id in ended)
     data = through_json(InlineOffsetCodec(Keyed()).write(offset, done))
-    book = InlineOffsetCodec(Keyed())
-    assert [one.split for one in book.read(data).splits] == [one.split for one in offset.splits]
-    back = book.read_done(data)
+    offset_codec = InlineOffsetCodec(Keyed())
+    assert [one.split for one in offset_codec.read(data).splits] == [one.split for one in offset.splits]
+    back = offset_codec.read_done(data)
     assert set(back) == set(ended)
     assert all(back[split_id] == done[split_id] for split_id in ended)
 
@@ -151,10 +152,10 @@ def test_from_is_left_out_where_nothing_is_read_and_fields_where_the_id_says_all
     assert data["splits"] == [["a", 7], ["b", 9, None], ["c", None]]
 
 
-def test_a_whole_split_and_an_agreed_one_are_told_apart_from_positions():
+def test_unknown_ends_differ_from_positions():
     planned = [
-        Planned(Split("a", 0), Whole.WHOLE),
-        Planned(Split("b", (1, "x")), Agreed.AGREED),
+        Planned(Split("a", 0), UnknownEnd.WHOLE),
+        Planned(Split("b", (1, "x")), UnknownEnd.NEGOTIATED),
         Planned(Split("c", 0), 1),
     ]
     data = dump_offset(Offset("keyed", 0, "q", planned))
@@ -201,9 +202,9 @@ def test_fields_that_the_connector_knows_no_more_are_its_own_affair():
 
 
 def refused(data):
-    book = InlineOffsetCodec(Keyed())
+    offset_codec = InlineOffsetCodec(Keyed())
     with pytest.raises(ConfigurationError) as caught:
-        book.read(data)
+        offset_codec.read(data)
     assert (caught.value.option, caught.value.source) == ("checkpointLocation", "keyed")
     assert caught.value.advice
     return caught.value.message
@@ -211,18 +212,18 @@ def refused(data):
 
 @pytest.mark.parametrize("data", [None, 5, "text", [1], {}, {"topic": {"0": 12}}, {"found": 1}])
 def test_s1_the_offset_of_another_kind_of_source_is_refused(data):
-    """S1: foreign offsets are refused, whatever they look like."""
+    """S1: foreign offsets of any form are refused."""
     assert "not written by forebay" in refused(data)
 
 
 def test_s1_the_offset_of_another_source_is_refused_by_name():
-    """S1: the offset says whose it is."""
+    """S1: the offset names its source."""
     assert refused(example(source="other")) == "the checkpoint belongs to the source 'other'"
 
 
 @pytest.mark.parametrize("version", [3, 99, "2", 1.5, None])
 def test_s1_the_offset_of_a_newer_release_is_refused_by_name(version):
-    """S1: a form that is not known is refused; what else is in it, nobody can know."""
+    """S1: an unknown version is refused."""
     message = refused(example(v=version, forebay="9.9", splits={"new": "form"}, done={"z": "another code"}))
     assert "newer forebay (9.9)" in message
 
@@ -279,14 +280,14 @@ def test_an_offset_without_a_part_is_refused_by_name(missing):
 
 @pytest.mark.parametrize("done", ["ab", {"a": 1}, [1], [[]], [["a", 5]], [[5]], [["a", {}, 1]], {"z": "x"}])
 def test_a_damaged_memory_is_refused_by_name(done):
-    """Taken for empty, it would let everything be read again."""
+    """As an empty list, it would let everything be read again."""
     with pytest.raises(ConfigurationError, match="is damaged"):
         InlineOffsetCodec(Keyed()).read_done(example(done=done))
 
 
 @given(st.recursive(JSON, lambda parts: st.dictionaries(st.sampled_from(list(example())), parts), max_leaves=8))
 def test_whatever_is_in_a_checkpoint_is_read_or_refused_by_name(data):
-    """Never any other error: nobody could tell from it that the checkpoint is to blame."""
+    """Any other error would not point to the checkpoint."""
     for one in [data, {**example(), **data} if isinstance(data, dict) else example(splits=data)]:
         told = []
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting and packing: every record of every split in exactly one task, evenly, the same way every time."""
+"""Cutting and packing: every record is in exactly one task, evenly and deterministically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ContractError
 from forebay.framework.discovery import OPEN_COST
-from forebay.framework.microbatch.admission.packing import MOST_BYTES, count_partitions, cut, filled, pack
+from forebay.framework.microbatch.admission.assign_tasks import MOST_BYTES, count_partitions, cut, filled, pack
 from forebay.framework.split import Split
 
 MIB = 1 << 20

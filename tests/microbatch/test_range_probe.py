@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An end that moves on without records, such as "now less a settling time", makes no micro-batches without rows."""
+"""An end that moves on without records, such as "now less a delay", makes no empty micro-batches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 
 
 class World:
-    """What there is at which time, and what was read by whom."""
+    """The records by time, and the reads of planner and tasks."""
 
     def __init__(self, *splits):
         self.clock = ManualClock(1000)
@@ -73,7 +73,7 @@ class Query:
         self.start = self.log[-1] if self.log else json.loads(json.dumps(self.planner.initial()))
 
     def turn(self, seconds=2.0, **how):
-        """Let time pass, and return the rows of the next micro-batch; None where there is none."""
+        """Let time pass, and return the rows of the next micro-batch; None if there is none."""
         self.world.clock.advance(seconds)
         before = len(self.world.reads)
         found = json.loads(json.dumps(self.planner.latest(self.start, **how)))
@@ -136,7 +136,7 @@ def test_a_record_in_one_of_many_splits_is_found():
 
 
 class Counted(Ticks):
-    """Says that a position is a row, so that there is always a row before a new end."""
+    """Declares positions as rows, so that there is always a row before a new end."""
 
     positions_are_rows = True
 
@@ -149,7 +149,7 @@ class Counted(Ticks):
 
 
 class Exact(Ticks):
-    """Says that an end stands behind a record."""
+    """Declares that every end is after a record."""
 
     def create_enumerator(self, context):
         enumerator = SimpleEnumerator(self)
@@ -167,7 +167,7 @@ def test_exact_ends_are_believed_and_nothing_is_read_to_plan(world, kind):
 
 
 def test_probing_takes_a_fifth_of_the_time_at_most_while_records_flow(world):
-    """A first record that takes 2 s is looked for every 10 s: a fifth of the time."""
+    """A probe that takes 2 s runs every 10 s: a fifth of the time."""
     query = Query(world)
     query.turn()
     for _ in range(60):
@@ -190,7 +190,7 @@ def test_what_the_user_says_of_ends_holds_for_first_records_too(world):
 
 @pytest.mark.parametrize("error", [RetriableError("no way there"), ContractError("broken"), KeyError("x")])
 def test_a_probe_that_fails_holds_nothing_back(world, caplog, error):
-    """The planner may be where the source cannot be read from; a task says what is wrong."""
+    """The planner may not reach the source; a task reports the error."""
     query = Query(world, retries=0)
     query.turn()
     query.happens()
@@ -199,7 +199,7 @@ def test_a_probe_that_fails_holds_nothing_back(world, caplog, error):
     with caplog.at_level(logging.WARNING):
         end = query.planner.latest(query.start)
     assert end != query.start
-    assert "looking for a first record before the new ends failed" in caplog.text
+    assert "probing for a first record before the new ends failed" in caplog.text
     world.error = None
     assert query.read(query.start, json.loads(json.dumps(end))) == world.events["all"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream reports of itself."""
+"""Progress reports of a stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.split_providers.refresh_policy import Failure, RefreshPolicy
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 
@@ -69,7 +69,7 @@ def follow(planner, times=1):
     return planner.report()
 
 
-def test_before_the_first_look_there_is_nothing_to_report():
+def test_the_report_is_empty_before_the_first_poll():
     assert stream({}).report() == {}
 
 
@@ -98,7 +98,7 @@ def test_a_micro_batch_that_reads_all_leaves_nothing_behind():
     assert worst == {"split": "a", "position": 3, "end": 3, "behind": 0, "last": {"rows": 3, "bytes": 30}}
 
 
-def test_the_worst_twenty_are_told_and_the_report_stays_small():
+def test_the_twenty_furthest_behind_are_reported_and_the_report_stays_small():
     ends = {f"{'x' * 500}{n}": n + 1 for n in range(2000)}
     report = follow(stream(ends, max_rows_per_trigger=10))
     assert report["splits"]["open"] == 2000
@@ -149,20 +149,20 @@ def test_a_failed_discovery_is_counted():
     assert report["discovery"]["retried"] == 1 and report["discovery"]["seconds"] >= 0
 
 
-def test_the_last_failure_is_told_with_its_time_and_split_and_whether_it_is_over():
+def test_the_last_failure_is_reported_with_its_time_and_split_and_whether_it_is_over():
     class Fails(Log):
-        trouble = None
+        failures = None
 
         def latest(self, splits):
-            if self.trouble is not None:
-                raise self.trouble
+            if self.failures is not None:
+                raise self.failures
             return super().latest(splits)
 
     log = Fails({"a": 3})
     planner = stream({}, make=lambda: log, retries=0)
     offset = dict(planner.latest(planner.initial()))
     assert "error" not in planner.report()["discovery"]
-    log.trouble = RetriableError("no answer, " + "z" * 1000, split="a")
+    log.failures = RetriableError("no answer, " + "z" * 1000, split="a")
     planner.latest(offset)
     error = planner.report()["discovery"]["error"]
     assert datetime.fromisoformat(error.pop("at")).tzinfo is not None
@@ -173,15 +173,15 @@ def test_the_last_failure_is_told_with_its_time_and_split_and_whether_it_is_over
 def test_a_failure_is_over_once_somebody_answered():
     clock = ManualClock(0)
     asked = RefreshPolicy(SimpleNamespace(clock=clock, random=random.Random(0)), None, 1.0, 0.05)
-    assert (asked.trouble.failed, asked.trouble.failure) == (0, None)
+    assert (asked.failures.failed, asked.failures.failure) == (0, None)
     asked.put_off(RetriableError("gone", advice="wait"))
-    assert asked.trouble.failure == Failure(0, "gone\n  next step: wait", None, over=False)
+    assert asked.failures.failure == Failure(0, "gone\n  next step: wait", None, over=False)
     clock.advance(60)
     asked.measure(lambda: None)
-    assert asked.trouble.failure == Failure(0, "gone\n  next step: wait", None, over=True)
+    assert asked.failures.failure == Failure(0, "gone\n  next step: wait", None, over=True)
 
 
-def test_the_payload_is_made_once_per_look(monkeypatch):
+def test_the_payload_is_made_once_per_poll(monkeypatch):
     planner = stream({"a": 3})
     assert follow(planner) is planner.report()
 
@@ -209,7 +209,7 @@ def test_what_waits_is_measured_once():
     assert len(asked) - before <= 3
 
 
-def test_of_very_many_splits_only_the_number_is_told(monkeypatch):
+def test_of_very_many_splits_only_the_number_is_reported(monkeypatch):
     monkeypatch.setattr("forebay.framework.microbatch.reports._MEASURED", 10)
     report = follow(stream({f"s{n:02}": 5 for n in range(50)}, max_rows_per_trigger=3))
     assert report["splits"]["behind"] == 50 and report["behind"] == {}

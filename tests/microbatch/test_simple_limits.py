@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simple source of plain rows in a stream: limits in rows, and an end that promises more than there is."""
+"""A simple source of plain rows in a stream: limits in rows, and an end beyond the last row."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess.running import run
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 
 
 class Lines(SimpleSource):
-    """Plain rows, of which there are so many."""
+    """A given number of plain rows."""
 
     bounded = False
     positions_are_rows = True
@@ -43,7 +43,7 @@ class Uncounted(Lines):
 
 
 def drained(source, **options):
-    """Return the rows of each micro-batch, until there is nothing new."""
+    """Return the rows of each micro-batch until there is no new data."""
     planner = open_stream(source, HostOptions(refresh_interval="0s", **options), parallelism=1)
     start, batches = planner.initial(), []
     while (end := json.loads(json.dumps(planner.latest(start)))) != start:
@@ -69,14 +69,14 @@ def test_it_is_refused_with_the_way_out_where_nobody_says_so():
 
 
 class Promising(Lines):
-    """Says that there are 30 rows, and gives 25."""
+    """Announces 30 rows, and gives 25."""
 
     def latest(self, split):
         return 30
 
 
 class PromisingUnsaid(Promising):
-    """Its plain rows say that they are counted."""
+    """Declares its positions as rows."""
 
     positions_are_rows = False
 
@@ -87,7 +87,7 @@ class PromisingTables(Promising):
 
 
 class PromisingBatches(Promising):
-    """A position is the number of a row, and the author gives it."""
+    """The author gives row numbers as positions."""
 
     def read(self, split):
         for n in range(split.position or 0, self.there):
@@ -128,7 +128,7 @@ def test_what_came_late_is_read_when_the_micro_batch_is_read_again():
 
 
 class Sparse(Promising):
-    """Positions are ids, and the last ones are not there."""
+    """Positions are ids, and the last ids are missing."""
 
     positions_are_rows = False
 
@@ -142,7 +142,7 @@ def test_positions_of_an_authors_own_may_leave_gaps():
 
 
 class OwnEnd(Lines):
-    """A split that ends at 30 by itself, and gets there bit by bit."""
+    """A split with the end 30 that grows."""
 
     there = 10
 
@@ -228,7 +228,7 @@ def test_fewer_rows_than_splits_come_to_each_in_its_turn():
 
 
 class SizedByTime(ManyByTime):
-    """Says that a row has eight bytes."""
+    """Estimates eight bytes for a row."""
 
     def size(self, split):
         return 8 * len(self.between(split))
@@ -256,7 +256,7 @@ class Beyond(ByTime):
 def test_what_advance_cannot_say_is_refused_with_the_way_out():
     with pytest.raises(ConfigurationError, match="maxRowsPerTrigger cannot be kept") as caught:
         drained(Silent(), max_rows_per_trigger=10)
-    assert "answer advance()" in str(caught.value.advice)
+    assert "implement advance()" in str(caught.value.advice)
 
 
 def test_minimum_rows_are_refused_there():
@@ -272,7 +272,7 @@ def test_minimum_rows_are_refused_there():
 
 
 @pytest.mark.parametrize(("cls", "what"), [(Standing, "does not go on"), (Beyond, "beyond the end")])
-def test_a_wrong_answer_of_advance_is_told(cls, what):
+def test_a_wrong_answer_of_advance_is_reported(cls, what):
     with pytest.raises(ContractError, match=what) as caught:
         drained(cls(), max_rows_per_trigger=10)
     assert (caught.value.rule, caught.value.split) == ("DIS-3", "all")
@@ -282,7 +282,7 @@ def test_a_wrong_answer_of_advance_is_told(cls, what):
 
 
 class Cut(ByTime):
-    """Bounded; its one split is cut in the middle, or as a test says."""
+    """Bounded; its one split is cut in the middle, or as a test requires."""
 
     bounded = True
     cuts: ClassVar[list[tuple[object, object]]] = [(None, (4, 12)), ((4, 12), None)]

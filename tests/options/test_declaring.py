@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a class, wherever and however the class was written."""
+"""The options of a class, from modules, notebook cells and functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from forebay.options import (
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Base:
-    """What a framework's base class does."""
+    """A base class like those of the framework."""
 
     name: ClassVar[str] = "base"
 
@@ -310,7 +310,7 @@ MISTAKES: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str, str]] = [
     ("annotations", "values", "rule", "said"), [mistake[1:] for mistake in MISTAKES], ids=[m[0] for m in MISTAKES]
 )
 def test_a_mistake_of_the_author_is_named_when_the_options_are_asked_for(annotations, values, rule, said):
-    """OPT-1, OPT-2, OPT-3, OPT-4: each mistake is told with its rule when the class is used, not when it is made."""
+    """OPT-1, OPT-2, OPT-3, OPT-4: each mistake is an error with its rule when the class is first used."""
     wrong = type("Wrong", (Base,), {"__annotations__": dict(annotations), **values}, plain=True)
     with pytest.raises(ContractError, match=said) as caught:
         class_options(wrong)

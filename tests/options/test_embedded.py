@@ -43,7 +43,7 @@ ONLY_IN_SECRETS = {
 
 @dataclass(frozen=True)
 class Shown:
-    """An option that is no secret by its declaration."""
+    """An option that is not declared secret."""
 
     dsn: str = option("")
 

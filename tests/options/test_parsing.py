@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From texts to values, and errors that say what to write."""
+"""Parsing of options, and its errors."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_prefix_option_may_be_given_as_one_map():
     assert parse({**NEEDED, "kafka": {"a": "1"}, "kafka.a": "1"})["kafka"] == {"a": "1"}
 
 
-def test_the_same_option_under_two_names_must_agree():
+def test_two_names_of_one_option_must_have_the_same_value():
     assert parse({**NEEDED, "groupId": "x", "kafka.group.id": "x"})["group"] == "x"
     assert parse({**NEEDED, "pollInterval": "60s", "poll_interval": "1m"})["poll_interval"] == Duration("60s")
     with pytest.raises(ConfigurationError, match=r"'groupId' and 'kafka\.group\.id' are the same") as caught:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of others lose every secret that lives in this process."""
+"""`redact` hides every live secret in texts of connectors and clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ODD = 'p@ss/w"ö rd\\+1'
 
 @dataclass(frozen=True)
 class Client:
-    """Options of which some are secret without being a Secret."""
+    """Options, some of them secret without the type Secret."""
 
     key: str = option("", secret=True)
     shown: dict[str, str] = option(default_factory=dict, secret=False)
@@ -86,9 +86,9 @@ def test_options_that_must_not_be_shown_are_hidden_too_and_others_are_not() -> N
 
 
 def test_copies_of_a_secret_count_one_by_one() -> None:
-    first = Secret("twice-told")
+    first = Secret("same-text")
     second = copy.deepcopy(first)
     del first
     gc.collect()
-    assert redact("twice-told") == "***"
-    assert second == Secret("twice-told")
+    assert redact("same-text") == "***"
+    assert second == Secret("same-text")

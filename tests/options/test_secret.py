@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets are never shown, travel to workers, and are looked up where they are used."""
+"""Secrets are never shown, can be pickled for workers, and are resolved where they are used."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Holder:
 
 
 def everywhere(error: BaseException) -> str:
-    """All texts in which an error could show something, its pickle among them."""
+    """All texts of an error, including its pickle."""
     chain: list[Any] = [error, error.__cause__, error.__context__]
     return "".join(traceback.format_exception(error)) + repr(chain) + repr(pickle.dumps(error))
 

@@ -10,8 +10,8 @@ from importlib import import_module
 
 import pytest
 
-# Extras, what they bring with them, and what only tests need. numpy and pandas: pyarrow takes them in when they are
-# installed, so they are looked for where pyarrow cannot have brought them.
+# Extras, their dependencies, and packages that only tests need. pyarrow imports numpy and pandas if they are installed,
+# so a test of their own subtracts its imports.
 EXTRAS = {
     "pyspark",
     "py4j",

@@ -35,7 +35,7 @@ def test_every_case_has_a_test_or_a_reason() -> None:
 
 
 def test_every_test_of_the_suites_is_on_the_page() -> None:
-    told = {name for _, name in TESTS}
+    listed = {name for _, name in TESTS}
     files = sorted((ROOT / "tests/kafka/suites").glob("test_*.py"))
     names = {name for file in files for name in functions(f"suites/{file.name}") if name.startswith("test_")}
-    assert names and names <= told
+    assert names and names <= listed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks start, as `make bench` starts them: nobody runs them often enough to notice that they do not."""
+"""The benchmarks start, as `make bench` starts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "__main
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_a_benchmark_starts(program: Path) -> None:
-    """Its imports are there, and it says what it can be told."""
+    """Its imports exist, and `--help` lists its options."""
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
     command = [sys.executable, "-P", str(program), "--help"]
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=120)
@@ -26,7 +26,7 @@ def test_a_benchmark_starts(program: Path) -> None:
 
 
 def test_make_bench_lets_programs_find_their_neighbours() -> None:
-    """Neither the current directory nor that of the program is on sys.path there (-P)."""
+    """With -P, neither the current directory nor that of the program is on sys.path."""
     recipe = re.search(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe is not None
     assert "PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/" in recipe[1]

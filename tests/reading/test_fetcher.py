@@ -19,7 +19,7 @@ from forebay.testkit.scripted import CountingSplitReader, counting_batch
 
 
 class Bench:
-    """A fetcher, its queue, and what its errors were."""
+    """A fetcher, its queue, and its errors."""
 
     def __init__(
         self,
@@ -95,18 +95,18 @@ def test_fet2_a_change_wakes_a_running_fetch() -> None:
 
 
 def test_fet3_a_refused_hand_over_is_offered_again_before_any_new_fetch() -> None:
-    """FET-3: nothing lost, nothing doubled."""
+    """FET-3: no record is lost or repeated."""
     bench = Bench(CountingSplitReader(batch_rows=1), capacity=1)
     bench.fetcher.add_splits([Split("a", 0, 50)])
-    seen: list[object] = []
+    values: list[object] = []
     for _ in range(1000):
         for _ in range(5):
             bench.fetcher.step()  # woken while the queue is full, often
         hand_over = bench.queue.poll()
         if hand_over is None:
             continue
-        seen += [value for part in hand_over.fetched if part.batch for value in part.batch.column("n").to_pylist()]
-    assert seen == list(range(50))
+        values += [value for part in hand_over.fetched if part.batch for value in part.batch.column("n").to_pylist()]
+    assert values == list(range(50))
 
 
 def test_fet4_a_finished_split_leaves_only_after_its_end_is_in_the_queue() -> None:
@@ -177,7 +177,7 @@ def test_fet6_closing_after_recycling_waits_for_everything_handed_over() -> None
     assert reader.closed == 1
 
 
-def test_sr6_an_error_closes_the_reader_once_and_is_told_once() -> None:
+def test_sr6_an_error_closes_the_reader_once_and_is_reported_once() -> None:
     """SR-6, FM-1: close on the path of an error too."""
     reader = CountingSplitReader()
     boom = KeyError("boom")
@@ -196,7 +196,7 @@ def test_sr6_an_error_closes_the_reader_once_and_is_told_once() -> None:
 
 
 def test_a_retriable_error_is_tried_again_with_back_off_and_then_surfaces() -> None:
-    """Design §4: the framework retries; so many in a row, then the error ends the read."""
+    """The framework retries; after that many failures in a row the error ends the read."""
     reader = CountingSplitReader()
     failures = [RetriableError("one"), RetriableError("two")]
 
@@ -218,7 +218,7 @@ def test_a_retriable_error_is_tried_again_with_back_off_and_then_surfaces() -> N
     failures += [RetriableError(str(number)) for number in range(3)]
     bench.fetcher.add_splits([Split("b", 0, 3)])
     for _ in range(10):
-        bench.fetcher._retry_at = 0.0 if bench.fetcher._retry_at else None
+        bench.fetcher._retry_at = 0.0
         bench.fetcher.step()
     assert [error.message.startswith("2 (3 tries in ") for error in bench.errors] == [True]
 
@@ -246,12 +246,12 @@ class OneIsDown(CountingSplitReader):
 def test_a_split_that_always_fails_is_an_error_however_well_another_one_does(
     caplog: pytest.LogCaptureFixture, caught_up: bool
 ) -> None:
-    """Design §4: nobody would ever hear of it, and its records would never come."""
+    """Otherwise its failure would go unnoticed, and its records would never arrive."""
     reader = OneIsDown(caught_up=caught_up)
     bench = Bench(reader, capacity=1000, retries=2)
     bench.fetcher.add_splits([Split("down", 0), Split("well", 0)])
     for _ in range(100):
-        bench.fetcher._retry_at = None
+        bench.fetcher._retry_at = 0.0
         if bench.fetcher.step() is Next.DONE:
             break
     assert [(error.message[:20], error.split) for error in bench.errors] == [("no answer (3 tries i", "down")]
@@ -260,7 +260,7 @@ def test_a_split_that_always_fails_is_an_error_however_well_another_one_does(
 
 
 def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source() -> None:
-    """Design §4: readers that share a rate limit leave the service alone together."""
+    """Readers that share a rate limit pause together."""
     clock = ManualClock()
     runtime = ThreadRuntime(clock)
     readers = [CountingSplitReader(), CountingSplitReader()]
@@ -282,7 +282,7 @@ def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source() -> 
 
 
 def test_failures_that_lie_far_apart_are_not_in_a_row() -> None:
-    """A quiet split has nothing to deliver in between, and each failure was got over."""
+    """A quiet split delivers nothing between failures, although each retry succeeded."""
     clock = ManualClock()
     bench = Bench(OneIsDown(), capacity=1000, retries=2, clock=clock)
     bench.fetcher.add_splits([Split("down", 0), Split("well", 0)])
@@ -309,7 +309,7 @@ def test_rb5_records_of_a_split_that_was_never_added_are_refused() -> None:
 
 
 def test_until_caught_up_finishes_an_open_split_and_ignores_what_follows() -> None:
-    """A host that reads once takes "caught up" for the end."""
+    """A host that reads once treats "caught up" as the end."""
 
     class Tail(CountingSplitReader):
         def fetch(self) -> Sequence[Fetched]:
@@ -324,7 +324,7 @@ def test_until_caught_up_finishes_an_open_split_and_ignores_what_follows() -> No
 
 
 def test_until_caught_up_does_not_hide_records_of_unknown_splits() -> None:
-    """RB-5: only what was finished here, by being caught up, is passed over."""
+    """RB-5: only splits that the fetcher finished itself, once caught up, are skipped."""
 
     class Stray(CountingSplitReader):
         def fetch(self) -> Sequence[Fetched]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RB-5 and RB-6 where threads would meet only by chance: what they do meanwhile is done here at the very step."""
+"""RB-5 and RB-6 in rare interleavings of threads, forced at the step where they matter."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.errors import ContractError, FatalError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import InputStatus, SourceReaderContext
 from forebay.framework.reading.queue import HandOver
 from forebay.framework.reading.source_reader import SourceReaderBase
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.testkit.scripted import Counting, CountingSplitReader, RecordingContext, RecordingOutput, counting_batch
@@ -42,7 +42,7 @@ class Silent(Counting):
 
 
 class Steps:
-    """A reader, and what happens at the step where it asks whether fetchers are left."""
+    """A reader, and actions at the step where it checks for running fetchers."""
 
     def __init__(self, threads: int | None) -> None:
         self.output = RecordingOutput()
@@ -74,7 +74,7 @@ def steps(request: pytest.FixtureRequest) -> Iterator[Steps]:
 
 
 def nothing() -> None:
-    """What happens at a quiet step."""
+    """Nothing happens in between."""
 
 
 def refused(steps: Steps) -> tuple[str | None, str | None]:
@@ -120,7 +120,7 @@ def test_rb6_an_error_that_comes_while_the_last_fetcher_ends_wins(steps: Steps) 
 
 
 def test_rb6_no_end_while_a_fetcher_is_left(steps: Steps) -> None:
-    """RB-6: it may have something to say yet."""
+    """RB-6: it may still report an error."""
     steps.reader.notify_no_more_splits()
     steps.meanwhile(nothing, none_left=False)
     assert ENDED not in [steps.poll() for _ in range(3)]
@@ -128,7 +128,7 @@ def test_rb6_no_end_while_a_fetcher_is_left(steps: Steps) -> None:
     assert steps.poll() is ENDED
 
 
-def test_rb6_no_end_before_it_is_told_that_no_split_follows(steps: Steps) -> None:
+def test_rb6_no_end_before_no_more_splits(steps: Steps) -> None:
     """RB-6, RDR-6."""
     steps.meanwhile(nothing, none_left=True)
     assert [steps.poll() for _ in range(3)] == [NOTHING] * 3
@@ -137,7 +137,7 @@ def test_rb6_no_end_before_it_is_told_that_no_split_follows(steps: Steps) -> Non
 
 
 def test_rb6_no_end_while_a_split_is_held(steps: Steps) -> None:
-    """RB-6 (ours): a split that nothing was heard of yet has not ended."""
+    """RB-6 (ours): a split without any result has not ended."""
     steps.reader.add_splits([Split("a", 0, 5)])
     steps.reader.notify_no_more_splits()
     steps.meanwhile(nothing, none_left=True)

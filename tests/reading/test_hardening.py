@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a careless or hostile connector does: each ends in an error or in the right rows, never in silence."""
+"""Careless or hostile connectors end in an error or in the right rows, never silently in wrong rows."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_cached_client_may_use_another() -> None:
     assert found == [(source.session,)]
 
 
-def test_a_class_that_was_defined_anew_has_clients_of_its_own() -> None:
+def test_a_class_that_was_defined_again_has_clients_of_its_own() -> None:
     def cell(version: int) -> Numbers:
         class Notebook(Numbers):
             def read(self, split):

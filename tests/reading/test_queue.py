@@ -29,7 +29,7 @@ def test_q1_bounds_must_be_positive(capacity: int, max_bytes: int) -> None:
 
 
 def test_q1_a_refused_hand_over_stays_with_the_caller_who_is_signalled_when_there_is_room() -> None:
-    """Q-1: a full queue refuses, and the refused one is told when to come again."""
+    """Q-1: a full queue refuses, and signals the caller once there is room."""
     queue, signal = make(1), threading.Event()
     first, second = hand_over("a"), hand_over("b")
     assert queue.offer(first, signal)
@@ -98,11 +98,11 @@ def test_q4_notify_available_completes_without_an_element_until_the_next_empty_p
 
 def test_q4_callbacks_may_use_the_queue() -> None:
     """Q-4: futures complete outside the lock."""
-    queue, signal, seen = make(), threading.Event(), []
-    queue.availability().add_done_callback(lambda _: seen.append(queue.poll()))
+    queue, signal, polled = make(), threading.Event(), []
+    queue.availability().add_done_callback(lambda _: polled.append(queue.poll()))
     first = hand_over("a")
     queue.offer(first, signal)
-    assert seen == [first]
+    assert polled == [first]
 
 
 def test_many_producers_and_consumers_pass_everything_once() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row packing: from what a generator yields to record batches, each with its position."""
+"""Row packing: from the items of a generator to record batches with positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError
 from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.options import ByteSize
 
@@ -52,11 +52,11 @@ def test_dicts_and_tuples_become_typed_columns() -> None:
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 50), st.integers(1, 2000), st.integers(0, 300))
 def test_any_sizes_give_every_row_once_in_order_with_row_counts(
-    pieces: list[int], max_rows: int, max_bytes: int, start: int
+    sizes: list[int], max_rows: int, max_bytes: int, start: int
 ) -> None:
     items: list[object] = []
     at = start
-    for number, size in enumerate(pieces):
+    for number, size in enumerate(sizes):
         rows = [{"n": value, "s": "x" * (value % 7)} for value in range(at, at + size)]
         items += rows if number % 2 else [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)]
         at += size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RB-1 … RB-9, RDR and FM rules on the supplied reader, over real threads."""
+"""RB-1 … RB-9, RDR and FM rules of the default reader, with real threads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from forebay.errors import ContractError, FatalError, RetriableError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import InputStatus, SourceReaderContext
-from forebay.framework.reading.fetcher_manager import FetcherManager
-from forebay.framework.reading.queue import HandOver, HandOverQueue
+from forebay.framework.reading.queue import HandOver
 from forebay.framework.reading.source_reader import SourceReaderBase, create_reader
-from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import Duration
@@ -65,7 +63,7 @@ def wait(reader: SourceReaderBase) -> None:
 
 
 def until(what: Callable[[], bool]) -> None:
-    """Wait for what only other threads bring about, and nobody tells."""
+    """Poll until other threads make a condition true."""
     deadline = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < deadline
@@ -224,7 +222,7 @@ def test_rb3_a_split_is_finished_once_after_its_last_record_and_its_output_relea
     reader.close()
 
 
-def test_rb5_an_end_told_twice_is_refused() -> None:
+def test_rb5_an_end_reported_twice_is_refused() -> None:
     """RB-5, SR-4: finished exactly once."""
 
     class Twice(CountingSplitReader):
@@ -269,7 +267,7 @@ def test_rb6_an_exception_wins_over_the_end() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, None])
-def test_rdr6_a_reader_without_splits_ends_too_but_never_before_it_is_told(threads: int | None) -> None:
+def test_rdr6_a_reader_without_splits_ends_only_after_no_more_splits(threads: int | None) -> None:
     """RDR-6: after no-more-splits; never before, also once all its splits are read."""
     reader, output, _ = reader_over(CountingSplitReader, threads=threads)
     assert reader.poll_next(output) is InputStatus.NOTHING_AVAILABLE
@@ -285,7 +283,7 @@ def test_rdr6_a_reader_without_splits_ends_too_but_never_before_it_is_told(threa
 
 
 def test_rb7_available_while_something_is_in_hand() -> None:
-    """RB-7: done while a hand-over is in hand, the queue's future otherwise."""
+    """RB-7: done while there is a current hand-over, the queue's future otherwise."""
     reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=5))
     assert not reader.is_available().done()
     reader.add_splits([Split("a", 0, 5)])
@@ -313,7 +311,7 @@ def test_rb8_a_fetcher_error_surfaces_with_its_cause_and_again_at_every_poll() -
 
 
 def test_fm1_a_typed_error_keeps_its_type() -> None:
-    """FM-1, design §7: what the connector raised is what the user sees."""
+    """FM-1: the user sees the connector's error."""
 
     def fail() -> None:
         raise RetriableError("throttled", advice="wait")
@@ -327,7 +325,7 @@ def test_fm1_a_typed_error_keeps_its_type() -> None:
 
 @pytest.mark.parametrize("can_pause", [True, False])
 def test_rdr8_a_paused_split_emits_nothing_and_goes_on_from_the_same_record(*, can_pause: bool) -> None:
-    """RDR-8, SR-5, FM-4: with a split reader that pauses itself, and with the framework's gate."""
+    """RDR-8, SR-5, FM-4: with a split reader that pauses itself, and with the framework's buffer."""
     reader, output, _ = reader_over(lambda: CountingSplitReader(batch_rows=1, can_pause=can_pause), queue_batches=3)
     reader.add_splits([Split("a", 0, 500), Split("b", 0, 500)])
     reader.notify_no_more_splits()
@@ -386,7 +384,7 @@ def test_rdr9_close_is_bounded_and_leaves_no_thread(when: str) -> None:
 
 
 def test_rdr9_a_thread_that_will_not_come_back_is_named() -> None:
-    """RDR-9: abandoned, after the close time-out, and said so."""
+    """RDR-9: abandoned after the close time-out, with an error."""
     fetching, release = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -403,9 +401,8 @@ def test_rdr9_a_thread_that_will_not_come_back_is_named() -> None:
 
 def test_fm3_no_splits_after_close() -> None:
     """FM-3: creating a fetcher after close is an error; closing with dead fetchers, and twice, is not."""
-    runtime = ThreadRuntime()
-    queue = HandOverQueue(runtime, 1, 1 << 20)
-    manager = FetcherManager("m", CountingSplitReader, 1, queue, runtime, HostOptions())
+    reader, _, _ = reader_over(CountingSplitReader)
+    manager = reader._fetchers
     manager.add_splits([Split("a", 0, 3)])
     assert manager.close(5.0) == []
     assert manager.close(5.0) == []
@@ -450,7 +447,7 @@ def test_spl1_a_split_given_twice_is_refused() -> None:
 
 
 class _Step(CountingSplitReader):
-    """Goes where a test tells it."""
+    """Returns positions that a test chooses."""
 
     def __init__(self, *parts: Fetched) -> None:
         super().__init__()
@@ -470,7 +467,7 @@ class _Step(CountingSplitReader):
     ],
 )
 def test_sr2_positions_must_move_forward_and_stop_at_the_end(parts: list[Fetched], message: str) -> None:
-    """SR-2 (ours), host-traps 20: what would double or lose records is refused at once."""
+    """SR-2 (ours), host-traps 20: positions that would repeat or lose records are refused at once."""
     reader, output, _ = reader_over(lambda: _Step(*parts))
     reader.add_splits([Split("a", 0, 700)])
     with pytest.raises(ContractError, match=message):
@@ -479,7 +476,7 @@ def test_sr2_positions_must_move_forward_and_stop_at_the_end(parts: list[Fetched
 
 
 def test_create_reader_prefers_the_sources_own() -> None:
-    """Design §4: create_reader; None takes the supplied one."""
+    """`create_reader` returns None for the default reader."""
     supplied = create_reader(Counting(sizes={}), RecordingContext(), HostOptions())
     assert type(supplied) is SourceReaderBase
     supplied.close()
@@ -550,7 +547,7 @@ def test_rdr7_splits_may_be_added_while_others_are_read() -> None:
 
 
 def test_rec2_the_position_moves_after_the_batch_went_out() -> None:
-    """REC-2: an interruption between the two repeats, and never loses."""
+    """REC-2: an interruption between emit and update repeats records, and loses none."""
 
     class Full(RecordingOutput):
         def collect(self, split_id, batch, position):
@@ -564,7 +561,7 @@ def test_rec2_the_position_moves_after_the_batch_went_out() -> None:
     reader.close()
 
 
-def test_rdr9_a_split_reader_that_fails_to_close_is_told() -> None:
+def test_rdr9_a_split_reader_that_fails_to_close_is_reported() -> None:
     """RDR-9, SR-6: an error of closing is not swallowed."""
 
     class Stuck(CountingSplitReader):

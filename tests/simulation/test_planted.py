@@ -125,16 +125,16 @@ def what_a_failed_reader_left_behind_still_counts(patch):
 
 
 @planted(500)
-def a_failed_reader_is_not_told_again_that_no_splits_follow(patch):
+def a_replacement_reader_never_gets_the_end_of_splits(patch):
     add_back = DiscoveringEnumerator.add_splits_back
 
-    def still_told(self, splits, subtask):
-        told = set(self._told)
+    def without_reset(self, splits, subtask):
+        no_more_sent = set(self._no_more_sent)
         add_back(self, splits, subtask)
-        self._told |= told
+        self._no_more_sent |= no_more_sent
 
-    patch.setattr(DiscoveringEnumerator, "add_splits_back", still_told)
-    patch.setattr(DiscoveringEnumerator, "add_reader", lambda self, subtask: self._hand_out())
+    patch.setattr(DiscoveringEnumerator, "add_splits_back", without_reset)
+    patch.setattr(DiscoveringEnumerator, "add_reader", lambda self, subtask: self._assign_waiting())
 
 
 @planted(500)
@@ -234,8 +234,8 @@ def test_a_planted_bug_is_found_and_its_replay_shows_it(name, monkeypatch, capsy
     command = re.fullmatch(r"  replay: python -m forebay_simulator (.*)", replay)
     assert command is not None
     assert main(shlex.split(command.group(1))) == 1
-    told = deque(capsys.readouterr().out.splitlines(), maxlen=3)
-    assert list(told)[-2:] == [problem, replay]
+    no_more_sent = deque(capsys.readouterr().out.splitlines(), maxlen=3)
+    assert list(no_more_sent)[-2:] == [problem, replay]
 
 
 def test_without_planted_bugs_the_same_seeds_are_clean():

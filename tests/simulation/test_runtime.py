@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated runtime: who steps, when time passes, and what is a mistake."""
+"""The simulated runtime: the order of steps, virtual time, and misuse of locks."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from forebay_simulator import Livelock, Manner, SimulatedRuntime
+from forebay_simulator import Livelock, Schedule, SimulatedRuntime
 
 from forebay.framework.runtime.runtime import Next, WaitFor
 
 
 class Scripted:
-    """Steps as a list says: an outcome, or a function that gives one; DONE at its end."""
+    """Returns the outcomes of a list, or of its functions, then DONE."""
 
     def __init__(self, runtime, *script):
         self.signal = runtime.signal()
@@ -28,8 +28,8 @@ class Scripted:
         return outcome() if callable(outcome) else outcome
 
 
-def make(seed=1, **manner):
-    return SimulatedRuntime(random.Random(seed), manner=Manner(**manner), max_steps=1000)
+def make(seed=1, **schedule):
+    return SimulatedRuntime(random.Random(seed), schedule=Schedule(**schedule), max_steps=1000)
 
 
 def run(runtime):
@@ -120,25 +120,25 @@ def test_a_join_on_somebody_who_never_ends_is_given_up():
 def test_a_job_runs_later_and_tells_later_still():
     delays = iter((2.0, 3.0))
     runtime = SimulatedRuntime(random.Random(1), job_delay=lambda: next(delays))
-    told = []
+    results = []
     now = runtime.clock.monotonic
-    runtime.submit("job", now, lambda result, error: told.extend((result, error, now())))
+    runtime.submit("job", now, lambda result, error: results.extend((result, error, now())))
     run(runtime)
-    assert told[1] is None
-    assert [told[0], told[2]] == [pytest.approx(2.0), pytest.approx(5.0)]
+    assert results[1] is None
+    assert [results[0], results[2]] == [pytest.approx(2.0), pytest.approx(5.0)]
 
 
 def test_a_failing_job_tells_its_error():
-    runtime, told = make(), []
-    runtime.submit("job", lambda: 1 // 0, lambda result, error: told.append((result, type(error))))
+    runtime, results = make(), []
+    runtime.submit("job", lambda: 1 // 0, lambda result, error: results.append((result, type(error))))
     assert runtime.alive() == [] and runtime.alive(jobs=True) == ["job"]
     run(runtime)
-    assert told == [(None, ZeroDivisionError)]
+    assert results == [(None, ZeroDivisionError)]
 
 
 def test_others_step_around_locks_and_inside_blocking_calls_but_never_under_a_lock():
     runtime = make(interrupt=1.0)
-    lock, seen, inside = runtime.lock(), [], []
+    lock, others, inside = runtime.lock(), [], []
 
     def locked():
         with lock:
@@ -149,10 +149,12 @@ def test_others_step_around_locks_and_inside_blocking_calls_but_never_under_a_lo
         return Next.AGAIN
 
     runtime.start("holder", Scripted(runtime, locked, lambda: runtime.interleave() or Next.AGAIN))
-    runtime.start("other", Scripted(runtime, *[lambda: seen.append((bool(inside), runtime.steps)) or Next.AGAIN] * 50))
+    runtime.start(
+        "other", Scripted(runtime, *[lambda: others.append((bool(inside), runtime.steps)) or Next.AGAIN] * 50)
+    )
     run(runtime)
     assert runtime.problem is None
-    assert seen and not any(under for under, _ in seen)
+    assert others and not any(under for under, _ in others)
 
 
 def test_a_worker_is_never_stepped_inside_its_own_step():

@@ -18,12 +18,13 @@ from forebay_simulator.outside import OutsideEnumerator
 from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.microbatch.admission import admission
 from forebay.framework.microbatch.admission.admission import Admission
-from forebay.framework.microbatch.admission.available_range import Reach
-from forebay.framework.microbatch.committed_state import CommittedState
+from forebay.framework.microbatch.admission.available_range import AvailableRange
+from forebay.framework.microbatch.admission.triggers import AvailableNow
 from forebay.framework.microbatch.offsets import codec
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Planned
+from forebay.framework.microbatch.restart.committed_state import CommittedState
 from forebay.framework.microbatch.split_providers.split_provider import DiscoverySplitProvider
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 
@@ -42,31 +43,31 @@ def planted(within):
 
 @planted(200)
 def a_micro_batch_is_planned_from_its_start(patch):
-    """S2: what a replay of batch 0, or of a skipped one, is not given."""
+    """S2: a replay of batch 0, or of a skipped one, does not get it."""
 
     def tasks(self, start, end):
-        began = {planned.split.id: planned.to for planned in self._book.read(start).splits}
-        offset = self._book.read(end)
+        began = {planned.split.id: planned.to for planned in self._codec.read(start).splits}
+        offset = self._codec.read(end)
         moved = [Planned(one.split.at(began.get(one.split.id, one.split.position)), one.to) for one in offset.splits]
-        patch_book = dataclasses.replace(offset, splits=moved)
-        read, self._book.read = self._book.read, lambda data: patch_book
+        shifted = dataclasses.replace(offset, splits=moved)
+        read, self._codec.read = self._codec.read, lambda data: shifted
         try:
             return TASKS(self, start, end)
         finally:
-            self._book.read = read
+            self._codec.read = read
 
     TASKS = StreamPlanner.tasks  # noqa: N806 - the one that is replaced
     patch.setattr(StreamPlanner, "tasks", tasks)
 
 
 @planted(200)
-def ends_are_told_before_the_log_has_them(patch):
-    """S19: the author deletes what a crash makes Spark plan again."""
+def ends_are_reported_before_the_log_has_them(patch):
+    """S19: the author deletes splits that Spark plans again after a crash."""
     planned = CommittedState.planned
 
     def early(self, offset):
         planned(self, offset)
-        self._tell_finished([one.split for one in offset.splits if one.ends])
+        self._report_finished([one.split for one in offset.splits if one.ends])
 
     patch.setattr(CommittedState, "planned", early)
 
@@ -85,31 +86,31 @@ def a_replay_is_taken_for_proof(patch):
 
 @planted(200)
 def splits_that_ended_are_forgotten_by_a_restart(patch):
-    patch.setattr(InlineOffsetCodec, "read_done", lambda self, data: DoneSplits(self._source.split_class))
+    patch.setattr(InlineOffsetCodec, "read_done", lambda self, data: FinishedSplits(self._source.split_class))
 
 
 @planted(200)
 def a_number_is_used_twice(patch):
     plan = StreamPlanner._plan
 
-    def again(self, taken, *, limited):
-        proven = self._proven
-        if proven.at.n > BEFORE_FIRST + 1:
-            proven.at = dataclasses.replace(proven.at, n=proven.at.n - 1)
-        return plan(self, taken, limited=limited)
+    def again(self, taken, trigger):
+        committed = self._committed
+        if committed.at.n > BEFORE_FIRST + 1:
+            committed.at = dataclasses.replace(committed.at, n=committed.at.n - 1)
+        return plan(self, taken, trigger)
 
     patch.setattr(StreamPlanner, "_plan", again)
 
 
 @planted(200)
 def a_lagging_end_takes_a_split_back(patch):
-    patch.setattr(Reach, "something", lambda self, planned: not planned.empty)
-    patch.setattr(Reach, "check_forward", lambda self, planned: None)
+    patch.setattr(AvailableRange, "has_data", lambda self, planned: not planned.empty)
+    patch.setattr(AvailableRange, "check_forward", lambda self, planned: None)
 
 
 @planted(100)
 def a_restart_is_taken_for_the_first_run(patch):
-    """The bug that was there: an author without state was asked for its first discovery after every restart."""
+    """A former bug: an author without state got `first` again after every restart."""
     restore = DiscoverySplitProvider.restore
     patch.setattr(
         DiscoverySplitProvider, "restore", lambda self, state: None if state is None else restore(self, state)
@@ -117,14 +118,14 @@ def a_restart_is_taken_for_the_first_run(patch):
 
 
 @planted(500)
-def whoever_was_served_last_is_served_first(patch):
+def the_split_served_last_is_served_first(patch):
     admit = Admission.admit
     patch.setattr(Admission, "admit", lambda self, there: admit(self, list(reversed(there))))
 
 
 @planted(500)
 def the_order_of_the_queue_is_lost(patch):
-    """The bug that was there in another form: whose turn it is went by the number, not by who waited."""
+    """A former bug: turns followed the number of the micro-batch instead of the longest wait."""
     go_on = CommittedState.go_on_from
 
     def sorted_again(self, start):
@@ -144,20 +145,13 @@ def every_split_gets_at_least_one_row(patch):
 
 @planted(200)
 def a_run_that_ends_has_no_fixed_target(patch):
-    """S17: it goes on for as long as somebody writes."""
-    there = StreamPlanner._there
-
-    def moving(self, *, fresh):
-        if not fresh:
-            self._target = None
-        return there(self, fresh=fresh)
-
-    patch.setattr(StreamPlanner, "_there", moving)
+    """S17: it goes on while there are writes."""
+    patch.setattr(AvailableNow, "begin", lambda self, available: None)
 
 
 @planted(200)
 def equal_numbers_are_read_again(patch):
-    """Trap 1: a start in other words is not an end of its own."""
+    """Trap 1: an equivalent start is not a new end."""
     tasks = StreamPlanner.tasks
     patch.setattr(StreamPlanner, "tasks", lambda self, start, end: tasks(self, {**start, "n": None}, end))
 
@@ -180,9 +174,9 @@ def test_a_planted_bug_is_found(monkeypatch, capsys, name):
     with monkeypatch.context() as patch:
         plant(patch)
         assert main(["--streams", "--seeds", str(within)]) == 1
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         # The printed command shows the same problem again.
-        command = shlex.split(re.findall(r"replay: (.*)", told)[0])
+        command = shlex.split(re.findall(r"replay: (.*)", output)[0])
         assert command[:3] == ["python", "-m", "forebay_simulator"]
         assert main(command[3:]) == 1
         assert "broken: " in capsys.readouterr().out
@@ -193,12 +187,12 @@ def test_a_planted_bug_is_found(monkeypatch, capsys, name):
 @pytest.mark.timeout(600)
 def test_1000_seeds_of_streams_are_clean(record_property, capsys):
     status = main(["--streams", "--seeds", "1000"])
-    told = capsys.readouterr().out
-    assert status == 0, told
+    output = capsys.readouterr().out
+    assert status == 0, output
     counts = {
-        name: int(count.replace(",", "")) for name, count in re.findall(r"^([a-z-]+) +([\d,]+)$", told, re.MULTILINE)
+        name: int(count.replace(",", "")) for name, count in re.findall(r"^([a-z-]+) +([\d,]+)$", output, re.MULTILINE)
     }
-    # Much happened: else clean seeds would say little.
+    # Many events happened: otherwise clean seeds would prove little.
     assert counts["killed"] > 1000
     assert counts["replayed"] > 300
     assert counts["micro-batches"] > 3000
@@ -243,7 +237,7 @@ def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
         "import re\nfrom forebay_simulator import simulate_stream\nfor seed in range(60):\n"
         "    print(simulate_stream(seed, lambda line: print(re.sub('\"id\": \"[0-9a-f]+\"', '', line))))"
     )
-    told = [
+    output = [
         subprocess.run(
             [sys.executable, "-P", "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -253,5 +247,5 @@ def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
         ).stdout
         for hash_seed in ("1", "2")
     ]
-    assert told[0].count("\n") > 500
-    assert told[0] == told[1]
+    assert output[0].count("\n") > 500
+    assert output[0] == output[1]

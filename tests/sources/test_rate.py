@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rate source: deterministic, exact positions, event times as asked."""
+"""The rate source: deterministic rows, exact positions, event times by the options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.sources.rate import RATE_SCHEMA, RateEnumerator, RateSource, RateSp
 
 
 def rows(source: RateSource, index: int, start: int, stop: int) -> pa.RecordBatch:
-    return source.rows_of(RateSplit(f"rate-{index}", index=index, started_at=0)).make(start, stop)
+    return source.make(RateSplit(f"rate-{index}", index=index, started_at=0), start, stop)
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 9), st.integers(0, 10**7))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Spark session for all tests of this room: starting it takes longer than most of them."""
+"""One Spark session for all tests of this folder, because its start takes longer than most tests."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class KillableKafka(Killable, KafkaSource):
 
 
 class KillableLog(Killable, forebay.SimpleSource):
-    """Lines that others append to files; how far they go now, nobody knows before they are read."""
+    """Lines that other processes append to files; the current ends are unknown before reading."""
 
     name: ClassVar[str] = "killable_log"
     bounded = False
@@ -96,7 +96,7 @@ class UntilAllIsThere:
 
 
 def expected_rows(plan: dict[str, Any]) -> int | None:
-    """Return how many rows there will be; None while others still write, and have not told it."""
+    """Return the number of expected rows; None until the writers have reported it."""
     if "expected" in plan:
         return int(plan["expected"])
     try:

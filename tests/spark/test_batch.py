@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.host_options import HostOptions
 from forebay.framework.runtime.clients import cached
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option
@@ -47,7 +47,7 @@ class Countdown(SimpleSource):
 
 
 class Regions(SimpleSource):
-    """Splits of 5 rows each; every row says which split and which process it came from."""
+    """Splits of 5 rows each; every row contains its split and process."""
 
     count: int = 4
 
@@ -80,7 +80,7 @@ class Growing(SimpleSource):
 
 
 class Marked(SimpleSource):
-    """Notes every call of `schema`, `splits` and `read` in a directory; can fail its first attempt."""
+    """Records every call of `schema`, `splits` and `read` in a directory; can fail its first attempt."""
 
     log: Path
     fail_first: bool = False
@@ -106,7 +106,7 @@ class Marked(SimpleSource):
 
 
 class Wide(SimpleSource):
-    """Whatever schema and rows a test gives, as Arrow IPC in a file."""
+    """The schema and rows of a test, as Arrow IPC in a file."""
 
     file: Path
 
@@ -183,11 +183,11 @@ def test_every_kind_of_option_of_a_class_that_workers_cannot_import_is_understoo
         day: date | None = None
 
         def schema(self):
-            return pa.schema({"seen": pa.string()})
+            return pa.schema({"values": pa.string()})
 
         def read(self, split):
-            seen = [self.flavour.value, self.url, self.token.reveal(), self.names, self.more, str(self.day)]
-            yield {"seen": json.dumps(seen)}
+            values = [self.flavour.value, self.url, self.token.reveal(), self.names, self.more, str(self.day)]
+            yield {"values": json.dumps(values)}
 
     register(spark, Options)
     frame = (
@@ -348,10 +348,10 @@ def test_path_and_paths_come_from_load(spark):
         paths: list[str] | None = None
 
         def schema(self):
-            return pa.schema({"seen": pa.string()})
+            return pa.schema({"values": pa.string()})
 
         def read(self, split):
-            yield {"seen": json.dumps([self.path, self.paths])}
+            yield {"values": json.dumps([self.path, self.paths])}
 
     register(spark, Paths)
     reader = spark.read.format("paths")
@@ -526,14 +526,14 @@ def test_a_user_schema_that_does_not_fit_is_an_error_naming_the_columns(spark):
         frame.count()
     error = unwrap(caught.value)
     assert isinstance(error, ConfigurationError)
-    for wanted in ("'n' is int64, not string", "'other' is not there", "'pid' is missing"):
+    for wanted in ("'n' is int64, not string", "'other' does not exist", "'pid' is missing"):
         assert wanted in error.message
 
 
 def test_a_user_schema_and_the_option_columns_together_are_refused(spark):
     register(spark, Regions)
     frame = spark.read.schema("n long").option("columns", "n").format("regions").load()
-    with pytest.raises(Exception, match="chosen twice"):
+    with pytest.raises(Exception, match="selected twice"):
         frame.count()
 
 
@@ -562,7 +562,7 @@ def test_what_the_session_knows_is_the_default_of_the_sources_option(spark):
 
 
 class Zones(SimpleSource):
-    """Says which time zone a task reads in."""
+    """Returns the time zone of the task."""
 
     time_zone: str = "UTC"
 
@@ -599,7 +599,7 @@ def test_without_register_a_task_reads_in_the_time_zone_of_its_query(session):
     assert session.read.format("zones").load().collect() == [("Europe/Berlin",)]
 
 
-def test_files_are_read_in_the_time_zone_of_the_query_with_what_was_settled_before(session, tmp_path):
+def test_files_are_read_in_the_time_zone_of_the_query_with_the_resolved_schema(session, tmp_path):
     session.dataSource.register(installed_format("forebay_files"))
     (tmp_path / "f.csv").write_text("b,a\n1,2020-07-01 10:00:00\n")
     session.conf.set("spark.sql.session.timeZone", "America/St_Johns")

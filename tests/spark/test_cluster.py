@@ -13,7 +13,7 @@ import pytest
 from forebay.errors import FatalError
 from forebay.testkit.cluster import SparkCluster
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles
-from forebay.testkit.processes import session_of
+from forebay.testkit.servers.processes import session_of
 
 PROGRAM = Path(__file__).parent / "cluster_program.py"
 

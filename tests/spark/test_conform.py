@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark accepts, and how everything else becomes it (S9). Without a Spark session."""
+"""Conversion of record batches to the schema of Spark (S9), without a Spark session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.framework.arrow.column_selection import select
+from forebay.framework.arrow.schemas import select
 from forebay.spark.conform import Conformer, arrow_schema, check_user_schema, spark_schema
 
 NANO = 1_000
@@ -97,7 +97,7 @@ def test_a_slice_of_a_batch_keeps_its_own_values(case):
     assert one(array.slice(1)).to_pylist() == wanted[1:]
 
 
-def test_a_batch_that_fits_already_passes_through_untouched():
+def test_a_batch_of_the_target_schema_is_not_changed():
     batch = pa.record_batch({"n": pa.array([1, 2]), "t": pa.array(["a", None])})
     assert conformed(batch) is batch
 
@@ -234,6 +234,12 @@ def test_missing_extra_and_repeated_columns_are_all_named_at_once():
         assert wanted in caught.value.message
 
 
+def test_a_repeated_column_is_refused_also_if_it_was_not_chosen():
+    batch = pa.record_batch([pa.array([1]), pa.array([1]), pa.array([1])], names=["a", "a", "b"])
+    with pytest.raises(ContractError, match="'a' is there twice"):
+        conformed(batch, pa.schema([("b", pa.int64())]), promised=["a", "b"])
+
+
 def test_a_batch_of_another_schema_than_the_one_before_is_conformed_too():
     both = conformer(pa.schema([("c", pa.string())]))
     (first,) = both.conform(pa.record_batch({"c": ["a"]}), split="s")
@@ -266,7 +272,7 @@ def test_a_repeated_name_is_refused_on_every_level():
 
 @pytest.mark.parametrize("schema", [None, pa.schema([]), {"n": "int"}])
 def test_what_is_no_schema_is_refused(schema):
-    with pytest.raises(ContractError, match=r"schema\(\) gave"):
+    with pytest.raises(ContractError, match=r"schema\(\) returned"):
         spark_schema(schema, "test")
 
 
@@ -299,5 +305,5 @@ def test_a_user_schema_that_does_not_fit_names_every_column():
     own = pa.schema([("a", pa.int64()), ("b", pa.string())])
     with pytest.raises(ConfigurationError) as caught:
         check_user_schema(pa.schema([("a", pa.string()), ("c", pa.int64())]), own, "test")
-    for wanted in ("'a' is int64, not string", "'c' is not there", "'b' is missing"):
+    for wanted in ("'a' is int64, not string", "'c' does not exist", "'b' is missing"):
         assert wanted in caught.value.message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connectors that fail, with real Spark: the typed error comes back, and says source, split and the next step."""
+"""Failing connectors on real Spark: `unwrap` returns the typed error with source, split and next step."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from forebay.errors import (
     unwrap,
 )
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option
@@ -48,7 +48,7 @@ class Failing(SimpleSource):
         if place == self.place:
             if self.own:
                 raise LookupError(f"no such thing: {place} 🎈\nsecond line")
-            raise DataLossError(f"gone: {place}", split="s1", position=7, advice="start anew")
+            raise DataLossError(f"gone: {place}", split="s1", position=7, advice="start again")
 
     def check(self):
         self.fail("check")
@@ -74,7 +74,7 @@ class Failing(SimpleSource):
 
 
 def failure(action) -> tuple[Exception, ForebayError]:
-    """Run an action that must fail inside Spark; return what Spark raises and what it means."""
+    """Run an action that must fail inside Spark; return the error of Spark and the unwrapped one."""
     with pytest.raises(Exception, match=r"forebay\.errors\.") as caught:
         action()
     assert type(caught.value).__module__.startswith("pyspark.")
@@ -93,8 +93,8 @@ def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
     raised, error = failure(lambda: load(spark, place=place))
     assert type(error) is DataLossError
     assert error.message == f"gone: {place}"
-    assert (error.source, error.split, error.position, error.advice) == ("failing", "s1", "7", "start anew")
-    assert "start anew" in str(raised)
+    assert (error.source, error.split, error.position, error.advice) == ("failing", "s1", "7", "start again")
+    assert "start again" in str(raised)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -406,6 +406,9 @@ def test_an_option_is_named_with_its_capitals_although_spark_lower_cases_it(spar
     assert error.message.startswith("'maxRowsPerBatch' takes a whole number")
 
 
+AT_ONCE = HostOptions(retry_first_pause="0s")
+
+
 def test_a_retriable_error_is_tried_four_times_as_in_process(tmp_path):
     class Trying(SimpleSource):
         log: str
@@ -422,10 +425,10 @@ def test_a_retriable_error_is_tried_four_times_as_in_process(tmp_path):
         source = Trying(log=str(tmp_path / host))
         with pytest.raises(RetriableError):
             if host == "spark":
-                (task,) = plan_bounded(source, HostOptions())
-                list(run_task(ReadTask(source, task, HostOptions())))
+                (task,) = plan_bounded(source, AT_ONCE)
+                list(run_task(ReadTask(source, task, AT_ONCE)))
             else:
-                run(source).to_table()
+                run(source, options=AT_ONCE).to_table()
         assert (tmp_path / host).read_text() == "xxxx"
 
 
@@ -462,7 +465,7 @@ def test_a_mistyped_format_names_the_nearest_one(spark, stream):
     assert "did you mean 'ending'?" in error.message
 
 
-def test_a_worker_that_died_is_told_as_that(spark):
+def test_a_dead_worker_is_a_fatal_error(spark):
     with pytest.raises(Exception, match="exited unexpectedly") as caught:
         read(spark, Ending(how="killed")).collect()
     error = unwrap(caught.value)

@@ -108,7 +108,7 @@ class Ours(SimpleSource):
 
 
 class Told(SimpleEnumerator):
-    """Notes what it is told."""
+    """Records the calls."""
 
     def __init__(self, source, home):
         super().__init__(source)
@@ -192,7 +192,7 @@ def test_trap_5_and_s4_an_offset_that_is_always_new_makes_empty_micro_batches(sp
 def test_trap_6_and_s17_the_target_of_a_run_is_not_what_the_planner_knows_at_its_begin(
     spark, naive, home, run_stream, tmp_path
 ):
-    """Trap 6, S17: prepare comes first, before a replay, to a planner that has seen nothing."""
+    """Trap 6, S17: prepare comes first, before a replay, to a planner without state."""
     assert delivered(run_stream(naive("target of what is known"), tmp_path / "naive")) == []
     assert delivered(run_stream(read_stream(spark, Ours(home=home)), tmp_path / "ours")) == list(range(5))
 

@@ -74,7 +74,7 @@ class NaiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ClaimsAfterReading(NaiveReader):
-    """Nobody knows the end beforehand: a task reads what there is, and then claims its end, if it is the first."""
+    """The end is unknown: a task reads the available rows, and the first one claims its end."""
 
     def latestOffset(self, start, limit):  # noqa: N802
         return {"n": 0} if start["n"] < 0 else start
@@ -137,7 +137,7 @@ class SharesAsSparkDoes(NaiveReader):
 
 
 class ReadsPages(NaiveReader):
-    """Reads pages of 5 from where it is, and gives each page whole, or not at all if it goes beyond the end."""
+    """Reads pages of 5 rows; it emits whole pages, and none that ends beyond the end."""
 
     def latestOffset(self, start, limit):  # noqa: N802
         begin, end = start.get("to", 0), size(self.home)
@@ -158,7 +158,7 @@ class ReadsPages(NaiveReader):
 
 
 class Ours(SimpleSource):
-    """The same rows through forebay, each as badly behaved as its naive fellow."""
+    """The same rows through forebay, with the same bad behaviour."""
 
     name = "ours"
     bounded = False
@@ -239,7 +239,7 @@ def meeting():
 
         def meet():
             with contextlib.suppress(TimeoutError), server.accept()[0], server.accept()[0]:
-                pass  # to close both is the sign
+                pass  # closing both releases the tasks
 
         thread = threading.Thread(target=meet, daemon=True)
         thread.start()
@@ -247,10 +247,10 @@ def meeting():
         thread.join(60)
 
 
-def test_trap_3_two_reads_that_agree_on_their_end_afterwards_see_different_rows(
+def test_trap_3_two_reads_that_negotiate_their_end_afterwards_return_different_rows(
     spark, naive, home, meeting, run_stream, tmp_path
 ):
-    """Trap 3: whoever comes first says where the next micro-batch begins; what the other one gave comes again."""
+    """Trap 3: the first read sets the start of the next micro-batch; rows of the other one are repeated."""
 
     def twice(frame):
         return frame.union(frame)
@@ -267,7 +267,7 @@ def test_trap_3_two_reads_that_agree_on_their_end_afterwards_see_different_rows(
 
 
 def test_trap_4_two_queries_of_one_load_count_the_same_numbers(spark, naive, home, run_stream, tmp_path):
-    """Trap 4: no planner knows its query, so state by number is shared; what the other one did is passed over."""
+    """Trap 4: no planner knows its query, so queries share state by number; rows of the other query are skipped."""
     ours = read_stream(spark, OursGrowing(home=home), state_location=str(tmp_path / "state"))
     for frame, rest in ((naive(KeepsStateByNumber), []), (ours, list(range(5, 9)))):
         grow(home, 5)

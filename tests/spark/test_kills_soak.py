@@ -75,7 +75,7 @@ def files(place: Path, expected: list[str]) -> dict[str, Any]:
 
 
 def log(place: Path, expected: list[str]) -> dict[str, Any]:
-    """Lines that are appended while they are read; nobody knows an end before it is read."""
+    """Lines that are appended while they are read; their ends are unknown before they are read."""
     for name in ("in", "to_come"):
         (place / name).mkdir()
     for split in ("a", "b", "c"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carrying a source to other processes, and what is said when that fails; without Spark."""
+"""Pickling of sources for other processes, and its errors; without Spark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError, ForebayError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.inprocess import run
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.options import Secret
 from forebay.spark import pickling
@@ -78,7 +78,7 @@ def test_an_import_inside_a_function_of_a_module_that_travels_says_where_it_belo
     assert "at the top of the source's module" in (caught.value.advice or "")
 
 
-def test_a_module_that_is_missing_when_a_source_arrives_is_told_how_to_get_there():
+def test_a_missing_module_at_unpickling_is_an_error_with_advice():
     with pytest.raises(ConfigurationError, match="no_such_module_here") as caught:
         pickling.loads(b"cno_such_module_here\nSource\n.", "lazy")
     assert "spark.addArtifacts" in (caught.value.advice or "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `register` demands, captures and refuses."""
+"""What `register` checks, captures and refuses."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_class_with_missing_methods_is_refused_by_their_names(spark):
         def schema(self):
             return N
 
-    with pytest.raises(ConfigurationError, match=r"Half does not say read\(\)"):
+    with pytest.raises(ConfigurationError, match=r"Half does not define read\(\)"):
         register(spark, Half)  # type: ignore[type-abstract]  # this is the mistake
 
 
@@ -146,7 +146,7 @@ def test_an_impossible_name_is_refused(spark):
     class Odd(Two):
         name = "two words"
 
-    with pytest.raises(ConfigurationError, match="'two words' cannot be the name"):
+    with pytest.raises(ConfigurationError, match="'two words' is not a valid format name"):
         register(spark, Odd)
 
 
@@ -168,12 +168,12 @@ def test_a_source_that_holds_what_cannot_travel_is_refused_with_the_next_step(sp
 
 
 def test_without_sources_everything_installed_is_registered_and_nothing_imported(spark, fresh):
-    fresh({"ghost": registry.LazySource("no_such_package.ghost:Ghost", "pip install ghost")})
+    fresh([registry.Entry("ghost", "no_such_package.ghost:Ghost", install="pip install ghost")])
     assert register(spark) == ("ghost",)
 
 
 def test_a_broken_source_breaks_only_the_query_that_uses_it(spark, fresh):
-    made = fresh({"ghost_source": registry.LazySource("no_such_package.ghost:Ghost", "pip install ghost")})
+    made = fresh([registry.Entry("ghost_source", "no_such_package.ghost:Ghost", install="pip install ghost")])
     made.register_class(Two)
     assert register(spark) == ("ghost_source", "two")
     assert spark.read.format("two").load().first()[0] == 2
@@ -387,9 +387,9 @@ def test_a_module_that_is_not_installed_travels_by_value_with_what_it_imports(tm
 
 
 def test_an_installed_class_travels_by_name():
-    from forebay.framework.microbatch.admission.packing import pack
+    from forebay.framework.microbatch.admission.assign_tasks import pack
 
-    assert b"forebay.framework.microbatch.admission.packing" in dumps(pack, "x")
+    assert b"forebay.framework.microbatch.admission.assign_tasks" in dumps(pack, "x")
     assert len(dumps(pack, "x")) < 200
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from forebay.errors import ConfigurationError, DataLossError, FatalError, ForebayError, unwrap
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.options import Secret, option
 from forebay.spark.batch import Readable
@@ -59,9 +59,9 @@ class Journal(SimpleSource):
     token: Secret | None = None
     fail: str = ""
 
-    def trouble(self, place):
+    def raise_at(self, place):
         if place == self.fail:
-            raise DataLossError(f"gone: {place}", split="a", position=7, advice="start anew")
+            raise DataLossError(f"gone: {place}", split="a", position=7, advice="start again")
         if place == self.fail.removeprefix("own "):
             raise LookupError(f"{place} says {self.token.reveal() if self.token else 'nothing'}")
 
@@ -69,18 +69,18 @@ class Journal(SimpleSource):
         return ROWS
 
     def splits(self):
-        self.trouble("splits")
+        self.raise_at("splits")
         return sorted(path.stem for path in self.home.glob("*.rows"))
 
     def latest(self, split):
-        self.trouble("latest")
+        self.raise_at("latest")
         return int((self.home / f"{split.id}.rows").read_text())
 
     def read(self, split):
         attempt = note(self.home, f"read-{split.id}")
         for n in range(split.position or 0, split.end):
             if n == 2:
-                self.trouble("read")
+                self.raise_at("read")
                 if attempt == 1 and self.fail == "once":
                     raise OSError("broken pipe")
             yield Batch([{"split": split.id, "n": n}], n + 1)
@@ -90,7 +90,7 @@ class Journal(SimpleSource):
 
 
 class Countdown(SimpleSource):
-    """The smallest source: bounded, and nobody knows its end."""
+    """The smallest source: bounded, without a known end."""
 
     start: int = 10
 
@@ -103,7 +103,7 @@ class Countdown(SimpleSource):
 
 
 class Zoned(SimpleSource):
-    """Says which time zone it reads in."""
+    """Returns the time zone of its task."""
 
     time_zone: str = "UTC"
 
@@ -193,7 +193,7 @@ def forget_offsets(checkpoint, first):
 
 
 def change_offset(checkpoint, number, change):
-    """Write the offset of a micro-batch anew."""
+    """Overwrite the offset of a micro-batch."""
     path = checkpoint / "offsets" / str(number)
     version, metadata, offset = path.read_text().split("\n")
     path.write_text("\n".join([version, metadata, change(json.loads(offset))]))
@@ -228,7 +228,7 @@ def test_once_takes_everything_in_one_micro_batch(spark, home, checkpoint):
 
 
 def test_s11_a_running_query_sees_what_comes_and_its_source_is_closed_when_it_stops(spark, home, checkpoint):
-    """S11: Spark sends SIGTERM; the author's close() runs all the same."""
+    """S11: Spark sends SIGTERM; the author's close() still runs."""
     came = threading.Event()
     frame = read_stream(spark, Journal(home=home), discovery_interval="10ms", refresh_interval="10ms")
     query, batches = start(
@@ -336,7 +336,7 @@ def test_s3_nothing_of_the_planner_reaches_tasks(home):
 def test_an_error_of_ours_comes_back_typed(spark, home, checkpoint, place):
     error = failure(lambda: run(read_stream(spark, Journal(home=home, fail=place)), checkpoint))
     assert type(error) is DataLossError
-    assert (error.message, error.source, error.split, error.advice) == (f"gone: {place}", "journal", "a", "start anew")
+    assert (error.message, error.source, error.split, error.advice) == (f"gone: {place}", "journal", "a", "start again")
 
 
 def test_a_connectors_own_error_shows_no_secret(spark, home, checkpoint):
@@ -354,7 +354,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_name(spark, home, checkpoi
     assert isinstance(error, ConfigurationError)
     assert error.option == "topic"
     assert "was t, is now u" in error.message
-    for change, told in (
+    for change, text in (
         (changed_to(v=99, forebay="9.9"), "newer forebay (9.9)"),
         (changed_to(v=1, source="other"), "belongs to the source 'other'"),
         (lambda _: '{"topic":{"0":12}}', "not written by forebay"),
@@ -363,7 +363,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_name(spark, home, checkpoi
         error = failure(lambda: run(read_stream(spark, Journal(home=home)), checkpoint))
         assert isinstance(error, ConfigurationError)
         assert error.option == "checkpointLocation"
-        assert told in error.message
+        assert text in error.message
 
 
 def test_changed_options_are_refused_before_a_replay_reads_anything(spark, home, checkpoint):

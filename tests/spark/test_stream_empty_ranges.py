@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream on Spark whose ends are times: an idle one makes no micro-batches, and a record is seen at once."""
+"""A stream on Spark whose ends are times: an idle one makes no micro-batches, and a new record is read immediately."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_file_is_whole_and_its_directories_are_made(tmp_path):
     assert names(path.parent) == ["state.json"]
 
 
-def test_a_failed_write_leaves_no_litter(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_files(tmp_path, monkeypatch):
     def broken(*_args):
         raise OSError(errno.EIO, "disk on fire")
 
@@ -71,7 +71,7 @@ def test_of_many_writers_one_wins_and_its_content_stands(tmp_path):
     assert Path(path).read_bytes() == b"%d" % won[0] * 1000
 
 
-def test_a_file_system_without_links_is_refused_unless_it_will_do(tmp_path, monkeypatch):
+def test_a_file_system_without_links_is_refused_by_default(tmp_path, monkeypatch):
     def no_links(*_args):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 

@@ -19,8 +19,8 @@ import boto3
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.retry import RetryPolicy
@@ -31,7 +31,7 @@ from forebay.state import s3_state_store
 from forebay.state.open_state_store import open_state_store
 from forebay.stores.storage_options import StorageOptions
 
-# moto looks whether there is such an object and then puts it, in many threads: S3 does both in one, and so must this.
+# moto checks for an object and puts it in two steps, in many threads; S3 does so in one step.
 SERVER = """
 import sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -57,7 +57,7 @@ def serve(directory: Path, **environment: str) -> tuple[subprocess.Popen[bytes],
         try:
             return served(directory, **environment)
         except RuntimeError as error:
-            if "Address already in use" not in str(error):  # else another process was quicker: on another port, then
+            if "Address already in use" not in str(error):  # else retry with another port
                 raise
     return served(directory, **environment)
 
@@ -159,13 +159,13 @@ def test_wrong_credentials_and_no_permission(tmp_path):
         iam = boto3.client("iam", aws_access_key_id="x", aws_secret_access_key="y", **root)
         iam.create_user(UserName="nobody")
         made = iam.create_access_key(UserName="nobody")["AccessKey"]
-        unknown = opened(url, "s3://state/x", key="AKIAUNKNOWN", secret="never-to-be-seen")
+        unknown = opened(url, "s3://state/x", key="AKIAUNKNOWN", secret="never-to-be-shown")
         for_call = pytest.raises(ConfigurationError, match="credentials are wrong or too old")
         with for_call as caught:
             unknown.get("a")
         assert "stateStorage.key" in caught.value.advice
-        assert "never-to-be-seen" not in str(caught.value) and "AKIAUNKNOWN" not in str(caught.value)
-        wrong = opened(url, "s3://state/x", key=made["AccessKeyId"], secret="never-to-be-seen")
+        assert "never-to-be-shown" not in str(caught.value) and "AKIAUNKNOWN" not in str(caught.value)
+        wrong = opened(url, "s3://state/x", key=made["AccessKeyId"], secret="never-to-be-shown")
         with pytest.raises(ConfigurationError, match="credentials are wrong or too old"):
             wrong.get("a")
         denied = opened(url, "s3://state/x", key=made["AccessKeyId"], secret=made["SecretAccessKey"])
@@ -196,7 +196,7 @@ def test_the_chain_of_boto3_is_used(server, location, monkeypatch):
     assert open_state_store(location).put_if_absent("a", b"x") is True
 
 
-def test_a_store_that_is_down_is_tried_again(location, monkeypatch):
+def test_a_store_that_is_down_is_retriable(location, monkeypatch):
     monkeypatch.setattr(s3_state_store, "_TRIES", 1)
     store = opened(f"http://127.0.0.1:{free_port()}", location)
     with pytest.raises(RetriableError, match="did not answer") as caught:
@@ -223,7 +223,7 @@ def answer(code: str, status: int):
         ("ExpiredToken", 400, ConfigurationError, "too old"),
     ],
 )
-def test_what_the_store_answers_becomes_an_error_of_ours(server, location, monkeypatch, code, status, kind, said):
+def test_error_answers_of_the_store_become_forebay_errors(server, location, monkeypatch, code, status, kind, said):
     store = opened(server, location)
 
     def refuse(**_kwargs):
@@ -235,7 +235,7 @@ def test_what_the_store_answers_becomes_an_error_of_ours(server, location, monke
     assert caught.value.option == "stateLocation" and caught.value.advice
 
 
-def test_a_conflict_is_tried_again_until_somebody_has_won(server, location, monkeypatch):
+def test_a_conflict_is_retried_until_a_writer_has_won(server, location, monkeypatch):
     store = opened(server, location)
     store.put_if_absent("warm", b"")
     real, refused = store._client.put_object, []
@@ -267,7 +267,7 @@ def test_what_cannot_be_deleted_at_once_is_deleted_one_by_one(server, location, 
 
 
 def test_a_store_that_overwrites_is_refused(server, location, monkeypatch):
-    monkeypatch.setattr(s3_state_store, "_tried_out", set())
+    monkeypatch.setattr(s3_state_store, "_probed", set())
     store = opened(server, location)
     real = store._client.put_object
     monkeypatch.setattr(store._client, "put_object", lambda IfNoneMatch, **kwargs: real(**kwargs))  # noqa: N803
@@ -301,7 +301,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_one():
 
 
 class Lines(Source):
-    """Whose offsets are kept."""
+    """A source for the codec."""
 
     name = "lines"
 
@@ -315,8 +315,8 @@ class Lines(Source):
         raise NotImplementedError
 
 
-def test_a_stream_keeps_its_memory_there(server, location):
-    def book():
+def test_a_stream_keeps_its_state_on_s3(server, location):
+    def codec():
         return SpillingOffsetCodec(
             Lines(),
             opened(server, location),
@@ -324,16 +324,16 @@ def test_a_stream_keeps_its_memory_there(server, location):
         )
 
     splits = [Split(f"part-{number:05}-{number * 2654435761 % 2**32:08x}") for number in range(3000)]
-    done, first, data = DoneSplits(Split), book(), {}
+    done, first, data = FinishedSplits(Split), codec(), {}
     for n in range(4):
-        taken = [Planned(split, Whole.WHOLE) for split in splits[n * 700 : n * 700 + 700]]
+        taken = [Planned(split, UnknownEnd.WHOLE) for split in splits[n * 700 : n * 700 + 700]]
         data = json.loads(json.dumps(first.write(Offset("lines", n, "q", taken), done)))
         done.mark_written()
         done.add(planned.split for planned in taken)
-    again = book()
+    again = codec()
     assert [planned.split for planned in again.read(data).splits] == splits[2100:2800]
     assert set(again.read_done(data)) == {split.id for split in splits[:2100]}
     assert len(json.dumps(data)) < 32 << 10 and data["state"]["at"] == location
     opened(server, location).delete(["q/segments/" + data["state"]["segment"]])
-    with pytest.raises(ConfigurationError, match="is gone from"):
-        book().read_done(data)
+    with pytest.raises(ConfigurationError, match="is missing from"):
+        codec().read_done(data)

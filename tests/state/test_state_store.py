@@ -70,7 +70,7 @@ def test_an_empty_location_is_refused():
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_says_what_is_full_and_leaves_nothing(tmp_path, monkeypatch, number):
+def test_a_full_disk_is_named_and_no_file_remains(tmp_path, monkeypatch, number):
     store = open_state_store(str(tmp_path))
 
     def full(_handle):
@@ -83,7 +83,7 @@ def test_a_full_disk_says_what_is_full_and_leaves_nothing(tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_trouble_names_the_option_of_the_state(tmp_path):
+def test_errors_name_the_option_of_the_state(tmp_path):
     store = open_state_store(str(tmp_path))
     (tmp_path / "directory").mkdir()
     with pytest.raises(RetriableError) as caught:
@@ -91,7 +91,7 @@ def test_trouble_names_the_option_of_the_state(tmp_path):
     assert caught.value.option == "stateLocation"
 
 
-def test_a_place_that_is_no_directory_is_said_to_be_none(tmp_path):
+def test_a_location_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="no directory") as caught:
         open_state_store(str(tmp_path / "file" / "below")).put_if_absent("q/a", b"")
@@ -99,7 +99,7 @@ def test_a_place_that_is_no_directory_is_said_to_be_none(tmp_path):
 
 
 @pytest.mark.parametrize(("age", "left"), [(7200, []), (10, [".b.tmp"])])
-def test_what_a_killed_writer_left_goes_with_the_rest(tmp_path, age, left):
+def test_old_files_of_killed_writers_are_deleted_too(tmp_path, age, left):
     store = open_state_store(str(tmp_path))
     store.put_if_absent("q/claims/1/a", b"")
     tmp = tmp_path / "q" / "claims" / "1" / ".b.tmp"

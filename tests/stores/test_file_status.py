@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of a listed file, its name in Spark's spelling, and options that do not show."""
+"""The identity of a listed file, its path as in Spark, and options without visible values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_spark_file_path_escapes_as_java_does(path, shown):
     assert spark_file_name(path) == shown.rsplit("/", 1)[1]
 
 
-def test_storage_options_travel_but_do_not_show():
+def test_storage_options_are_pickled_but_not_shown():
     options = StorageOptions(
         {"key": "AKIA123", "client_kwargs": {"token": "hunter22", "endpoint_url": "http://s3.local"}}
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores behind fsspec: naming, freshness, faults."""
+"""Stores behind fsspec: names, caches, errors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.files.listing.file_index import ListOptions, list_files
+from forebay.sources.files.listing.file_index import list_files
+from forebay.sources.files.listing.listing import ListOptions
 from forebay.stores.file_status import FileStatus
+from forebay.stores.fsspec_info import nanoseconds, status
 from forebay.stores.remote_errors import says_gone
-from forebay.stores.remote_facts import nanoseconds, status
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.stored_file import StoredFile
 
@@ -36,7 +37,7 @@ def test_a_remote_tree_is_listed_as_a_local_one(memory):
     assert list_files([f"{root}/x"]).files[0].size == 2
     index = list_files([f"{root}/*=*"], ListOptions(base_path=root))
     assert index.partition_schema.names == ["a b"]
-    assert index.partition_values[0][0].as_py() == "1/2"
+    assert index.partition_texts[0] == ("1%2F2",)
 
 
 def test_a_missing_remote_path_is_named(memory):
@@ -94,7 +95,7 @@ AbstractFileSystem: Any = fsspec.spec.AbstractFileSystem
 
 
 class Faulty(AbstractFileSystem):  # type: ignore[misc]
-    """A store of one directory whose every answer is chosen by the test."""
+    """A store of one directory that raises the errors of the test."""
 
     protocol = "faulty"
     cachable = False
@@ -104,7 +105,7 @@ class Faulty(AbstractFileSystem):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        Faulty.seen = options
+        Faulty.options = options
 
     def invalidate_cache(self, path: str | None = None) -> None:
         Faulty.emptied += 1
@@ -184,7 +185,7 @@ def test_a_stores_not_found_that_stands_for_another_error_does_not_mean_gone(cau
 def test_caches_are_off_and_emptied_and_options_arrive(faulty):
     list_files([faulty], ListOptions(storage=StorageOptions({"secret": "hunter22"})))
     assert Faulty.emptied >= 1
-    assert Faulty.seen == {"use_listings_cache": False, "secret": "hunter22"}
+    assert Faulty.options == {"use_listings_cache": False, "secret": "hunter22"}
 
 
 def test_the_marker_of_a_directory_is_no_file(faulty):
@@ -240,7 +241,7 @@ def test_a_change_of_storage_class_makes_no_new_version_of_an_object():
 
 
 def test_an_object_that_was_read_by_its_etag_is_compared_by_time():
-    """As offsets have it that were written before its generation was looked at."""
+    """As in offsets of versions that did not read the generation."""
     now = status("gs://b/a.csv", GOOGLE)
     then = FileStatus("gs://b/a.csv", 3, now.modified_at, GOOGLE["etag"])
     assert then.same_file(now)
@@ -263,7 +264,7 @@ def test_a_file_of_webhdfs_has_its_time_of_change():
 @pytest.mark.parametrize(
     ("options", "name"), [("modified_after", "modifiedAfter"), ("modified_before", "modifiedBefore")]
 )
-def test_a_store_that_tells_no_times_cannot_be_filtered_by_them(faulty, options, name):
+def test_a_store_without_times_cannot_be_filtered_by_them(faulty, options, name):
     with pytest.raises(ConfigurationError, match=r"does not say when '.*/a\.csv' was changed") as caught:
         list_files([faulty], ListOptions(**{options: "2024-06-01T12:00:00"}))
     assert caught.value.option == name
@@ -271,7 +272,7 @@ def test_a_store_that_tells_no_times_cannot_be_filtered_by_them(faulty, options,
 
 
 def test_a_store_that_does_not_know_the_size_is_refused():
-    with pytest.raises(ConfigurationError, match="how large"):
+    with pytest.raises(ConfigurationError, match="does not report the size"):
         status("https://x/y", {"name": "y", "size": None})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditional deletes and copies on S3: a file system of the test's own that answers as s3fs does."""
+"""Conditional deletes and copies on S3, with a fake of s3fs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AbstractFileSystem: Any = fsspec.spec.AbstractFileSystem
 
 
 class Answered(Exception):
-    """What botocore raises."""
+    """The error of botocore."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -62,7 +62,7 @@ class LikeS3(AbstractFileSystem):  # type: ignore[misc]
         LikeS3.between(self)
 
     def between(self) -> None:
-        """What others do between the copy and the deletion."""
+        """A change by others between the copy and the deletion."""
 
     def rm_file(self, path: str) -> None:
         del self.etags[path]

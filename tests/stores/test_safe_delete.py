@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking away the file that was read, and no other: file systems without links, kills, and others at the same work."""
+"""Deleting the file that was read and no other: without hard links, after kills, and beside other processes."""
 
 from __future__ import annotations
 
@@ -48,44 +48,44 @@ def no_use(path: str) -> None:
 
 
 @pytest.mark.usefixtures("_with_or_without_links")
-def test_another_file_gets_its_name_back(file: Path) -> None:
+def test_a_newer_file_is_restored(file: Path) -> None:
     then = status(file)
     file.write_text("newer")
-    assert safe_delete.take_away(then, no_use) is False
+    assert safe_delete.take_if_unchanged(then, no_use) is False
     assert file.read_text() == "newer"
     assert names(file.parent) == ["a.csv.gz"]
     file.unlink()
-    assert safe_delete.take_away(then, no_use) is False
+    assert safe_delete.take_if_unchanged(then, no_use) is False
     file.mkdir()
-    assert safe_delete.take_away(then, no_use) is False
+    assert safe_delete.take_if_unchanged(then, no_use) is False
     assert names(file.parent) == ["a.csv.gz"]
 
 
 @pytest.mark.usefixtures("_with_or_without_links")
-def test_the_file_is_out_of_sight_while_it_is_taken_and_back_if_that_fails(file: Path) -> None:
+def test_the_file_is_hidden_during_the_action_and_restored_if_it_fails(file: Path) -> None:
     def fail(hidden: str) -> None:
         assert is_hidden(Path(hidden).name)
         assert names(file.parent) == [Path(hidden).name]
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        safe_delete.take_away(status(file), fail)
+        safe_delete.take_if_unchanged(status(file), fail)
     assert names(file.parent) == ["a.csv.gz"]
     assert file.read_text() == "old"
 
 
 @pytest.mark.usefixtures("_with_or_without_links")
-def test_nothing_is_put_over_a_newer_file(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_newer_file_is_not_replaced(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_hidden: str) -> None:
         file.write_text("newer")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"), caplog.at_level(logging.WARNING):
-        safe_delete.take_away(status(file), fail)
+        safe_delete.take_if_unchanged(status(file), fail)
     assert file.read_text() == "newer"
     (hidden,) = [name for name in names(file.parent) if is_hidden(name)]
     assert hidden in caplog.text
-    safe_delete.give_back(str(file.parent), lambda _: False)  # the next process does not know that it was read
+    safe_delete.restore_hidden(str(file.parent), lambda _: False)  # the next process does not know that it was read
     (other,) = [name for name in names(file.parent) if name != file.name]
     assert other.startswith("a-")
     assert other.endswith(".csv.gz")
@@ -106,34 +106,34 @@ def test_the_file_that_was_read_goes(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_with_or_without_links")
-def test_what_was_left_over_gets_its_name_back(file: Path, tmp_path: Path) -> None:
+def test_a_hidden_file_is_restored(file: Path, tmp_path: Path) -> None:
     then = status(file)
     file.rename(safe_delete._hidden(str(file)))
-    told: list[FileStatus] = []
-    safe_delete.give_back(str(tmp_path), lambda each: bool(told.append(each)))
-    assert told == [then]
+    offered: list[FileStatus] = []
+    safe_delete.restore_hidden(str(tmp_path), lambda each: bool(offered.append(each)))
+    assert offered == [then]
     assert status(file) == then
     assert names(tmp_path) == ["a.csv.gz"]
-    safe_delete.give_back(str(tmp_path / "nowhere"), lambda _: False)
+    safe_delete.restore_hidden(str(tmp_path / "nowhere"), lambda _: False)
 
 
 def test_a_kill_between_two_names_leaves_one(file: Path, tmp_path: Path) -> None:
     os.link(file, safe_delete._hidden(str(file)))
-    safe_delete.give_back(str(tmp_path), lambda _: False)
+    safe_delete.restore_hidden(str(tmp_path), lambda _: False)
     assert names(tmp_path) == ["a.csv.gz"]
 
 
 @pytest.mark.parametrize("take", ["delete", "move"])
-def test_one_who_cleans_the_same_directory_does_no_harm(
+def test_another_cleaner_of_the_same_directory_does_no_harm(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: str
 ) -> None:
-    """It has just started, and takes the file that is out of sight for one that was left over."""
+    """It has just started, and restores the hidden file."""
     store, then = LocalStore(), status(file)
     plain: Callable[[str, str], FileStatus] = safe_delete._status
 
     def meanwhile(path: str, hidden: str) -> FileStatus:
         monkeypatch.setattr(safe_delete, "_status", plain)
-        safe_delete.give_back(str(tmp_path), lambda _: True)
+        safe_delete.restore_hidden(str(tmp_path), lambda _: True)
         return plain(path, hidden)
 
     monkeypatch.setattr(safe_delete, "_status", meanwhile)
@@ -143,18 +143,18 @@ def test_one_who_cleans_the_same_directory_does_no_harm(
     assert file.read_text() == "old"
 
 
-def test_a_link_to_a_file_is_taken_itself(file: Path, tmp_path: Path) -> None:
+def test_a_link_is_deleted_instead_of_its_target(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "b.csv"
     link.symlink_to(file.name)
     then = status(link)
-    assert safe_delete.take_away(FileStatus(then.path, 1, 1), no_use) is False
+    assert safe_delete.take_if_unchanged(FileStatus(then.path, 1, 1), no_use) is False
     assert link.is_symlink()
     assert LocalStore().delete(then) is True
     assert names(tmp_path) == ["a.csv.gz"]
 
 
 @pytest.mark.usefixtures("_with_or_without_links")
-def test_only_a_link_that_leads_nowhere_is_removed(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_broken_link_is_removed(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = tmp_path / "b.csv"
     link.symlink_to("nowhere")
     assert safe_delete.remove_broken_link(str(file)) is False

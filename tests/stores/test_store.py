@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and URLs taken apart and put together."""
+"""Paths and URLs: splitting, joining, parents."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.sources.files.listing.file_index import list_files
-from forebay.stores.open_store import store_for
-from forebay.stores.paths import is_url, join, parent, place_of, plain_path, without_dots
+from forebay.stores.paths import is_url, join, normalized_path, parent, split_path, without_dots
+from forebay.stores.stored_file import store_for
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ from forebay.stores.paths import is_url, join, parent, place_of, plain_path, wit
         ("https://host/a?b=c*", ("https://host/a?b=c*", (), "")),
     ],
 )
-def test_a_path_is_taken_apart(path, place):
-    assert place_of(path) == place
+def test_a_path_is_split(path, place):
+    assert split_path(path) == place
 
 
 def test_a_relative_path_starts_at_the_working_directory():
-    assert place_of("a/*") == (str(Path.cwd()), ("a", "*"), "")
+    assert split_path("a/*") == (str(Path.cwd()), ("a", "*"), "")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_relative_path_starts_at_the_working_directory():
         ("hdfs:///k", "hdfs:///"),
         ("zip://d/x::s3://b/a.zip", "zip://d::s3://b/a.zip"),
         ("simplecache::s3://b/k", "simplecache::s3://b"),
-        ("/odd://x/y", "/odd://x"),
+        ("/dir://x/y", "/dir://x"),
         ("s3://b//k", "s3://b/"),
         ("s3://b/", "s3://b"),
         ("s3://b///k", "s3://b//"),
@@ -78,7 +78,7 @@ def test_which_paths_are_urls():
         "simplecache::ftp://me:hunter22@127.0.0.1:1/x.csv",
     ],
 )
-@pytest.mark.parametrize("use", [place_of, store_for, lambda url: list_files([url])])
+@pytest.mark.parametrize("use", [split_path, store_for, lambda url: list_files([url])])
 def test_a_password_in_a_url_is_refused_without_showing_it(url, use):
     with pytest.raises(ConfigurationError, match="holds a password") as caught:
         use(url)
@@ -87,13 +87,13 @@ def test_a_password_in_a_url_is_refused_without_showing_it(url, use):
 
 @pytest.mark.parametrize("url", ["https://h:80/a@b", "abfss://c@account.dfs.core.windows.net/x:y@z", "ftp://me@h/x"])
 def test_a_user_and_a_port_are_no_password(url):
-    assert place_of(url)
+    assert split_path(url)
 
 
 @pytest.mark.parametrize("path", ["", "a\x00b"])
-def test_what_is_no_path_is_refused(path):
+def test_an_invalid_path_is_refused(path):
     with pytest.raises(ConfigurationError, match="not a path"):
-        place_of(path)
+        split_path(path)
 
 
 def test_two_dots_lead_where_the_system_says(tmp_path):
@@ -110,8 +110,8 @@ def test_two_dots_lead_where_the_system_says(tmp_path):
         "nowhere/../e": "e",
     }.items():
         assert without_dots(f"{tmp_path}/{path}") == f"{tmp_path}/{plain}"
-        assert plain_path(f"file:{tmp_path}//{path}") == f"{tmp_path}/{plain}"
+        assert normalized_path(f"file:{tmp_path}//{path}") == f"{tmp_path}/{plain}"
     assert without_dots("/../a/..") == "/"
     for url in ("s3://b/a/../x", "zip://a/../x::file:///b/../c.zip"):
         assert without_dots(url) == url
-        assert plain_path(url) == url
+        assert normalized_path(url) == url

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import DataError
-from forebay.formats.input_file import InputFile
+from forebay.formats.base import InputFile
 from forebay.sources.files.listing.file_index import list_files
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.stored_file import StoredFile
 
 
 def as_formats_see_it(file: StoredFile) -> InputFile:
-    """Checked by mypy: formats take what storage gives."""
+    """Checked by mypy: formats accept a stored file."""
     return file
 
 
@@ -63,7 +63,7 @@ def test_a_file_deleted_after_listing_fails_by_name(file):
         file.verify_unchanged()
 
 
-def test_a_change_while_reading_is_seen_at_the_end(file):
+def test_a_change_while_reading_is_detected_at_the_end(file):
     with file.open() as stream:
         stream.read(2)
         with Path(file.path).open("r+b") as other:
@@ -86,7 +86,7 @@ def test_its_text_shows_no_credentials(file):
     assert "hunter22" not in repr(secret)
 
 
-def test_in_a_remote_store_it_is_checked_too(memory):
+def test_a_file_of_a_remote_store_is_checked_too(memory):
     root = memory({"x.csv": b"abc"})
     file = listed(root)
     assert file.path == f"{root}/x.csv"

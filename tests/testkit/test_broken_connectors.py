@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For each rule that a connector must keep: one that breaks it, and the kit that says so.
+"""For each rule that a connector must keep: a connector that breaks it, and is caught.
 
-Each broken connector is a good one with one thing changed, and the good ones pass.
+Each broken connector is a correct one with one thing changed, and the correct ones pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RELEASE = threading.Event()
 
 @pytest.fixture(autouse=True)
 def _release():
-    """Let go, when a test ends, of what its connector blocks on, so that no thread of it stays for long."""
+    """End the waits of a broken connector when its test ends, so that its threads end."""
     RELEASE.clear()
     yield
     RELEASE.set()
@@ -143,7 +143,7 @@ class Full(Source):
 
 
 class Dealer(SplitEnumerator):
-    """An enumerator of FLIP-27's own kind: deals its splits to who asks."""
+    """A raw enumerator: gives a split to each reader that asks."""
 
     def __init__(self, source, context):
         self.context = context
@@ -182,7 +182,7 @@ class Own(SourceReader):
         self.context = context
         self.splits: dict[str, Split] = {}
         self.paused: set[str] = set()
-        self.told = False
+        self.no_more = False
         self.new: list[Split] = []
         self.future: Future[None] = Future()
 
@@ -205,7 +205,7 @@ class Own(SourceReader):
             self.splits[split.id] = split.at(split.position + 1)
             self.emit(output, split)
             return InputStatus.MORE_AVAILABLE
-        if self.told and not self.splits:
+        if self.no_more and not self.splits:
             return InputStatus.END_OF_INPUT
         if self.future.done():
             self.future = Future()
@@ -230,7 +230,7 @@ class Own(SourceReader):
         self.changed()
 
     def notify_no_more_splits(self):
-        self.told = True
+        self.no_more = True
         self.changed()
 
     def pause_or_resume_splits(self, pause, resume):
@@ -253,7 +253,7 @@ class OwnReader(Full):
 
 BROKEN: list[tuple[str, str, Callable[[], Source]]] = []
 
-# What a broken part is put into, and where.
+# The source around a broken part, and the attribute for it.
 LAYERS: dict[type, tuple[type[Source], str]] = {
     SplitReader: (Full, "reader"),
     DiscoveryEnumerator: (Full, "finder"),
@@ -263,7 +263,7 @@ LAYERS: dict[type, tuple[type[Source], str]] = {
 
 
 def breaks(rule: str, layer: type[Source] | None = None, **options: Any):
-    """Note a broken connector, or a broken part of one, and the rule that the kit must name."""
+    """Register a broken connector, or a broken part of one, and the rule that the kit must name."""
 
     def note(broken):
         source = broken
@@ -636,7 +636,7 @@ class NeverEndsWithoutASplit(Own):
 class EndsTooEarly(Own):
     def poll_next(self, output):
         status = super().poll_next(output)
-        return InputStatus.END_OF_INPUT if self.told and len(self.splits) == 1 else status
+        return InputStatus.END_OF_INPUT if self.no_more and len(self.splits) == 1 else status
 
 
 @breaks("RDR-7")
@@ -711,15 +711,15 @@ class IgnoresWakeUps(Reader):
     def fetch(self):
         running = [s for s in self.splits.values() if s.end is None]
         if running and all((split.position or 0) >= self.source.count for split in running):
-            if len(self.told) >= len(running):
+            if len(self.reported) >= len(running):
                 RELEASE.wait()
-            self.told |= {split.id for split in running}
+            self.reported |= {split.id for split in running}
             return [Fetched(split.id, caught_up=True) for split in running]
         return super().fetch()
 
     def __init__(self, source):
         super().__init__(source)
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
 
 @breaks("SR-1")
@@ -1021,4 +1021,4 @@ def test_check_alone_names_the_rule_and_the_next_step_in_its_first_line(rule, na
 
 
 ALSO = {"BeginsAgainAfterARestore": ["ENU-5"], "ItsEndGoesBack": ["DIS-1"]}
-"""Where the rule that is blamed is found by the checks of another one."""
+"""Rules whose checks find the broken rule too."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kit's own manners: what it says, what it skips, what it leaves alone."""
+"""The reports, verdicts and skipped checks of the kit, and that it does not change its input."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_class_is_refused_with_the_way_to_an_instance():
     assert caught.value.advice == "give an instance: Countdown(…)"
 
 
-def test_a_source_without_splits_is_told_before_any_check():
+def test_a_source_without_splits_is_an_error_before_any_check():
     class Nothing(Countdown):
         def splits(self):
             return []
@@ -117,7 +117,7 @@ def test_a_source_without_splits_is_told_before_any_check():
     assert caught.value.advice == "give check() a source with data"
 
 
-def test_a_bug_in_the_connector_is_told_with_its_rule():
+def test_an_exception_of_the_connector_is_reported_with_its_rule():
     class Buggy(Countdown):
         def splits(self):
             return [1 / 0]
@@ -126,28 +126,28 @@ def test_a_bug_in_the_connector_is_told_with_its_rule():
         testkit.check(Buggy(), rules={"SPL-1"})
 
 
-def test_a_call_that_never_returns_is_named_and_left_behind():
+def test_a_call_that_never_returns_is_named_and_abandoned():
     class Stuck(Countdown):
         def splits(self):
             RELEASE.wait()
             return ["all"]
 
-    with pytest.raises(testkit.ConformanceError, match=r"discover\(\) has not come back for .*in splits") as caught:
+    with pytest.raises(testkit.ConformanceError, match=r"discover\(\) has not returned for .*in splits") as caught:
         testkit.check(Stuck(), seconds=3)
     assert len(caught.value.report.results) == 1  # every other check would hang as well
 
 
 def unproven(source, **how):
-    """Check what cannot be proven; return the report."""
-    with pytest.warns(testkit.NotProvenWarning) as told:
+    """Check a source that cannot be proven; return the report."""
+    with pytest.warns(testkit.NotProvenWarning) as warned:
         report = testkit.check(source, **how)
     assert report.verdict == "not proven"
-    assert str(told[0].message) == report.headline == str(report).splitlines()[0]
+    assert str(warned[0].message) == report.headline == str(report).splitlines()[0]
     assert "passed:" not in report.headline
     return report
 
 
-def test_what_the_time_does_not_suffice_for_is_skipped_and_said():
+def test_checks_without_time_are_skipped_and_listed():
     report = unproven(Countdown(), seconds=0.0)
     assert {result.why for result in report.results if result.rule == "DIS-2"} == {"the time was over"}
     assert "countdown: not proven: the time was over; next step: give `seconds` more (" in report.headline
@@ -231,8 +231,8 @@ def test_an_input_without_rows_proves_nothing():
     assert report.rules("skipped") == {"SR-2", "SR-3", "RDR-5"}
 
 
-def test_pages_whose_rows_do_not_say_their_positions_are_not_proven():
-    """An end inside a page can then be shown only by an input that grows."""
+def test_pages_whose_positions_do_not_follow_from_rows_are_not_proven():
+    """Only an input that grows can then end a read inside a page."""
 
     class Opaque(SimpleSource):
         bounded = False

@@ -16,7 +16,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.testkit.kills import POINTS, Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
-from forebay.testkit.processes import alive, end_session, parent_jvm, session_of
+from forebay.testkit.servers.processes import alive, end_session, parent_jvm, session_of
 
 VISITOR = """
 import sys
@@ -29,7 +29,7 @@ print("lived")
 
 
 def visit(kills, point, times=1):
-    """Come to a point so many times, in a process of its own; return how it ended."""
+    """Come to a point so many times, in a process of its own; return its exit code."""
     command = [sys.executable, "-P", "-c", VISITOR, kills.directory, point, str(times)]
     return subprocess.run(command, capture_output=True, text=True, check=False).returncode
 
@@ -50,7 +50,7 @@ def test_a_process_dies_at_the_visit_that_was_armed_and_only_once(kills):
     assert kills.fired() == [Kill("plan-ends", at=3)]
 
 
-def test_a_kill_that_another_process_takes_while_one_looks_is_not_listed(kills):
+def test_a_kill_that_another_process_takes_meanwhile_is_not_listed(kills):
     kills.arm(Kill("read-first", at=2))
     (Path(kills.directory) / "armed" / "read-first.9").symlink_to("taken")  # named, and not there any more
     assert kills.armed() == [Kill("read-first", at=2)]
@@ -79,7 +79,7 @@ def test_another_process_can_be_the_victim(kills):
         assert other.wait() == -signal.SIGKILL
 
 
-def test_a_broker_dies_at_a_point_only_while_it_is_there(kills):
+def test_a_broker_dies_at_a_point_only_while_it_runs(kills):
     kills.arm(Kill("read-first", "broker"), Kill("read-first", "broker"))
     for left in (1, 0):
         with subprocess.Popen(["sleep", "600"]) as broker:
@@ -91,7 +91,7 @@ def test_a_broker_dies_at_a_point_only_while_it_is_there(kills):
         assert len(kills.armed()) == left
 
 
-def test_a_victim_that_nobody_named_is_an_error(kills):
+def test_an_unregistered_victim_is_an_error(kills):
     kills.arm(Kill("plan-ends", "jvm"))
     with pytest.raises(ConfigurationError, match="which process 'jvm' is"):
         kills.meet("plan-ends")
@@ -171,7 +171,7 @@ def test_an_endless_query_is_an_error(kills):
         kills.take(kills.armed_files("plan-ends")[0][0])
         raise RuntimeError("the runner died")
 
-    with pytest.raises(FatalError, match="3 starts did not bring the query to its end"):
+    with pytest.raises(FatalError, match="the query did not end in 3 starts"):
         restart_until_done(lambda: Query(killed), kills, starts=3)
 
 
@@ -220,7 +220,7 @@ def test_a_program_that_fails_by_itself_is_an_error_with_its_output(kills, tmp_p
 
 
 def test_a_program_that_hangs_is_an_error_and_is_gone(kills, tmp_path, monkeypatch):
-    """Its time begins to go by once it is there: how long that takes is no matter of the test."""
+    """Its time begins once it runs, so that a slow start of the process does not matter."""
 
     class Clock:
         sleep = staticmethod(time.sleep)
@@ -304,7 +304,7 @@ def test_a_task_of_a_single_record_batch_has_a_middle_too(kills, rows, handed_on
     assert (done.stdout.split(), done.returncode) == ([str(n) for n in handed_on], -signal.SIGKILL), done.stderr
 
 
-def test_every_point_is_explained():
+def test_every_point_is_described():
     assert all(len(text) > 20 for text in POINTS.values())
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs that authors really make: `check` alone finds each, and its first line says rule, what happened, and what to do.
+"""Bugs that authors really make: `check` alone finds each; its first line has the rule, what happened, the next step.
 
-Each is a small connector that looks right. The input of most does not change while it is checked.
+Each is a small connector that looks correct. The input of most does not change while it is checked.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RELEASE = threading.Event()
 
 @pytest.fixture(autouse=True)
 def _release():
-    """Let go of the threads that a connector left blocked."""
+    """End the threads that a connector left blocked."""
     RELEASE.clear()
     yield
     RELEASE.set()
 
 
 class Rows(SimpleSource):
-    """Right: an unbounded source of numbered rows, `page` rows a page; a position is the number after the last row."""
+    """Correct: an unbounded source of numbered rows, `page` rows a page; a position is the last number plus one."""
 
     bounded = False
     ids: tuple[int, ...] = tuple(range(10))
@@ -67,7 +67,7 @@ SPARSE = (3, 7, 8, 20, 21, 25, 31, 40, 44, 57)
 
 
 class Feed(Rows):
-    """Right: the same without `latest`; a position is how many rows there were, and the number of the last."""
+    """Correct: the same without `latest`; a position is how many rows there were, and the number of the last."""
 
     def latest(self, split):
         return None
@@ -84,7 +84,7 @@ class Feed(Rows):
 
 
 class Reader(SplitReader):
-    """Right: one page a fetch; waits, wakeable, when it is caught up."""
+    """Correct: one page a fetch; waits, wakeable, when it is caught up."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -117,7 +117,7 @@ class Reader(SplitReader):
 
 
 class Pushes(SplitEnumerator):
-    """Right: an enumerator of FLIP-27's own kind, which gives each reader its share as soon as all are there."""
+    """Correct: a raw enumerator, which gives each reader its share as soon as all are there."""
 
     def __init__(self, source: Any, context: Any) -> None:
         self.context = context
@@ -148,7 +148,7 @@ class Pushes(SplitEnumerator):
 
 
 class Raw(Source):
-    """Right: the full layer, with a raw enumerator and a split reader."""
+    """Correct: the full layer, with a raw enumerator and a split reader."""
 
     bounded = False
     ids: tuple[int, ...] = tuple(range(40))
@@ -173,7 +173,7 @@ PLANTED: list[Any] = []
 
 
 def planted(rule: str, *words: str, **options: Any):
-    """Note a connector, the rule that it breaks, and words that the first line must have."""
+    """Register a connector, the rule that it breaks, and words that the first line must have."""
 
     def note(source):
         PLANTED.append(pytest.param(lambda: source(**options), rule, words, id=source.__name__))
@@ -196,13 +196,13 @@ class AssignsOnRequestOnly(Raw):
     enumerator = OnRequest
 
 
-@planted("SPL-1", "a second discovery found other ids", "derive ids from what the split is")
+@planted("SPL-1", "a second discovery found other ids", "derive ids from the part of the input")
 class ItsIdsChangeAtEveryDiscovery(Rows):
     def splits(self):
         return [str(uuid.uuid4()), str(uuid.uuid4())]
 
 
-@planted("SPL-1", "a second discovery found other ids", "derive ids from what the split is")
+@planted("SPL-1", "a second discovery found other ids", "derive ids from the part of the input")
 class ItsIdsChangeWithoutLatest(Feed):
     def splits(self):
         return [f"at {time.time_ns()}"]
@@ -256,25 +256,15 @@ class PagesBeyondItsEndWhenItGrows(PagesBeyondItsEnd):
             at = stop
 
 
-@planted("DIS-1", "latest() said 9", "a row lies at 9", "the position after the newest row")
+@planted("DIS-1", "latest() returned 9", "a row lies at 9", "the position after the newest row")
 class ItsLatestIsInclusive(Rows):
     def latest(self, split):
         return self.ids[-1]
 
 
-@planted("DIS-1", "latest() said 57", "a row lies at 57", "the position after the newest row", ids=SPARSE)
-class ItsLatestIsInclusiveAndSparse(Rows):
-    def latest(self, split):
-        return self.ids[-1]
-
-
-@planted("RDR-5", "begun at position", "begin exactly at split.position", ids=SPARSE)
-class ResumesOneLateWithSparseIds(Rows):
-    def read(self, split):
-        at = split.position + 1 if split.position else 0
-        while page := self.get(at, split.end):
-            at = page[-1] + 1
-            yield Batch([(split.id, n) for n in page], at)
+@planted("DIS-1", "latest() returned 57", "a row lies at 57", "the position after the newest row", ids=SPARSE)
+class ItsLatestIsInclusiveAndSparse(ItsLatestIsInclusive):
+    """The same with sparse ids."""
 
 
 @planted("SR-2", "stop exactly at split.end", ids=SPARSE)
@@ -337,6 +327,11 @@ class SkipsOneWhenResumed(Rows):
         while page := self.get(at, split.end):
             at = page[-1] + 1
             yield Batch([(split.id, n) for n in page], at)
+
+
+@planted("RDR-5", "begun at position", "begin exactly at split.position", ids=SPARSE)
+class ResumesOneLateWithSparseIds(SkipsOneWhenResumed):
+    """The same with sparse ids."""
 
 
 @planted("RDR-3", "read() gave 10 rows", "has not returned", "return from read() when it is caught up")
@@ -409,8 +404,8 @@ def first_line(source: Source, **how: Any) -> str:
 
 
 @pytest.mark.parametrize(("make", "rule", "words"), PLANTED)
-def test_a_planted_bug_is_told_in_the_first_line(make, rule, words):
-    """With the checks of its rule alone, because that is quick; all of them, and in how long, is for the soak."""
+def test_a_planted_bug_is_reported_in_the_first_line(make, rule, words):
+    """With the checks of its rule alone; the soak test runs all checks."""
     first = first_line(make(), seconds=6, rules={rule})
     assert f" breaks {rule}: " in first and "; next step: " in first, first
     assert [word for word in words if word not in first] == [], first
@@ -418,13 +413,13 @@ def test_a_planted_bug_is_told_in_the_first_line(make, rule, words):
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("make", "rule", "words"), PLANTED)
-def test_check_alone_tells_a_planted_bug_in_its_first_line(make, rule, words):
+def test_check_alone_reports_a_planted_bug_in_its_first_line(make, rule, words):
     first = first_line(make())
     assert f" breaks {rule}: " in first and "; next step: " in first, first
     assert [word for word in words if word not in first] == [], first
 
 
-RIGHT = {
+CORRECT = {
     "sparse rows": lambda: Rows(ids=SPARSE),
     "many rows": lambda: Rows(ids=tuple(range(200)), page=20),
     "a sparse feed": lambda: Feed(ids=SPARSE),
@@ -432,7 +427,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_proven(name):
-    report = check(RIGHT[name]())
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_source_passes(name):
+    report = check(CORRECT[name]())
     assert (report.verdict, report.failed) == ("passed", []), str(report)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right connectors with a raw enumerator whose splits come later, end, and are told of by asynchronous calls."""
+"""A correct connector with a raw enumerator, which finds splits later, by asynchronous calls; each of them ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOBS = 4
 
 
 class JobReader(SplitReader):
-    """Reads splits that end, and takes them at their word: without an end it has nothing to compare with."""
+    """Reads splits that end: it compares with the end, and fails without one."""
 
     def __init__(self):
         self.splits = []
@@ -72,7 +72,7 @@ class JobEnumerator(SplitEnumerator):
         self.assign()
 
     def snapshot_state(self, checkpoint_id):
-        # What follows a checkpoint is no part of it, whenever it follows.
+        # Assigned after the snapshot, so no part of the checkpoint.
         self.context.run_in_coordinator_thread(self.assign_one_more)
         return {"known": self.known, "waiting": [split.to_json() for split in self.waiting]}
 
@@ -102,11 +102,11 @@ class Jobs(Source):
 
 
 def test_an_assignment_right_behind_a_snapshot_is_no_part_of_the_checkpoint():
-    """ENU-5: else a right enumerator would be told that it gives a split out twice."""
+    """ENU-5: else a correct enumerator would seem to assign a split twice."""
     assert not check(Jobs(), rules=["ENU-5"]).rules("failed")
 
 
 def test_splits_with_ends_of_their_own_are_never_read_without_an_end():
-    """A reader of splits that end is not asked to wait behind their ends for what cannot come."""
+    """The kit does not wait behind the ends of such splits for more records."""
     report = check(Jobs(), rules=["RDR-3", "RDR-9", "SR-1"])
     assert not report.rules("failed")

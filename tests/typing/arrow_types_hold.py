@@ -30,7 +30,7 @@ def columns(batch: pa.RecordBatch, table: pa.Table) -> pa.RecordBatch:
 
 
 def narrowed(data_type: pa.DataType) -> pa.DataType | None:
-    """A question of `pa.types` narrows the type."""
+    """A predicate of `pa.types` narrows the type."""
     if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
         return data_type.value_type
     if pa.types.is_struct(data_type):

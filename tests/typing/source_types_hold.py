@@ -21,11 +21,11 @@ class Orders(SimpleSource):
     region: str | None = None
 
     def schema(self) -> pa.Schema:
-        """Say what comes."""
+        """Return the schema."""
         return pa.schema({"id": pa.int64()})
 
     def read(self, split: Split) -> Iterator[dict[str, object]]:
-        """Give it."""
+        """Yield one row."""
         yield {"id": split.position, "url": self.url}
 
 

@@ -123,7 +123,7 @@ def test_when_all_deferred_outputs_emit_and_idle_watermark_advances(combined, do
     two.emit_watermark(2)
     two.mark_idle()
     assert down.calls == []
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [5, "idle"]
 
 
@@ -152,7 +152,7 @@ def test_an_idle_output_that_returns_lower_holds_the_next_advance(combined, down
 
 def test_no_combined_deferred_update_when_we_have_zero_outputs(combined, down):
     """WX-4: noCombinedDeferredUpdateWhenWeHaveZeroOutputs, nothing emitted and not idle."""
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [] and not combined.idle and combined.watermark == MIN_WATERMARK
 
 
@@ -162,14 +162,14 @@ def test_deferred_output_does_not_immediately_advance_watermark(combined, down):
     one.emit_watermark(0)
     two.emit_watermark(1)
     assert down.calls == []
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [0]
 
 
 def test_single_deferred_watermark(combined, down):
     """WX-2: singleDeferredWatermark."""
     deferred(combined).emit_watermark(0)
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [0]
 
 
@@ -177,8 +177,8 @@ def test_single_deferred_idleness(combined, down):
     """WX-3: singleDeferredIdleness, signalled once however often the tick comes."""
     deferred(combined).mark_idle()
     assert down.calls == []
-    combined.on_periodic_emit()
-    combined.on_periodic_emit()
+    combined.update()
+    combined.update()
     assert down.calls == ["idle"]
 
 
@@ -186,9 +186,9 @@ def test_single_deferred_watermark_after_idleness(combined, down):
     """WX-3: singleDeferredWatermarkAfterIdleness."""
     output = deferred(combined)
     output.mark_idle()
-    combined.on_periodic_emit()
+    combined.update()
     output.emit_watermark(0)
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == ["idle", "active", 0]
 
 
@@ -198,7 +198,7 @@ def test_multiple_deferred_watermark(combined, down):
     one.emit_watermark(2)
     two.emit_watermark(5)
     three.mark_idle()
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [2]
 
 
@@ -215,9 +215,9 @@ def test_immediate_update_on_same_output_as_deferred_update_does_not_regress(com
     """WX-1: immediateUpdateOnSameOutputAsDeferredUpdateDoesNotRegress."""
     combined.register("same")
     combined.deferred("same").emit_watermark(5)
-    combined.on_periodic_emit()
+    combined.update()
     combined.immediate("same").emit_watermark(2)
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [5]
 
 
@@ -247,7 +247,7 @@ def test_remove_of_lowest_does_not_immediately_advance_watermark(combined, down)
     combined.immediate("higher").emit_watermark(-4333)
     combined.unregister("lower")
     assert down.calls == [-4343]
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [-4343, -4333]
 
 
@@ -277,7 +277,7 @@ def test_not_emitting_idle_after_all_splits_removed(combined, down):
     combined.register("only")
     combined.immediate("only").emit_watermark(1)
     combined.unregister("only")
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [1] and not combined.idle
 
 
@@ -299,9 +299,9 @@ def test_when_an_idle_deferred_output_resumes_the_downstream_is_marked_active(co
     two.emit_watermark(2)
     one.mark_idle()
     two.mark_idle()
-    combined.on_periodic_emit()
+    combined.update()
     one.emit_watermark(3)
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [5, "idle", "active"]
 
 
@@ -317,7 +317,7 @@ def test_an_immediate_output_that_resumes_below_the_combined_watermark_ends_idle
 def test_when_a_registered_output_reports_nothing_nothing_is_reported(combined, down):
     """WX-4: whenRegisteredOutputReportsNothingNothingIsReported."""
     combined.register("silent")
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == []
 
 
@@ -326,18 +326,18 @@ def test_an_output_registered_while_all_are_idle_ends_idleness_at_the_next_updat
     immediate(combined).mark_idle()
     combined.register("new")
     assert down.calls == ["idle"]
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == ["idle", "active"]
 
 
 def test_a_flush_of_outputs_that_are_idle_again_wakes_and_rests_the_downstream(combined, down):
-    """WX-3: what an output said before it fell silent again is not kept back."""
+    """WX-3: a watermark from before the output fell silent again is not withheld."""
     output = deferred(combined)
     output.mark_idle()
-    combined.on_periodic_emit()
+    combined.update()
     output.emit_watermark(9)
     output.mark_idle()
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == ["idle", "active", 9, "idle"]
 
 
@@ -396,7 +396,7 @@ def test_when_all_are_finished_the_end_goes_downstream_once(combined, down):
     one.emit_watermark(MAX_WATERMARK)
     two.mark_idle()
     two.emit_watermark(MAX_WATERMARK)
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == ["idle", "active", MAX_WATERMARK]
     assert not combined.any_active()
 
@@ -408,7 +408,7 @@ def test_nothing_follows_the_end(combined, down):
     combined.finish()
     combined.immediate("a").mark_idle()
     combined.immediate("a").emit_watermark(4)
-    combined.on_periodic_emit()
+    combined.update()
     assert down.calls == [MAX_WATERMARK]
 
 
@@ -420,8 +420,8 @@ def test_any_hashable_may_be_an_id(combined, down):
     assert down.calls == [10] and combined.watermark_of(1) == 11
 
 
-def test_activity_is_told_apart_from_having_no_outputs(combined):
-    """Design §6: no active output means that nobody should wait for this watermark."""
+def test_activity_differs_from_having_no_outputs(combined):
+    """Design §6: without an active output, hosts must not wait for this watermark."""
     assert not combined.any_active()
     combined.register("a")
     assert combined.any_active()

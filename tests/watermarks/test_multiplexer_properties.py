@@ -21,7 +21,7 @@ ACTIONS = st.one_of(
 
 
 class Strict:
-    """A downstream that knows what it may be told."""
+    """A downstream that checks the order of the calls."""
 
     def __init__(self) -> None:
         self.last, self.idle = MIN_WATERMARK, False
@@ -60,7 +60,7 @@ class Model:
 def play(combined, model, action):
     kind, output_id, us = action
     if kind == "tick":
-        combined.on_periodic_emit()
+        combined.update()
         model.update()
     elif kind == "register":
         if output_id not in model.outputs:
@@ -117,7 +117,7 @@ def test_a_tick_gives_the_highest_minimum_so_far(updates):
             combined.deferred(each).emit_watermark(us)
             own[each] = max(own[each], us)
             idle.discard(each)
-        combined.on_periodic_emit()
+        combined.update()
         active = [own[each] for each in own if each not in idle]
         expected = max(expected, min(active) if active else max(own.values()))
         assert combined.watermark == down.last == expected

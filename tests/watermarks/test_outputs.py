@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError
-from forebay.watermarks.alignment import Alignment
+from forebay.watermarks.alignment import max_allowed
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes
-from forebay.watermarks.idleness import Evidence
-from forebay.watermarks.multiplexer import WatermarkMultiplexer
 from forebay.watermarks.outputs import SourceOutputs, SplitStatus
 from forebay.watermarks.strategy import WatermarkStrategy
-
-SILENT = Evidence(caught_up=True, empty_fetch=True, queued=0)
 
 
 class AsIs:
@@ -242,39 +238,6 @@ def test_an_unread_split_holds_the_watermark_from_the_moment_it_is_added():
     assert down.watermarks == [40]
 
 
-def test_splits_may_be_added_before_there_is_a_downstream():
-    """OUT-4: splits added before the output exists hold the watermark once it does."""
-    clock = ManualClock()
-    outputs = SourceOutputs(AS_IS, clock)
-    early = outputs.create("early")
-    outputs.on_periodic_emit()
-    with pytest.raises(ContractError, match="before there was a downstream") as caught:
-        early.collect(batch(1))
-    assert caught.value.rule == "OUT-4"
-    down = Recorder()
-    outputs.attach(down)
-    outputs.create("late").collect(batch(100))
-    assert down.watermarks == []
-    early.collect(batch(40))
-    assert down.watermarks == [40]
-    with pytest.raises(ContractError, match="already have a downstream"):
-        outputs.attach(Recorder())
-
-
-def test_no_idleness_is_judged_before_there_is_a_downstream():
-    """OUT-4: nothing can have been read, so no tick counts."""
-    clock = ManualClock()
-    outputs = SourceOutputs(AS_IS.with_idleness(10), clock, evidence=Facts())
-    outputs.create("A")
-    for _ in range(5):
-        clock.advance(20)
-        outputs.tick()
-    down = Recorder()
-    outputs.attach(down)
-    outputs.on_periodic_emit()
-    assert down.calls == [] and not outputs.idle
-
-
 def test_timestamps_only_assigns_and_does_nothing_else():
     """OUT-5: batch mode, timestamps only; watermarks and idleness are no-ops."""
     outputs, down, clock = made(AS_IS.with_idleness(1), timestamps_only=True)
@@ -286,33 +249,9 @@ def test_timestamps_only_assigns_and_does_nothing_else():
     outputs.main.mark_idle()
     for _ in range(5):
         clock.advance(10)
-        outputs.tick()
+        outputs.on_periodic_emit()
     assert down.calls == [("A", instants(3, 5))]
     assert down.batches[0][2:] == (9, EventTimes(3, 5))
-
-
-@pytest.mark.parametrize("timestamps_only", [True, False])
-def test_the_end_of_the_input_is_the_last_watermark(timestamps_only):
-    """WM-1: initial = MIN, end of bounded input = MAX, once, and nothing after it."""
-    outputs, down, clock = made(timestamps_only=timestamps_only)
-    assert outputs.watermark == MIN_WATERMARK
-    split = outputs.create("A")
-    outputs.end_of_input()
-    outputs.end_of_input()
-    clock.advance(10)
-    outputs.tick()
-    assert down.calls == [MAX_WATERMARK]
-    with pytest.raises(ContractError) as caught:
-        split.collect(batch(1))
-    assert caught.value.rule == "WM-1"
-
-
-def test_the_end_of_the_input_ends_idleness_first():
-    """WX-3: no watermark comes while the downstream is idle."""
-    outputs, down, _ = made()
-    outputs.create("A").mark_idle()
-    outputs.end_of_input()
-    assert down.calls == ["idle", "active", MAX_WATERMARK]
 
 
 def test_a_batch_without_rows_passes_but_is_no_event():
@@ -330,7 +269,7 @@ def test_a_batch_of_nothing_but_nulls_is_activity_without_event_time():
 
 
 def test_a_source_may_emit_watermarks_of_its_own():
-    """WX-2: what a source says itself is combined at once, with the generators' watermarks."""
+    """WX-2: watermarks of the source are combined at once with those of the generators."""
     outputs, down, _ = made(ON_TICK)
     a, b = outputs.create("A"), outputs.create("B")
     a.emit_watermark(30)
@@ -353,20 +292,6 @@ def test_a_split_that_the_source_called_idle_stays_idle_over_ticks():
     assert down.calls[2:] == ["active", ("A", instants(20)), 19]
 
 
-def test_the_tick_comes_every_interval_and_not_oftener():
-    """WM-2: emitted on the periodic tick only, 200 ms by default."""
-    outputs, down, clock = made(WatermarkStrategy.monotonous().with_event_time("at"))
-    outputs.create("A").collect(batch(10))
-    assert not outputs.tick()
-    clock.advance(0.125)
-    assert not outputs.tick() and down.watermarks == []
-    clock.advance(0.125)
-    assert outputs.tick() and down.watermarks == [9]
-    assert not outputs.tick()
-    clock.advance(5)
-    assert outputs.tick() and not outputs.tick(), "a long block is not followed by a burst"
-
-
 def test_deferred_watermarks_of_all_splits_combine_once():
     """WX-2: the tick lets all generators emit, then combines."""
     outputs, down, _ = made(ON_TICK)
@@ -379,16 +304,10 @@ def test_deferred_watermarks_of_all_splits_combine_once():
 # ---- idleness ----
 
 
-class Facts(dict[str, Evidence]):
-    """What the reader knows of each split; silent by default."""
-
-    def __call__(self, split_id):
-        return self.get(split_id, SILENT)
-
-
-def idling(timeout=10, strategy=ON_TICK, facts=None, **options):
+def idling(timeout=10, strategy=ON_TICK, behind=frozenset(), **options):
+    """Outputs whose splits are silent, but for those in `behind`."""
     outputs, down, clock = made(
-        strategy.with_idleness(timeout), evidence=facts if facts is not None else Facts(), **options
+        strategy.with_idleness(timeout), silent=lambda split_id: split_id not in behind, **options
     )
 
     def ticks(seconds, step=1):
@@ -399,7 +318,7 @@ def idling(timeout=10, strategy=ON_TICK, facts=None, **options):
     return outputs, down, ticks
 
 
-def test_an_idle_timeout_needs_evidence():
+def test_an_idle_timeout_needs_a_proof_of_silence():
     """WM-4: silence alone does not prove that a split is idle."""
     with pytest.raises(ContractError) as caught:
         made(AS_IS.with_idleness(1))
@@ -427,32 +346,27 @@ def test_a_silent_split_stops_holding_the_watermark_and_all_silent_is_idle_once(
     assert outputs.split_status()["B"] == SplitStatus(40, idle=False, paused=False)
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [Evidence(False, True, 0), Evidence(True, False, 0), Evidence(True, True, 1)],
-    ids=["behind", "unfetched", "queued"],
-)
-def test_a_split_with_records_on_the_way_is_never_idle(fact):
+def test_a_split_with_records_on_the_way_is_never_idle():
     """WM-4: a starved split is not idle (peers: wall-clock idleness loses data)."""
-    facts = Facts({"A": fact})
-    outputs, down, ticks = idling(facts=facts)
+    behind = {"A"}
+    outputs, down, ticks = idling(behind=behind)
     outputs.create("A")
     outputs.create("B").collect(batch(500))
     ticks(100)
     assert down.watermarks == [] and not outputs.split_status()["A"].idle
-    facts.clear()
+    behind.clear()
     ticks(15)
     assert down.watermarks == [500] and outputs.split_status()["A"].idle
 
 
 def test_an_idle_split_with_news_at_the_source_holds_again_before_its_first_record():
     """WM-4: once it is known to be behind again it is active."""
-    facts = Facts()
-    outputs, down, ticks = idling(facts=facts)
+    behind: set[str] = set()
+    outputs, down, ticks = idling(behind=behind)
     outputs.create("A")
     ticks(15)
     assert down.calls == ["idle"]
-    facts["A"] = Evidence(False, True, 0)
+    behind.add("A")
     ticks(1)
     assert down.calls == ["idle", "active"] and not outputs.idle
 
@@ -484,11 +398,11 @@ def test_an_idle_split_with_a_record_holds_at_once_and_not_from_the_next_tick_on
 
 def test_what_a_source_said_of_idleness_outlasts_the_timer():
     """WX-3: a source that called a split idle is believed until it sends something, also when the timer is not."""
-    facts = Facts()
-    outputs, down, ticks = idling(facts=facts)
+    behind: set[str] = set()
+    outputs, down, ticks = idling(behind=behind)
     outputs.create("A").mark_idle()
     ticks(15)
-    facts["A"] = Evidence(caught_up=False, empty_fetch=True, queued=0)
+    behind.add("A")
     ticks(5)
     assert down.calls == ["idle"]
 
@@ -613,8 +527,8 @@ def test_a_used_main_output_takes_part_in_the_minimum():
     assert down.watermarks == [5, 7]
 
 
-def test_without_splits_nothing_is_emitted_and_the_downstream_is_not_told_idle():
-    """WX-4: no outputs → emit nothing, and not idle; a host sees that nobody should wait (design: never +∞)."""
+def test_without_splits_nothing_is_emitted_and_the_downstream_is_not_idle():
+    """WX-4: no outputs → emit nothing, and not idle; a host must not wait for it (design: never +∞)."""
     outputs, down, ticks = idling()
     ticks(100)
     assert down.calls == [] and outputs.idle
@@ -637,47 +551,15 @@ def test_what_a_reader_reports_for_alignment():
     assert outputs.report() == MAX_WATERMARK
     split.collect(batch(20))
     assert outputs.report() == 50
-    outputs.end_of_input()
-    assert outputs.report() == MAX_WATERMARK
 
 
-def test_readers_without_splits_report_nothing_and_hold_nobody():
+def test_readers_without_splits_do_not_limit_others():
     """AL-1: SourceOperatorAlignmentTest …WithoutSplit."""
-    alignment = Alignment(1)
     reading, empty = made()[0], made()[0]
     reading.create("A").collect(batch(50))
-    for name, outputs in (("reading", reading), ("empty", empty)):
+    for outputs in (reading, empty):
         outputs.on_periodic_emit()
-        alignment.report(name, outputs.report())
-    assert alignment.slowest() == 50
-
-
-def test_a_host_combines_readers_whose_end_is_not_the_end_for_the_others():
-    """Opportunity 14: MAX of one reader means finished there, MAX goes on only when all have ended."""
-    down = Recorder()
-    combined = WatermarkMultiplexer(down)
-
-    class ReaderSide:
-        def __init__(self, reader):
-            combined.register(reader)
-            output = combined.immediate(reader)
-            self.emit_watermark, self.mark_idle, self.mark_active = (
-                output.emit_watermark,
-                output.mark_idle,
-                output.mark_active,
-            )
-
-        def collect(self, *_):
-            pass
-
-    one, two = (SourceOutputs(AS_IS, ManualClock(), ReaderSide(reader)) for reader in (0, 1))
-    one.create("A").collect(batch(10))
-    two.create("B").collect(batch(20))
-    one.end_of_input()
-    two.of("B").mark_idle()
-    two.of("B").collect(batch(30))
-    two.end_of_input()
-    assert down.calls == [10, 20, "idle", "active", 30, MAX_WATERMARK]
+    assert max_allowed((outputs.report() for outputs in (reading, empty)), 0) == 50
 
 
 @given(

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pyarrow as pa
 
-from forebay.formats.base import FileFormat
-from forebay.formats.csv.infer import CsvInference
-from forebay.formats.csv.limits import within_limits
-from forebay.formats.csv.options import CsvOptions
+from forebay.formats.base import FileFormat, InputFile
+from forebay.formats.csv.infer import infer_schema
+from forebay.formats.csv.options import REFUSED, CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.rows import RowMaker
-from forebay.formats.input_file import InputFile
-from forebay.formats.record_blocks import RecordBlocks
+from forebay.formats.csv.univocity.rules import within_limits
 
 
 @dataclass(frozen=True)
@@ -26,18 +24,16 @@ class CsvFormat(FileFormat):
     options: CsvOptions = field(default_factory=CsvOptions)
 
     name: ClassVar[str] = "csv"
+    options_class: ClassVar[type] = CsvOptions
+    refused: ClassVar[Mapping[str, str]] = REFUSED
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """See `FileFormat.infer_schema`. Without `inferSchema` every column is a string, and only the head is read."""
-        return CsvInference(self.options).schema(files)
+        """See `FileFormat.infer_schema`. Without `inferSchema` all columns are strings, and only the head is read."""
+        return infer_schema(self.options, files)
 
     def sliceable(self, file: InputFile) -> bool:
-        """Plain UTF-8 files of one-line records are."""
-        return not self.options.multi_line and self._blocks.sliceable(file)
-
-    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Equal slices; readers look for the next record themselves."""
-        return self._blocks.borders(file, target_bytes) if self.sliceable(file) else []
+        """Return whether a file is plain UTF-8 and has one-line records."""
+        return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def read(
         self,
@@ -48,14 +44,10 @@ class CsvFormat(FileFormat):
         position: int = 0,
         end: int | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """See `FileFormat.read`. A record has one malformed value or more, or another number of values, or neither."""
+        """See `FileFormat.read`."""
         with within_limits(file.path):
             rows = RowMaker(self.options, schema, columns, file.path, position=position)
-            for tokens, block in CsvReading(self.options, file, rows.names, rows.wanted).pieces(position, end):
+            for tokens, block in CsvReading(self.options, file, rows.names, rows.wanted).blocks(position, end):
                 batch = rows.oversized(block) if tokens is None else rows.batch(tokens, block)
                 if batch.num_rows:
                     yield batch, block.end
-
-    @property
-    def _blocks(self) -> RecordBlocks:
-        return self.options.blocks()

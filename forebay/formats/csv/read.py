@@ -7,34 +7,29 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from forebay.errors import DataError
-from forebay.formats.compression import codec_of, open_decompressed
+from forebay.formats.base import InputFile
+from forebay.formats.compression import open_decompressed
 from forebay.formats.csv.header import CsvHeader, check_header
-from forebay.formats.csv.lines import LineSplitter
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.records import RecordSplitter, detected_line_separator
-from forebay.formats.csv.split import Tokens
+from forebay.formats.csv.splitting.lines import LineSplitter
+from forebay.formats.csv.splitting.records import RecordSplitter, detected_line_separator
+from forebay.formats.csv.splitting.splitter import Tokens
 from forebay.formats.encodings import as_utf8
-from forebay.formats.input_file import InputFile
 from forebay.formats.record_blocks import BOM, Block, Window
 
 _MAX_ROWS = 1 << 16
 _HEAD_BYTES = 64 << 10
-_DETECT_BYTES = 1 << 20  # as much as Spark's parser looks at
+_DETECT_BYTES = 1 << 20  # the bytes that Spark's parser checks
 
-Pieces = Iterator[tuple["Tokens | None", Block]]
-"""Tokens, with the bytes they come from; None for a block that is the head of a record longer than allowed."""
+TokenBlocks = Iterator[tuple["Tokens | None", Block]]
+"""Blocks with their tokens; None for a block that is the head of a record longer than `maxRecordBytes`."""
 
 
 class CsvReading:
     """One read of one file.
 
-    Args:
-        options: How to read.
-        file: What to read.
-        names: The columns of the file.
-        wanted: Indexes of those whose tokens are wanted.
-        inferring: Infer a schema: the header need not fit the names, which are those of another file.
-        without: Leave out every line with this text, instead of one header (Spark's way when it infers a schema).
+    `wanted` are indexes of `names`, the columns of the file. `inferring`: the names are those of another file, so the
+    header is not checked. `without`: leave out every line with this text instead of the header, as Spark's inference.
     """
 
     def __init__(
@@ -55,11 +50,11 @@ class CsvReading:
         self._without = without
         self._blocks = options.blocks()
 
-    def pieces(self, position: int, end: int | None) -> Pieces:
+    def blocks(self, position: int, end: int | None) -> TokenBlocks:
         """The tokens of the records that start in `[position, end)`."""
         return self._of_records(position, end) if self._options.multi_line else self._of_lines(position, end)
 
-    def _of_lines(self, position: int, end: int | None) -> Pieces:
+    def _of_lines(self, position: int, end: int | None) -> TokenBlocks:
         splitter = LineSplitter(self._options, len(self._names), self._wanted)
         header = CsvHeader(self._options, self._blocks)
         awaited = self._options.header and self._without is None
@@ -77,26 +72,25 @@ class CsvReading:
                 del block.data[: found[1] if found else len(block.data)]
             if self._without is not None:
                 header.remove_lines(block, self._without)
-            for piece in self._blocks.pieces(block, _MAX_ROWS):
-                yield splitter.split(piece.data), piece
+            for part in self._blocks.parts(block, _MAX_ROWS):
+                yield splitter.split(part.data), part
 
-    def _of_records(self, position: int, end: int | None) -> Pieces:
+    def _of_records(self, position: int, end: int | None) -> TokenBlocks:
         options = self._options
         with self._stream() as stream:
             window = Window(stream)
             if position:
                 with self._stream() as head:
                     line_sep = self._line_sep(Window(head))
-                window.skip_to(
-                    position, seekable=codec_of(self._file.path) is None and self._blocks.encoding == "UTF-8"
-                )
+                window.skip_to(position, seekable=self._blocks.seekable(self._file))
             else:
-                line_sep = self._line_sep(window)
-                if window.data.startswith(BOM):
-                    window.drop(len(BOM))
+                line_sep = self._begin(window)
             splitter = RecordSplitter(options, len(self._names), self._wanted, line_sep)
             if options.header and not position:
-                self._drop_header(window, splitter)
+                header, size = self._first_in(window, splitter)
+                if header is not None:
+                    self._check(header)
+                window.drop(size)
             while end is None or window.base < end:
                 if not window.ended and len(window.data) < options.block_bytes:
                     window.fill(options.block_bytes)
@@ -119,17 +113,16 @@ class CsvReading:
             return None
         with self._stream() as stream:
             window = Window(stream)
-            splitter = RecordSplitter(self._options, 1, [], self._line_sep(window))
-            if window.data.startswith(BOM):
-                window.drop(len(BOM))
+            splitter = RecordSplitter(self._options, 1, [], self._begin(window))
             tokens, _ = self._first_in(window, splitter)
             return None if tokens is None else (tokens, "")
 
-    def _drop_header(self, window: Window, splitter: RecordSplitter) -> None:
-        tokens, size = self._first_in(window, splitter)
-        if tokens is not None:
-            self._check(tokens)
-        window.drop(size)
+    def _begin(self, window: Window) -> str:
+        """Skip a byte order mark, and return the line end of the file."""
+        line_sep = self._line_sep(window)
+        if window.data.startswith(BOM):
+            window.drop(len(BOM))
+        return line_sep
 
     def _check(self, header: Sequence[str | None]) -> None:
         if not self._inferring:
@@ -156,10 +149,10 @@ class CsvReading:
         window.fill(max(self._options.block_bytes, len(window.data)))
 
     def _line_sep(self, window: Window) -> str:
-        """What ends lines in this file; `window` stands at its start, and is filled as far as needed."""
+        """The line end of this file. `window` is at its start, and is filled as far as needed."""
         while True:
             window.fill(_HEAD_BYTES)
-            found = self._options.line_separator or detected_line_separator(window.data)
+            found = self._options.line_sep or detected_line_separator(window.data)
             if found is not None or window.ended or len(window.data) >= _DETECT_BYTES:
                 return found or ("\r" if b"\r" in window.data else "\n")
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes record batches of tokens: converts the values, and does with malformed records what the mode says."""
+"""Makes record batches of tokens: converts the values, and handles malformed records by the mode."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import cast
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.formats.base import batch_of
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.split import Tokens
+from forebay.formats.csv.splitting.splitter import Tokens
 from forebay.formats.csv.values import converter
 from forebay.formats.encodings import decoded
 from forebay.formats.record_blocks import Block
@@ -20,17 +20,10 @@ _SHOWN_CHARS = 200
 
 
 class RowMaker:
-    """Turns the tokens of one read into record batches. One object per read.
-
-    Args:
-        options: How to read.
-        schema: The columns of the file.
-        columns: Those wanted; None = all.
-        path: The file, for errors.
-        position: Where the read begins, for errors.
+    """Turns the tokens of one read into record batches. `columns` are those wanted, None for all of `schema`.
 
     Raises:
-        ConfigurationError: The schema or the columns wanted do not go together with the format.
+        ConfigurationError: The format does not support the schema or the columns wanted.
     """
 
     def __init__(
@@ -41,7 +34,8 @@ class RowMaker:
         self._position = position
         self._rows = 0
         corrupt = options.column_name_of_corrupt_record
-        names = dict.fromkeys(_unique(schema.names))
+        _refuse_twice(schema.names)
+        names = dict.fromkeys(schema.names)
         wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in names]
         if missing:
@@ -57,32 +51,27 @@ class RowMaker:
         self.wanted = [places[name] for name in wanted if name != corrupt]
         """Which of these are wanted."""
         self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
-        if corrupt in names and not _is_text(schema.field(corrupt).type):
+        if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
             raise ConfigurationError(
                 f"the column {corrupt!r} for corrupt records has the type {schema.field(corrupt).type}",
                 option="columnNameOfCorruptRecord",
                 advice="give it the type string in the schema, or choose another name for it",
             )
-        self._types = {name: schema.field(name).type for name in wanted}
         self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
 
     def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
-        """The record batch of a block's tokens.
-
-        Raises:
-            DataError: A record is malformed and the mode is FAILFAST.
-        """
+        """The record batch of a block; a DataError if a record is malformed and the mode is FAILFAST."""
         arrays: list[pa.Array] = []
         bad: set[int] = set(tokens.malformed)
-        misfits: list[tuple[int, str]] = []
+        malformed: list[tuple[int, str]] = []
         for convert, column in zip(self._converters, tokens.columns, strict=True):
             values, wrong = convert(column)
             arrays.append(values)
             bad.update(wrong)
             if wrong and self._mode == "FAILFAST":
-                misfits.append((min(wrong), self.names[self.wanted[len(arrays) - 1]]))
+                malformed.append((min(wrong), self.names[self.wanted[len(arrays) - 1]]))
         if bad and self._mode == "FAILFAST":
-            raise self._misfit(tokens, block, min(bad), misfits)
+            raise self._malformed(tokens, block, min(bad), malformed)
         self._rows += tokens.rows
         if self._corrupt_at is not None:
             arrays.insert(self._corrupt_at, self._corrupt(tokens, bad))
@@ -93,7 +82,7 @@ class RowMaker:
         return batch
 
     def oversized(self, block: Block) -> pa.RecordBatch:
-        """The record batch of a block that is only the head of one much too long record."""
+        """The record batch of a block that is only the head of a record longer than `maxRecordBytes`."""
         text = decoded(block.data)
         if self._mode == "FAILFAST":
             raise self._failure(text, block, 0, " is longer than maxRecordBytes")
@@ -113,19 +102,19 @@ class RowMaker:
                 texts[row] = raw[row]
         return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
 
-    def _misfit(self, tokens: Tokens, block: Block, row: int, misfits: Sequence[tuple[int, str]]) -> DataError:
-        """The error for the first malformed record, with the columns whose values do not fit."""
-        columns = [name for first, name in misfits if first == row]
+    def _malformed(self, tokens: Tokens, block: Block, row: int, malformed: Sequence[tuple[int, str]]) -> DataError:
+        """The error for the first malformed record, with the columns that hold malformed values."""
+        columns = [name for first, name in malformed if first == row]
         if columns:
-            kinds = ", ".join(f"{name!r} ({self._types[name]})" for name in columns)
+            kinds = ", ".join(f"{name!r} ({self.schema.field(name).type})" for name in columns)
             why = f" does not fit the schema in the column{'' if len(columns) == 1 else 's'} {kinds}"
         else:
-            why = f" does not fit the schema: it has not {len(self.names)} values"
+            why = f" does not fit the schema: it does not have {len(self.names)} values"
         return self._failure(tokens.raw()[row], block, row, why)
 
     def _failure(self, text: str, block: Block, row: int, why: str) -> DataError:
         shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
-        # Of a slice, or of a read that goes on, nobody has counted the records before.
+        # In a slice, or in a resumed read, the records before are not counted.
         after = f" after byte {self._position}" if self._position else ""
         return DataError(
             f"a record of {self._path}{why}: {shown}",
@@ -136,23 +125,10 @@ class RowMaker:
         )
 
 
-def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """A record batch that knows its number of rows even if it has no columns."""
-    if not arrays:
-        nothing = cast("pa.StructArray", pa.Array.from_buffers(pa.struct([]), rows, [None]))
-        return pa.RecordBatch.from_struct_array(nothing)
-    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
+def _refuse_twice(names: Sequence[str]) -> None:
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise ConfigurationError(
             f"the schema has the column {twice[0]!r} twice",
-            advice="name the columns of a CSV file apart in the schema; the names in the file do not matter",
+            advice="give the columns different names in the schema; the names in the file do not matter",
         )
-    return list(names)
-
-
-def _is_text(data_type: pa.DataType) -> bool:
-    return pa.types.is_string(data_type) or pa.types.is_large_string(data_type)

@@ -1,157 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types Spark infers from CSV tokens, and which type covers two of them."""
+"""The types that Spark infers from CSV tokens, as Arrow types, and the type that covers two of them."""
 
 from __future__ import annotations
 
 import decimal
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.formats.csv.columns import consists_of
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.scalars import parse_bool, parse_double, parse_int
-from forebay.formats.date_patterns import DatePattern
-from forebay.values.datetimes import parse_timestamp
+from forebay.formats.values.date_patterns import DatePattern
+from forebay.formats.values.datetimes import parse_timestamp
+from forebay.formats.values.numbers import parse_bool, parse_double, parse_int
+from forebay.formats.values.text_columns import consists_of
 
 _LENIENT_DATES = ("yyyy-MM-dd", "yyyy-M-d", "yyyy-M-dd", "yyyy-MM-d", "yyyy-MM", "yyyy-M", "yyyy")
 _MAX_PRECISION = 38
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A type of Spark's as far as CSV inference knows types."""
-
-    name: str
-    precision: int = 0
-    scale: int = 0
-
-
-NULL, INT, LONG, DOUBLE = Kind("null"), Kind("int"), Kind("long"), Kind("double")
-DATE, TIMESTAMP, BOOLEAN, STRING = Kind("date"), Kind("timestamp"), Kind("boolean"), Kind("string")
-_WHOLE = {INT: 10, LONG: 20}
-_ARROW = {
-    NULL: pa.string(),
-    INT: pa.int32(),
-    LONG: pa.int64(),
-    DOUBLE: pa.float64(),
-    DATE: pa.date32(),
-    TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    BOOLEAN: pa.bool_(),
-    STRING: pa.string(),
-}
+_NULL, _STRING, _BOOLEAN = pa.null(), pa.string(), pa.bool_()
+_INT, _LONG, _DOUBLE = pa.int32(), pa.int64(), pa.float64()
+_DECIMAL = pa.decimal128(_MAX_PRECISION, 0)
+_DATE, _TIMESTAMP = pa.date32(), pa.timestamp("us", tz="UTC")
+_DIGITS = {_INT: 10, _LONG: 20}
 
 
 class ColumnTypes:
-    """Widens the type of one column with every token it sees."""
+    """The type of one column, widened with every token."""
 
     def __init__(self, options: CsvOptions) -> None:
         self._options = options
-        self._kind = NULL
+        self._type: pa.DataType = _NULL
         self._date_pattern = options.date_format or "yyyy-MM-dd"
-        self._parse_date = DatePattern.of(self._date_pattern).date
-        pattern, zone = options.times.pattern("timestamp_format"), options.times.zone
-        self._parse_timestamp: Callable[[str], int | None] = (
-            (lambda text: parse_timestamp(text, zone))
-            if pattern is None
-            else (lambda text: pattern.timestamp(text, zone))
-        )
-        self._named_numbers = {options.nan_value, options.positive_inf, options.negative_inf}
+        pattern = options.pattern("timestamp_format")
+        named_numbers = dict.fromkeys((options.nan_value, options.positive_inf, options.negative_inf), 0.0)
+        # In the order in which Spark tries them; each returns None for a token that is not of the type.
+        self._parsers: list[tuple[pa.DataType, Callable[[str], object]]] = [
+            (_INT, partial(parse_int, bits=32)),
+            (_LONG, partial(parse_int, bits=64)),
+            (_DECIMAL, _decimal_type),
+            (_DOUBLE, lambda token: named_numbers.get(token, parse_double(token))),
+            (_DATE, DatePattern.of(self._date_pattern).date if options.prefer_date else lambda _: None),
+            (_TIMESTAMP, partial(pattern.timestamp if pattern else parse_timestamp, session_zone=options.zone)),
+            (_BOOLEAN, parse_bool),
+        ]
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing can change the type any more."""
-        return self._kind is STRING
+    def resolved(self) -> bool:
+        """Whether the type is final."""
+        return self._type == _STRING
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of what was seen; a string if there was nothing."""
-        if self._kind.name == "decimal":
-            return pa.decimal128(self._kind.precision, self._kind.scale)
-        return _ARROW[self._kind]
+        """The Arrow type of the tokens so far; a string if there were none."""
+        return _STRING if self._type == _NULL else self._type
 
-    def see(self, tokens: pa.Array) -> None:
-        """Take in the tokens of some records. Nulls, empty tokens and the null value say nothing."""
+    def widen(self, tokens: pa.Array) -> None:
+        """Widen the type to the tokens of some records. Nulls, empty tokens and the null value are ignored."""
         tokens = tokens.drop_null()
         tokens = tokens.filter(pc.and_(pc.not_equal(tokens, ""), pc.not_equal(tokens, self._options.null_value)))
-        if self.settled or not len(tokens):
+        if self.resolved or not len(tokens):
             return
-        known = self._kind_of_all(tokens)
+        known = self._type_of_all(tokens)
         if known is not None:
-            self._kind = self._wider(self._kind, known) or STRING
+            self._type = self._wider(self._type, known)
             return
         for token in tokens.unique().to_pylist():
-            self._kind = self._wider(self._kind, self._kind_of(token)) or STRING
+            if not self.resolved:
+                self._type = self._wider(self._type, self._type_of(token))
 
-    def _kind_of_all(self, tokens: pa.Array) -> Kind | None:
-        """The one type of all tokens, if looking at the whole column can tell; None if not."""
-        if self._kind in (NULL, INT, LONG) and consists_of(tokens, b"-0123456789"):
-            for kind in (INT, LONG):
-                if _castable(tokens, _ARROW[kind]):
-                    return kind
-        if self._kind in (NULL, INT, LONG, DOUBLE) and _all_match(tokens, r"^-?[0-9]{0,15}\.[0-9]{1,15}$"):
-            return DOUBLE
+    def _type_of_all(self, tokens: pa.Array) -> pa.DataType | None:
+        """The one type of all tokens, if a check of the whole column finds it; else None."""
+        if self._type in (_NULL, _INT, _LONG) and consists_of(tokens, b"-0123456789"):
+            for whole in (_INT, _LONG):
+                if _castable(tokens, whole):
+                    return whole
+        if self._type in (_NULL, _INT, _LONG, _DOUBLE) and _all_match(tokens, r"^-?[0-9]{0,15}\.[0-9]{1,15}$"):
+            return _DOUBLE
         formats = self._options.date_format, self._options.timestamp_format
         if formats != (None, None) or not self._options.prefer_date:
             return None
-        if self._kind in (NULL, DATE) and _castable(tokens, pa.date32()):
-            return DATE
-        if self._kind in (NULL, TIMESTAMP) and _all_match(tokens, "^.{19}") and _castable(tokens, pa.timestamp("us")):
-            return TIMESTAMP
+        if self._type in (_NULL, _DATE) and _castable(tokens, _DATE):
+            return _DATE
+        if self._type in (_NULL, _TIMESTAMP) and _all_match(tokens, "^.{19}") and _castable(tokens, pa.timestamp("us")):
+            return _TIMESTAMP
         return None
 
-    def _kind_of(self, token: str) -> Kind:
+    def _type_of(self, token: str) -> pa.DataType:
         """The type of one token, beginning the search at the type found so far."""
-        order = ["int", "long", "decimal", "double", "date", "timestamp", "boolean"]
-        if self.settled:
-            return STRING
-        start = order.index(self._kind.name) if self._kind.name in order else 0
-        for name in order[start:]:
-            kind = self._is_of(token, name)
-            if kind is not None:
-                return kind
-        return STRING
+        sought = _DECIMAL if pa.types.is_decimal(self._type) else self._type
+        skipped = sought != _NULL
+        for found, parse in self._parsers:
+            skipped = skipped and found != sought
+            value = None if skipped else parse(token)
+            if value is not None:
+                return value if isinstance(value, pa.DataType) else found
+        return _STRING
 
-    def _is_of(self, token: str, name: str) -> Kind | None:
-        if name == "decimal":
-            return _decimal_kind(token)
-        found = {
-            "int": lambda: parse_int(token, 32) is not None,
-            "long": lambda: parse_int(token, 64) is not None,
-            "double": lambda: parse_double(token) is not None or token in self._named_numbers,
-            "date": lambda: (self._options.prefer_date or self._kind is DATE) and self._parse_date(token) is not None,
-            "timestamp": lambda: self._parse_timestamp(token) is not None,
-            "boolean": lambda: parse_bool(token) is not None,
-        }[name]()
-        return Kind(name) if found else None
-
-    def _wider(self, one: Kind, other: Kind) -> Kind | None:
-        """The type that covers both; None if only a string does."""
-        if one == other or other is NULL:
-            return one
-        if one is NULL:
-            return other
-        kinds = {one.name, other.name}
-        if kinds == {"date", "timestamp"}:
+    def _wider(self, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+        both = {one, other}
+        if len(both) == 1 or _NULL in both:
+            return other if one == _NULL else one
+        if both == {_DATE, _TIMESTAMP}:
             lenient = self._options.timestamp_format is None and self._date_pattern in _LENIENT_DATES
-            return TIMESTAMP if lenient else STRING
-        if kinds <= {"int", "long"}:
-            return LONG
-        if kinds <= {"int", "long", "decimal", "double"}:
-            return DOUBLE if DOUBLE in (one, other) else _wider_decimal(one, other)
-        return None
+            return _TIMESTAMP if lenient else _STRING
+        if both == {_INT, _LONG}:
+            return _LONG
+        if not all(kind in (_INT, _LONG, _DOUBLE) or pa.types.is_decimal(kind) for kind in both):
+            return _STRING
+        return _DOUBLE if _DOUBLE in both else pa.decimal128(max(map(_precision, both)), 0)
 
 
-def _wider_decimal(one: Kind, other: Kind) -> Kind:
-    sizes = [(_WHOLE[kind], 0) if kind in _WHOLE else (kind.precision, kind.scale) for kind in (one, other)]
-    scale = max(size[1] for size in sizes)
-    whole = max(size[0] - size[1] for size in sizes)
-    return DOUBLE if whole + scale > _MAX_PRECISION else Kind("decimal", whole + scale, scale)
+def _precision(kind: pa.DataType) -> int:
+    return kind.precision if isinstance(kind, pa.Decimal128Type) else _DIGITS[kind]
 
 
-def _decimal_kind(token: str) -> Kind | None:
+def _decimal_type(token: str) -> pa.DataType | None:
     """The decimal type of a whole number too long for 64 bits; None if the token has a fraction or is none."""
     try:
         number = decimal.Decimal(token) if token.isascii() and "_" not in token and token.strip() == token else None
@@ -160,7 +124,7 @@ def _decimal_kind(token: str) -> Kind | None:
     if number is None or not number.is_finite() or number.as_tuple().exponent != 0:
         return None
     precision = max(1, len(number.as_tuple().digits))
-    return Kind("decimal", precision, 0) if precision <= _MAX_PRECISION else None
+    return pa.decimal128(precision, 0) if precision <= _MAX_PRECISION else None
 
 
 def _castable(tokens: pa.Array, arrow_type: pa.DataType) -> bool:

@@ -1,34 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns columns of CSV tokens into columns of values equal to Spark's, and says which tokens are no value.
+"""Converts columns of CSV tokens to values equal to Spark's, and reports malformed tokens.
 
-Arrow parses whole columns wherever it reads every text as Spark does; a check per column finds out whether it does.
+Arrow converts a whole column once a check has shown that it reads the tokens of the column as Spark does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.csv.columns import Converted, Converter, by_value, consists_of, token_bytes
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.scalars import parse_bool, parse_decimal, parse_double, parse_float, parse_int
-from forebay.formats.csv.times import date_converter, timestamp_converter
+from forebay.formats.values.numbers import parse_bool, parse_decimal, parse_double, parse_float, parse_int
+from forebay.formats.values.text_columns import (
+    Converted,
+    Converter,
+    Plain,
+    by_value,
+    cast_or_parse,
+    consists_of,
+    token_bytes,
+)
+from forebay.formats.values.time_columns import date_converter, timestamp_converter
 
 _DECIMAL_DIGITS = 38
-"""Digits that a decimal of 128 bits surely holds."""
+"""The digits that every decimal of 128 bits can hold."""
 
 
 def converter(field: pa.Field, options: CsvOptions) -> Converter:
-    """What turns the tokens of one column into values of its type. Called once per column and read.
-
-    Raises:
-        ConfigurationError: The CSV format has no values of that type.
-    """
+    """The converter of the tokens of one column; a ConfigurationError if CSV has no values of its type."""
     wanted = field.type
     inner = _inner(wanted, options)
     if inner is None:
@@ -37,12 +40,14 @@ def converter(field: pa.Field, options: CsvOptions) -> Converter:
             advice="give the column a string, number, boolean, date, timestamp or binary type in the schema",
         )
     convert, native = inner
-    return convert if native == wanted else partial(_then_cast, convert, wanted)
+    if native == wanted:
+        return convert
 
+    def convert_and_cast(tokens: pa.Array) -> Converted:
+        values, bad = convert(tokens)
+        return values.cast(wanted), bad
 
-def _then_cast(convert: Converter, wanted: pa.DataType, tokens: pa.Array) -> Converted:
-    values, bad = convert(tokens)
-    return values.cast(wanted), bad
+    return convert_and_cast
 
 
 def _inner(wanted: pa.DataType, options: CsvOptions) -> tuple[Converter, pa.DataType] | None:
@@ -61,10 +66,10 @@ def _inner(wanted: pa.DataType, options: CsvOptions) -> tuple[Converter, pa.Data
     if isinstance(wanted, pa.Decimal128Type) and wanted.scale >= 0:
         return partial(_decimals, wanted), wanted
     if types.is_date32(wanted):
-        return date_converter(options.times), wanted
+        return date_converter(options, prefer_date=options.prefer_date), wanted
     if isinstance(wanted, pa.TimestampType):
         native = pa.timestamp("us", tz=wanted.tz)
-        return timestamp_converter(native, options.times), native
+        return timestamp_converter(native, options), native
     return None
 
 
@@ -74,21 +79,16 @@ def _strings(tokens: pa.Array) -> Converted:
 
 def _integers(wanted: pa.DataType, tokens: pa.Array) -> Converted:
     bits = wanted.bit_width
-    if consists_of(tokens, b"-0123456789"):  # Arrow takes hexadecimal, too
-        try:
-            return tokens.cast(wanted), ()
-        except pa.ArrowInvalid:
-            pass
     digits = len(str(2 ** (bits - 1))) - 1
-    return by_value(
-        tokens, wanted, partial(parse_int, bits=bits), [(f"^-?[0-9]{{1,{digits}}}$", lambda plain: plain.cast(wanted))]
-    )
+    plains: list[Plain] = [(f"^-?[0-9]{{1,{digits}}}$", lambda plain: plain.cast(wanted))]
+    decimal = consists_of(tokens, b"-0123456789")  # Arrow takes hexadecimal, too
+    return cast_or_parse(tokens, wanted, partial(parse_int, bits=bits), plains, castable=decimal)
 
 
 def _floats(wanted: pa.DataType, options: CsvOptions) -> Converter:
     parse = parse_double if pa.types.is_float64(wanted) else parse_float
     names = {options.positive_inf: math.inf, options.negative_inf: -math.inf, options.nan_value: math.nan}
-    # A name that reads as an ordinary number would go unseen.
+    # Arrow would read a name that looks like an ordinary number.
     never_in_bulk = any(math.isfinite(value) for value in map(parse_double, names) if value is not None)
 
     def parse_named(text: str) -> float | None:
@@ -113,12 +113,9 @@ def _floats(wanted: pa.DataType, options: CsvOptions) -> Converter:
 
 def _booleans(tokens: pa.Array) -> Converted:
     data = token_bytes(tokens)
-    if b"0" not in data and b"1" not in data:  # Arrow takes digits, too
-        try:
-            return tokens.cast(pa.bool_()), ()
-        except pa.ArrowInvalid:
-            pass
-    return by_value(tokens, pa.bool_(), parse_bool, [("^(?:true|false)$", lambda plain: plain.cast(pa.bool_()))])
+    plains: list[Plain] = [("^(?:true|false)$", lambda plain: plain.cast(pa.bool_()))]
+    words = b"0" not in data and b"1" not in data  # Arrow takes digits, too
+    return cast_or_parse(tokens, pa.bool_(), parse_bool, plains, castable=words)
 
 
 def _decimals(wanted: pa.Decimal128Type, tokens: pa.Array) -> Converted:
@@ -126,12 +123,8 @@ def _decimals(wanted: pa.Decimal128Type, tokens: pa.Array) -> Converted:
     whole = precision - scale
     longest = pc.max(pc.binary_length(tokens)).as_py() or 0
     # Arrow does not notice that a number overflows 128 bits, neither when it parses nor when it moves the point.
-    if longest + scale <= _DECIMAL_DIGITS and consists_of(tokens, b"+-.0123456789"):
-        try:
-            return tokens.cast(wanted), ()
-        except pa.ArrowInvalid:
-            pass
-    plains: list[tuple[str, Callable[[pa.Array], pa.Array]]] = []
+    castable = longest + scale <= _DECIMAL_DIGITS and consists_of(tokens, b"+-.0123456789")
+    plains: list[Plain] = []
     if whole:
         plains.append((rf"^-?[0-9]{{1,{whole}}}(?:\.[0-9]{{0,{scale}}})?$", lambda plain: plain.cast(wanted)))
     # One digit is left free for what rounding carries over.
@@ -142,4 +135,5 @@ def _decimals(wanted: pa.Decimal128Type, tokens: pa.Array) -> Converted:
             return pc.round(plain.cast(wide), ndigits=scale, round_mode="half_towards_infinity").cast(wanted)
 
         plains.append((rf"^-?[0-9]{{1,{whole - 1}}}\.[0-9]{{1,{wide.scale}}}$", rounded))
-    return by_value(tokens, wanted, partial(parse_decimal, precision=precision, scale=scale), plains)
+    parse = partial(parse_decimal, precision=precision, scale=scale)
+    return cast_or_parse(tokens, wanted, parse, plains, castable=castable)

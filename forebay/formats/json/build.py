@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds Arrow columns of the values that the record readers give."""
+"""Builds Arrow columns and record batches of the values that the record readers return."""
 
 from __future__ import annotations
 
@@ -9,11 +9,59 @@ from typing import Any
 import pyarrow as pa
 
 
+class BatchBuilder:
+    """Collects the rows of a block: batches, and after them rows as lists of values."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._count = 0
+        self.rows: list[list[Any]] = []
+        """Rows after the last batch."""
+        self.malformed: dict[int, bytes] = {}
+        """Number of a row → text of the malformed record that it is from."""
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Add rows that are in Arrow already."""
+        self._flush()
+        self._batches.append(batch)
+        self._count += batch.num_rows
+
+    def add_malformed(self, rows: list[list[Any]], text: bytes) -> None:
+        """Add the rows of a malformed record."""
+        start = self._count + len(self.rows)
+        self.malformed.update(dict.fromkeys(range(start, start + len(rows)), text))
+        self.rows += rows
+
+    def batch(self) -> pa.RecordBatch:
+        """All rows as one batch."""
+        self._flush()
+        if len(self._batches) == 1:
+            return self._batches[0]
+        columns = [pa.concat_arrays(parts) for parts in zip(*(batch.columns for batch in self._batches), strict=True)]
+        return batch_of(columns, self._schema, self._count)
+
+    def _flush(self) -> None:
+        if self.rows:
+            columns = [column([row[place] for row in self.rows], item.type) for place, item in enumerate(self._schema)]
+            self._batches.append(batch_of(columns, self._schema, len(self.rows)))
+            self._count += len(self.rows)
+            self.rows = []
+
+
+def batch_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """The batch of these columns, which may be none; without rows also for a schema that has some."""
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    if len(schema):
+        return pa.RecordBatch.from_arrays([pa.nulls(0, item.type) for item in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""]).select([])
+
+
 def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
     """The array of a column's values.
 
-    Strings come as bytes, dates as days, timestamps as microseconds, structs as lists of their fields' values, maps as
-    lists of pairs.
+    Strings are bytes, dates days, timestamps microseconds, structs lists of their fields' values, maps lists of pairs.
     """
     types = pa.types
     if isinstance(data_type, pa.StructType):
@@ -28,7 +76,6 @@ def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
         inside = column([item for _, item in pairs], data_type.item_type)
         return pa.MapArray.from_arrays(_offsets(values), keys, inside, type=data_type)
     if types.is_string(data_type):
-        # As bytes, which they are already.
         return pa.array(values, pa.binary()).view(data_type)
     if types.is_date32(data_type):
         return pa.array(values, pa.int32()).view(data_type)
@@ -38,7 +85,7 @@ def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Where each list begins; a null instead marks a null."""
+    """Where each list begins; null for null."""
     starts = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
     known: list[Any] = [*values, ()]
     return pa.array([None if value is None else start for value, start in zip(known, starts, strict=True)], pa.int32())

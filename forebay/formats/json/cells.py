@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON texts in a column, such as the values of messages: each becomes a struct, as Spark's `from_json` makes it."""
+"""Reads a column of JSON texts, such as the values of messages, as a column of structs, like Spark's `from_json`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,34 +15,30 @@ import pyarrow.compute as pc
 from forebay.formats.encodings import with_valid_utf8
 from forebay.formats.json.arrow import is_utf8
 from forebay.formats.json.blocks import BlockReader
+from forebay.formats.json.jackson.reasons import Reasons
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.reasons import Reasons
-
-_BLANKS = b" \t\r\n"
+from forebay.formats.json.tiers import BLANKS
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """What became of a column of texts.
-
-    Args:
-        values: A struct for each text: what could be read of it; null for null and for blank texts.
-        bad: The rows whose text is malformed or does not fit the schema, ascending.
-    """
+    """The structs of a column of texts."""
 
     values: pa.Array
+    """A struct with the fields that could be read; null for null and for blank texts."""
     bad: list[int]
+    """The rows whose text is malformed or does not fit the schema, ascending."""
 
 
 class CellReader:
     """Reads columns of JSON texts into structs of one schema. For one thread.
 
-    A text that is no JSON object is a struct of nulls, of one with a value that does not fit the rest is kept: as
-    `from_json` does it. So is a text that is no UTF-8 read as Java would decode it; here it is bad, though.
+    As with `from_json`, a text that is not a JSON object is a struct of nulls, a value that does not fit is null, and
+    invalid UTF-8 is decoded as by Java; here the latter also makes the text a bad one.
 
     Args:
-        schema: The fields. One with the name of `columnNameOfCorruptRecord`, a string, gets the text of bad ones.
-        options: How to read; its mode does not count.
+        schema: The fields. A string with the name of `columnNameOfCorruptRecord` gets the bad texts.
+        options: How to read; `mode` is ignored.
 
     Raises:
         ConfigurationError: A field has a type that JSON cannot be read as.
@@ -62,19 +59,16 @@ class CellReader:
         """Return the structs of a column of type binary."""
         lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(lengths)
-        if len(rows) == len(texts):
-            return self._there(texts, lengths)
-        found = self._there(texts.take(pa.array(rows)), lengths[rows])
-        places = np.full(len(texts), -1)
-        places[rows] = np.arange(len(rows))
-        return Cells(spread(found.values, places), [int(rows[row]) for row in found.bad])
+        if len(rows) < len(texts):
+            return _scattered(self._read_blocks(texts.take(pa.array(rows)), lengths[rows]), rows, len(texts))
+        return self._read_blocks(texts, lengths)
 
     def reason(self, text: bytes) -> str:
-        """Return why a text is bad, for people."""
+        """Return why a text is bad, for an error message."""
         return self._reasons.of(text)
 
-    def _there(self, texts: pa.Array, lengths: npt.NDArray[np.int32]) -> Cells:
-        """Read texts that are neither null nor empty, in blocks as files are read: caches hold them."""
+    def _read_blocks(self, texts: pa.Array, lengths: npt.NDArray[np.int32]) -> Cells:
+        """Read texts that are neither null nor empty, in blocks that fit into caches."""
         parts: list[pa.Array] = [pa.nulls(0, self._type)]
         bad: list[int] = []
         ends = np.cumsum(lengths, dtype=np.int64)
@@ -82,43 +76,39 @@ class CellReader:
         while at < len(texts):
             most = self._block_bytes + (int(ends[at - 1]) if at else 0)
             after = max(at + 1, int(np.searchsorted(ends, most, "right")))
-            part = self._part(texts.slice(at, after - at))
+            part = self._read_block(texts.slice(at, after - at))
             parts.append(part.values)
             bad += [at + row for row in part.bad]
             at = after
         return Cells(parts[1] if len(parts) == 2 else pa.concat_arrays(parts), bad)
 
-    def _part(self, texts: pa.Array) -> Cells:
+    def _read_block(self, texts: pa.Array) -> Cells:
         data = _lines(texts)
-        spoiled: list[int] = []
+        invalid: list[int] = []
         if not is_utf8(data):
-            texts, spoiled = with_valid_utf8(texts)
+            texts, invalid = with_valid_utf8(texts)
             data = _lines(texts)
         found: Cells | None = None
         if data.count(b"\n") == len(texts) and b"\r" not in data:
-            batch = self._blocks.whole(data, 0)
-            # A blank text has no row, none has two.
+            batch = self._blocks.read_block(data, 0)
+            # A blank text has no row, and no text has two.
             if batch is not None and batch.num_rows == len(texts):
                 found = self._structs(batch)
-        found = found or self._one_by_one(texts.to_pylist())
-        return Cells(found.values, sorted({*found.bad, *spoiled})) if spoiled else found
+        found = found or self._read_texts(texts.to_pylist())
+        return Cells(found.values, sorted({*found.bad, *invalid})) if invalid else found
 
-    def _one_by_one(self, texts: list[bytes]) -> Cells:
+    def _read_texts(self, texts: list[bytes]) -> Cells:
         """Read texts some of which are blank, or have more than one line."""
-        rows = [row for row, text in enumerate(texts) if text.strip(_BLANKS)]
+        rows = [row for row, text in enumerate(texts) if text.strip(BLANKS)]
         batch = self._blocks.read_lines([texts[row] for row in rows], 0)
         found = self._structs(batch)
-        if batch.num_rows < len(rows):  # a comment is a blank text, too, where comments are allowed
+        if batch.num_rows < len(rows):  # with `allowComments` some of them are blank
             each = [(row, self._blocks.read_record(texts[row], 0)) for row in rows]
             rows = [row for row, one in each if one.num_rows]
             structs = [self._structs(one) for _, one in each if one.num_rows]
             values = pa.concat_arrays([pa.nulls(0, self._type), *(one.values for one in structs)])
             found = Cells(values, [place for place, one in enumerate(structs) if one.bad])
-        if len(rows) == len(texts):
-            return found
-        places = np.full(len(texts), -1)
-        places[rows] = np.arange(len(rows))
-        return Cells(spread(found.values, places), [rows[place] for place in found.bad])
+        return found if len(rows) == len(texts) else _scattered(found, rows, len(texts))
 
     def _structs(self, batch: pa.RecordBatch) -> Cells:
         corrupt = batch.column(self._corrupt)
@@ -127,8 +117,15 @@ class CellReader:
         return Cells(pa.StructArray.from_arrays(columns, fields=self._fields), bad)
 
 
+def _scattered(found: Cells, rows: Sequence[int] | npt.NDArray[np.int64], count: int) -> Cells:
+    """Put structs into these rows of `count`; the others are null."""
+    places = np.full(count, -1)
+    places[rows] = np.arange(len(rows))
+    return Cells(spread(found.values, places), [int(rows[row]) for row in found.bad])
+
+
 def _lines(texts: pa.Array) -> bytes:
-    """Return the texts, each with a line end behind it."""
+    """Return the texts, each with a line end."""
     empty, end = pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary())
     data = cast("pa.Array", pc.call_function("binary_join_element_wise", [texts, empty, end])).buffers()[2]
     return b"" if data is None else data.to_pybytes()

@@ -3,52 +3,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from forebay.formats.base import FileFormat
-from forebay.formats.compression import open_decompressed
-from forebay.formats.encodings import as_utf8
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.documents import read_document
-from forebay.formats.json.infer import infer_schema
-from forebay.formats.json.options import JsonOptions
-from forebay.formats.record_blocks import Block, RecordBlocks
+from forebay.formats.json.inference.infer import infer_schema
+from forebay.formats.json.options import REFUSED, JsonOptions
+from forebay.formats.record_blocks import Block
 
 if TYPE_CHECKING:
-    from forebay.formats.input_file import InputFile
+    from forebay.formats.base import InputFile
 
 
 _UNKNOWN = pa.schema([])
-"""The columns of a file that nobody has looked at yet, or where they do not matter."""
+"""The columns of a file before its schema is known, or where they do not matter."""
 
 
 @dataclass(frozen=True)
 class JsonFormat(FileFormat):
-    """Reads JSON files. Positions are byte offsets in the decompressed bytes (in UTF-8, where `encoding` is another).
-
-    Args:
-        options: How to read.
-    """
+    """Reads JSON files. Positions are byte offsets in the decompressed bytes, in UTF-8 also for another `encoding`."""
 
     name: ClassVar[str] = "json"
+    options_class: ClassVar[type] = JsonOptions
+    refused: ClassVar[Mapping[str, str]] = REFUSED
 
     options: JsonOptions = field(default_factory=JsonOptions)
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """As Spark: from all records of all files (or a sample of them); columns in the order of their names."""
+        """Infer as Spark: from all records of all files, or a sample of them; columns in the order of their names."""
         return infer_schema(files, self.options, self._blocks)
 
     def sliceable(self, file: InputFile) -> bool:
         """Plain files with a record in each line are."""
-        return not self.options.multi_line and self._plain and self._cutter(_UNKNOWN).sliceable(file)
-
-    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Cuts into equal slices: a record belongs to the slice in which it starts."""
-        return self._cutter(_UNKNOWN).borders(file, target_bytes) if self.sliceable(file) else []
+        return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def read(
         self,
@@ -82,21 +74,4 @@ class JsonFormat(FileFormat):
         self, file: InputFile, position: int = 0, end: int | None = None, schema: pa.Schema = _UNKNOWN
     ) -> Iterator[Block]:
         """The blocks of the records that start in `[position, end)`."""
-        cutter = self._cutter(schema)
-        if self._plain:
-            yield from cutter.read(file, position=position, end=end)
-        elif end is None or end > position:
-            with as_utf8(open_decompressed(file), self.options.encoding or "UTF-8") as stream:
-                yield from cutter.cut(stream, position=position, end=end)
-
-    @property
-    def _plain(self) -> bool:
-        return (self.options.encoding or "UTF-8").upper() == "UTF-8"
-
-    def _cutter(self, schema: pa.Schema) -> RecordBlocks:
-        options = self.options
-        return RecordBlocks(
-            separator=None if options.line_sep is None else options.line_sep.encode(),
-            block_bytes=options.bytes_at_once(schema),
-            max_record_bytes=options.max_record_bytes,
-        )
+        return self.options.blocks(self.options.bytes_at_once(schema)).read(file, position=position, end=end)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what Arrow's Parquet reader gives to what the schema asks: one conversion per column, made once per file.
+"""Conversions from the types of Arrow's Parquet reader to those of the schema, made once per file and column.
 
-Which pairs of types may be read is the table of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0),
-less those where Spark reinterprets bits silently.
+The pairs of types are those of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0), without those where
+Spark reinterprets bits silently.
 """
 
 from __future__ import annotations
@@ -15,23 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.column_names import folded
 from forebay.formats.parquet.rebase import Rebase
 from forebay.formats.parquet.schema import LISTS, Leaf, Node
+from forebay.formats.values.column_names import folded
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Turns one array into another of the same length; None stands for "leave it as it is"."""
+"""Converts an array to another of the same length; None keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to read for one column of the schema.
-
-    Args:
-        source: The name of the file's column, None if the file has none: nulls.
-        leaves: The paths of the leaves to read, a part of a struct where the schema has only a part of it.
-        convert: What to do with the array.
-    """
+    """The data to read for one column of the schema. If `source`, the column of the file, is None, all is null."""
 
     source: str | None
     leaves: tuple[Leaf, ...]
@@ -40,23 +34,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the conversions of one file.
-
-    Args:
-        path: The file, for errors.
-        case_sensitive: How names are compared.
-        rebase: What the file's writer did to old dates.
-    """
+    """Makes the conversions of one file. `rebase` is the calendar of its old dates."""
 
     path: str
     case_sensitive: bool
     rebase: Rebase
 
     def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
-        """What to read for a column of the schema.
+        """The data to read for a column of the schema.
 
         Raises:
-            ConfigurationError: The types do not fit, or two columns of the file have this name.
+            ConfigurationError: The types do not match, or two columns of the file have this name.
         """
         node = self._named(field.name, columns, field.name)
         if node is None:
@@ -71,13 +59,13 @@ class Converter:
         if len(found) > 1:
             names = ", ".join(repr(node.name) for node in found)
             raise ConfigurationError(
-                f"column {column!r} can be any of {names} of {self.path}",
+                f"column {column!r} matches {names} of {self.path}",
                 advice="set caseSensitive, or leave the column out of the schema",
             )
         return found[0] if found else None
 
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
-        """The conversion of a node; the leaves it needs are added to `leaves`."""
+        """The conversion of a node. The leaves it needs are appended to `leaves`."""
         if node.leaf is not None:
             leaves.append(node.leaf)
             return self._leaf(node, node.leaf, target, column)
@@ -91,7 +79,7 @@ class Converter:
             key = self._convert(node.children[0], target.key_type, f"{column}.key", leaves)
             item = self._convert(node.children[1], target.item_type, f"{column}.value", leaves)
             return None if key is None and item is None and source == target else _map_of(key, item, target)
-        raise self._misfit(str(node.type), target, column)
+        raise self._mismatch(str(node.type), target, column)
 
     def _struct(self, node: Node, target: pa.StructType, column: str, leaves: list[Leaf]) -> Convert | None:
         children: list[tuple[str | None, Convert | None]] = []
@@ -103,7 +91,7 @@ class Converter:
                 inside = self._convert(child, field.type, f"{column}.{field.name}", leaves)
             children.append((None if child is None else child.name, inside))
         if len(leaves) == before:
-            # Something must be read to know which structs are null.
+            # A leaf is read to know which structs are null.
             leaves.append(next(node.leaves()))
         if node.type == target and all(inside is None for _, inside in children):
             return None
@@ -121,7 +109,7 @@ class Converter:
         return convert if decode is None else _chain(decode, convert)
 
     def _value(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
-        """The conversion of decoded values; None if nothing but a cast of the layout is left to do."""
+        """The conversion of decoded values; None if only a cast of the layout is left."""
         types = pa.types
         if isinstance(target, pa.TimestampType) and target.unit == "us":
             return self._timestamp(leaf, source, target, column)
@@ -132,29 +120,28 @@ class Converter:
         if isinstance(target, pa.Decimal128Type):
             self._check_decimal(leaf, target, column)
             return None
-        fits = (
+        castable = (
             (types.is_boolean(target) and leaf.physical == "BOOLEAN")
             or (types.is_float32(target) and leaf.physical == "FLOAT")
             or (types.is_float64(target) and leaf.physical in ("FLOAT", "DOUBLE"))
             or (types.is_float64(target) and (0 < leaf.signed_bits <= 32 or 0 < leaf.unsigned_bits <= 16))
         )
-        if fits:
+        if castable:
             return None
         if leaf.physical == "BYTE_ARRAY" and leaf.kind != "DECIMAL" and target in (pa.string(), pa.binary()):
             return None if source == target else lambda array: array.view(target)
         if leaf.physical == "FIXED_LEN_BYTE_ARRAY" and leaf.kind != "DECIMAL" and types.is_binary(target):
-            return _cast(target) if types.is_fixed_size_binary(source) else _half_bytes
+            # Spark reads a half float as its two bytes.
+            fixed = types.is_fixed_size_binary(source)
+            return _cast(target) if fixed else lambda array: array.view(pa.binary(2)).cast(pa.binary())
         if types.is_duration(target) and leaf.physical == "INT64" and leaf.signed_bits:
             return _viewed(source, pa.int64(), pa.duration("us"))
-        raise self._misfit(str(leaf), target, column)
+        raise self._mismatch(str(leaf), target, column)
 
     def _integer(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
-        if leaf.kind == "DECIMAL" or leaf.physical not in ("INT32", "INT64"):
-            raise self._misfit(str(leaf), target, column)
-        if leaf.unsigned_bits >= 32 and not (leaf.unsigned_bits == 32 and target == pa.int64()):
-            raise self._misfit(str(leaf), target, column)
-        if leaf.physical == "INT64" and target != pa.int64():
-            raise self._misfit(str(leaf), target, column)
+        narrow = (leaf.physical == "INT64" or leaf.unsigned_bits >= 32) and target != pa.int64()
+        if leaf.kind == "DECIMAL" or leaf.physical not in ("INT32", "INT64") or leaf.unsigned_bits > 32 or narrow:
+            raise self._mismatch(str(leaf), target, column)
         raw = pa.int32() if leaf.physical == "INT32" else pa.int64()
         view = None if pa.types.is_integer(source) else _viewed(source, raw, raw)
         if leaf.kind == "TIMESTAMP":
@@ -167,13 +154,13 @@ class Converter:
     def _check_decimal(self, leaf: Leaf, target: pa.Decimal128Type, column: str) -> None:
         if leaf.kind == "DECIMAL":
             digits, scale = leaf.details["precision"] - leaf.details["scale"], leaf.details["scale"]
-            fits = target.scale >= scale and target.precision - target.scale >= digits
+            holds = target.scale >= scale and target.precision - target.scale >= digits
         elif leaf.signed_bits:
-            fits = target.precision - target.scale >= (10 if leaf.physical == "INT32" else 20)
+            holds = target.precision - target.scale >= (10 if leaf.physical == "INT32" else 20)
         else:
-            fits = leaf.unsigned_bits == 64 and target == pa.decimal128(20, 0)
-        if not fits:
-            raise self._misfit(str(leaf), target, column)
+            holds = leaf.unsigned_bits == 64 and target == pa.decimal128(20, 0)
+        if not holds:
+            raise self._mismatch(str(leaf), target, column)
 
     def _timestamp(self, leaf: Leaf, source: pa.DataType, target: pa.TimestampType, column: str) -> Convert | None:
         place = self._place(column)
@@ -185,7 +172,7 @@ class Converter:
             rebase = None if target.tz is None else self.rebase.int96(place)
             return _chain(_viewed(source, pa.int64(), naive), rebase, relabel)
         if leaf.kind != "TIMESTAMP" or leaf.unit == "ns" or not isinstance(source, pa.TimestampType):
-            raise self._misfit(str(leaf), target, column)
+            raise self._mismatch(str(leaf), target, column)
         rebase = None if target.tz is None else self.rebase.timestamps(place)
         if source == target and rebase is None:
             return None
@@ -196,7 +183,7 @@ class Converter:
     def _place(self, column: str) -> str:
         return f"column {column!r} of {self.path}"
 
-    def _misfit(self, found: str, target: pa.DataType, column: str) -> ConfigurationError:
+    def _mismatch(self, found: str, target: pa.DataType, column: str) -> ConfigurationError:
         return ConfigurationError(
             f"column {column!r} is {found} in {self.path} and cannot be read as {target}",
             advice="give the column a type in the schema that holds the file's values, or leave it out",
@@ -204,7 +191,7 @@ class Converter:
 
 
 def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
-    """The type behind layouts that only the writer's Arrow schema asks for, and how to get there."""
+    """The type behind the layouts of the writer's Arrow schema, and the conversion to it."""
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         inner, decode = _plain(data_type.storage_type)
@@ -224,17 +211,12 @@ def _cast(target: pa.DataType) -> Convert:
 
 
 def _viewed(source: pa.DataType, raw: pa.DataType, target: pa.DataType) -> Convert | None:
-    """Read the same bits as another type of the same width; `raw` is the integer type between."""
+    """Read the same bits as another type of the same width, by way of the integer type `raw`."""
     if source == target:
         return None
     if source.bit_width != raw.bit_width:
         return _chain(_cast(raw), _viewed(raw, raw, target))
     return lambda array: array.view(target)
-
-
-def _half_bytes(array: pa.Array) -> pa.Array:
-    """The two bytes of each half float, as Spark reads them."""
-    return array.view(pa.binary(2)).cast(pa.binary())
 
 
 def _chain(*steps: Convert | None) -> Convert | None:

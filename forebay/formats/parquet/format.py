@@ -5,21 +5,22 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.formats.base import FileFormat
+from forebay.formats.base import FileFormat, batch_of
 from forebay.formats.parquet.convert import Converter, Wanted
-from forebay.formats.parquet.groups import check_groups, group_bytes, lying, row_starts
+from forebay.formats.parquet.groups import check_groups, group_bytes, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
 from forebay.formats.parquet.rebase import RebaseMode, rebase_of
 from forebay.formats.parquet.schema import columns_of, inferred_schema, merged
+from forebay.options import option
 
 if TYPE_CHECKING:
-    from forebay.formats.input_file import InputFile
+    from forebay.formats.base import InputFile
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 8 << 20
@@ -28,41 +29,38 @@ _PROBE_ROWS = 512
 _READ_AHEAD_BYTES = 32 << 20
 _MOST_BUFFER, _LEAST_BUFFER = 4 << 20, 64 << 10
 
-REFUSED: Mapping[str, str] = {}
-"""Spark's option → why it is refused. All of Spark's read options for Parquet are honoured."""
-
-IGNORED: Mapping[str, str] = {
-    "compression": "it concerns writing; files say how they are compressed",
-    "parquet.compression": "it concerns writing; files say how they are compressed",
-}
-"""Spark's option → why it has no effect, in Spark as here."""
+_WRITING = "it concerns writing; files say how they are compressed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetOptions:
-    """The options of Parquet files; `metadata["spark"]` of each field is its name in Spark."""
+    """The options of Parquet files."""
 
-    merge_schema: bool = field(default=False, metadata={"spark": "mergeSchema"})
-    """Infer the schema from all files, not from the first."""
-    datetime_rebase_mode: RebaseMode = field(default="CORRECTED", metadata={"spark": "datetimeRebaseMode"})
-    """The calendar of old dates in files that Spark did not write."""
-    int96_rebase_mode: RebaseMode = field(default="CORRECTED", metadata={"spark": "int96RebaseMode"})
-    """The same for INT96 timestamps."""
-    case_sensitive: bool = field(default=False, metadata={"spark": "caseSensitive"})
-    """Whether names of columns are compared exactly: the session's `spark.sql.caseSensitive`."""
+    merge_schema: bool = option(default=False, doc="infer the schema from all files, not from the first")
+    datetime_rebase_mode: RebaseMode = option(
+        default="CORRECTED", doc="the calendar of old dates in files that Spark did not write"
+    )
+    int96_rebase_mode: RebaseMode = option(default="CORRECTED", doc="the same for INT96 timestamps")
+    case_sensitive: bool = option(
+        default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
+    )
 
 
 @dataclass(frozen=True)
 class ParquetFormat(FileFormat):
-    """Reads Parquet files. Positions are row indexes; slices are cut at row groups, and read from any row exactly.
-
-    Args:
-        options: How to read.
-    """
+    """Reads Parquet files. Positions are row indexes; slices are cut at row groups, and read from any row exactly."""
 
     name: ClassVar[str] = "parquet"
+    options_class: ClassVar[type] = ParquetOptions
+    refused: ClassVar[Mapping[str, str]] = {"compression": _WRITING, "parquet.compression": _WRITING}
+    counts_rows: ClassVar[bool] = True
 
     options: ParquetOptions = ParquetOptions()
+
+    @property
+    def case_sensitive(self) -> bool:
+        """The option `caseSensitive`."""
+        return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """As Spark: the schema of the first file by path, or with `mergeSchema` of all files, merged in that order."""
@@ -77,7 +75,7 @@ class ParquetFormat(FileFormat):
         return schema
 
     def sliceable(self, file: InputFile) -> bool:
-        """Always: any row index is a position."""
+        """Return True: any row index is a position."""
         return True
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
@@ -118,8 +116,6 @@ class ParquetFormat(FileFormat):
 
 
 class _Reader:
-    """Reads rows of one open file, with the conversions made for it."""
-
     def __init__(self, parquet: OpenParquet, schema: pa.Schema, wanted: list[Wanted]) -> None:
         self._schema = schema
         self._wanted = wanted
@@ -131,10 +127,10 @@ class _Reader:
         # Arrow cannot join dictionaries of several row groups inside nested columns.
         self._one_group_at_a_time = any(_has_inner_dictionary(kind) for kind in self._parquet.schema_arrow.types)
         self._rows_per_batch = _BATCH_ROWS
-        self._seen = False
+        self._measured = False
 
     def read(self, position: int, end: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The rows `[position, end)` in order; up to the last row without an end."""
+        """The rows `[position, end)` in order; to the last row without an end."""
         end = self._starts[-1] if end is None else min(end, self._starts[-1])
         if not self._leaves:
             yield from self._nothing_but_nulls(position, end)
@@ -151,27 +147,29 @@ class _Reader:
                 if self._replan(batch):
                     break
             if position == before:
-                raise lying(self._open, f"it promises {self._starts[-1]} rows, and the columns end at {position}")
+                raise wrong_footer(
+                    self._open, f"it declares {self._starts[-1]} rows, and the columns end at {position}"
+                )
 
     def _plan(self, group: int) -> None:
-        """Choose how many rows of a row group to read at a time: a few to see how large they are, if that is hidden."""
+        """Choose the rows to read at a time in a row group: a few at first, if the footer does not tell their size."""
         estimate, sure = self._estimate(group)
-        if not (sure or self._seen):
+        if not (sure or self._measured):
             estimate = min(estimate, _PROBE_ROWS)
-        self._rows_per_batch = min(self._rows_per_batch, estimate) if self._seen else estimate
+        self._rows_per_batch = min(self._rows_per_batch, estimate) if self._measured else estimate
 
     def _replan(self, batch: pa.RecordBatch) -> bool:
-        """Whether to go on with another number of rows at a time, having seen a batch. Restarting costs one page."""
-        fitting = max(_LEAST_ROWS, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
-        first, self._seen = not self._seen, True
+        """Whether to continue with another number of rows at a time after a batch. Restarting costs one page."""
+        rows = max(_LEAST_ROWS, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
+        first, self._measured = not self._measured, True
         now = self._rows_per_batch
-        if 2 * fitting < now or (first and now == _PROBE_ROWS and fitting > now):
-            self._rows_per_batch = fitting
+        if 2 * rows < now or (first and now == _PROBE_ROWS and rows > now):
+            self._rows_per_batch = rows
             return True
         return False
 
     def _from(self, group: int, skip: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """Raw batches from row `skip` of a row group on; at most `rows` rows."""
+        """At most `rows` rows as raw batches, from row `skip` of a row group on."""
         groups = [group] if self._one_group_at_a_time else list(range(group, self._parquet.metadata.num_row_groups))
         paths = [leaf.path for leaf in self._leaves]
         for batch in self._parquet.iter_batches(self._rows_per_batch, groups, paths, use_threads=False):
@@ -207,29 +205,26 @@ class _Reader:
         while position < end:
             rows = min(_BATCH_ROWS, end - position)
             position += rows
-            nulls = [pa.nulls(rows, item.type) for item in self._schema]
-            empty = pa.table({"": pa.nulls(rows)}).select([]).to_batches() if not nulls else None
-            yield (pa.RecordBatch.from_arrays(nulls, schema=self._schema) if empty is None else empty[0]), position
+            yield batch_of([pa.nulls(rows, item.type) for item in self._schema], self._schema, rows), position
 
     def _groups(self, position: int, end: int) -> range:
-        """The row groups of a slice; those without rows belong to the slice that goes on there, or to the last one."""
+        """The row groups of a slice. One without rows belongs to the slice that continues there, or to the last one."""
         first = min(bisect_left(self._starts, position), self._group_of(position))
         groups = len(self._starts) - 1
         return range(first, groups if end == self._starts[-1] else bisect_left(self._starts, end))
 
     def _group_of(self, position: int) -> int:
-        """The row group that holds a row."""
         return bisect_right(self._starts, position) - 1
 
     def _estimate(self, group: int) -> tuple[int, bool]:
-        """How many rows of a row group make a batch of the size wanted, and whether the footer lets us know."""
+        """The rows of a row group that make a batch of the wanted size, and whether the footer tells them for sure."""
         metadata = self._parquet.metadata.row_group(group)
         total, sure = 1, True
         for leaf in self._leaves:
             column = metadata.column(leaf.index)
             width = _WIDTHS.get(column.physical_type, 8)
             if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page:
-                # A dictionary hides how long its strings are.
+                # A dictionary hides the length of its strings.
                 statistics = column.statistics
                 if statistics is not None and statistics.has_min_max:
                     width = max(width, len(statistics.min_raw), len(statistics.max_raw))

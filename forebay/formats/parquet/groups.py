@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row groups of an open Parquet file: rows, sizes, and whether the columns to be read agree with them."""
+"""The row groups of an open Parquet file: rows, sizes, and a check of their columns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.formats.base import damaged_file
 
 if TYPE_CHECKING:
     from forebay.formats.parquet.open import OpenParquet
@@ -15,23 +16,20 @@ if TYPE_CHECKING:
 
 
 def row_starts(parquet: OpenParquet) -> list[int]:
-    """The first row of each row group, and after them the number of rows of the file.
+    """The first row of each row group, and then the number of rows of the file; a DataError for a negative number.
 
-    The row groups count; the footer's own total is ignored, as by Spark and Arrow.
-
-    Raises:
-        DataError: A row group has less than no rows.
+    As in Spark and Arrow, the footer's own total is ignored.
     """
     rows = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
     if min(rows, default=0) < 0:
-        raise lying(parquet, f"row group {rows.index(min(rows))} has {min(rows)} rows")
+        raise wrong_footer(parquet, f"row group {rows.index(min(rows))} has {min(rows)} rows")
     return list(accumulate(rows, initial=0))
 
 
 def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
-    """About how many bytes of the file each row group takes: its share of the uncompressed bytes.
+    """The approximate bytes of each row group in the file, by its share of the uncompressed bytes.
 
-    The compressed sizes are those of columns, and the columns may be encrypted.
+    Only columns have compressed sizes, and they may be encrypted.
     """
     groups = range(parquet.metadata.num_row_groups)
     weights = [max(0, parquet.metadata.row_group(group).total_byte_size) for group in groups]
@@ -43,9 +41,9 @@ def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
 
 
 def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> None:
-    """Check that row groups can be read: their columns are not encrypted, and agree on the number of rows.
+    """Check that row groups can be read: their columns are not encrypted, and have as many values as rows.
 
-    Spark and Arrow believe the row group: they drop what its columns have more, and Spark makes up what they lack.
+    Spark and Arrow rely on the row group: they drop surplus values, and Spark invents missing ones.
 
     Raises:
         ConfigurationError: A column is encrypted.
@@ -61,11 +59,11 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
             values = group.column(leaf.index).num_values
             if values < group.num_rows or (values > group.num_rows and not leaf.repeated):
                 what = f"row group {number} has {group.num_rows} rows and {values} values of column {leaf.path!r}"
-                raise lying(parquet, what)
+                raise wrong_footer(parquet, what)
 
 
 def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
-    """Read a value: Arrow raises an error here, and ends the process where the column's metadata is asked for."""
+    """Read a value: Arrow raises an error here, but ends the process if asked for the column's metadata."""
     try:
         next(parquet.file().iter_batches(1, [group], [leaf.path], use_threads=False), None)
     except OSError as error:
@@ -78,9 +76,6 @@ def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
         ) from error
 
 
-def lying(parquet: OpenParquet, what: str) -> DataError:
+def wrong_footer(parquet: OpenParquet, what: str) -> DataError:
     """The error for a footer that contradicts itself or the data."""
-    return DataError(
-        f"the footer of {parquet.path} is wrong: {what}",
-        advice="replace the file, or set ignoreCorruptFiles to skip it",
-    )
+    return damaged_file(f"the footer of {parquet.path} is wrong: {what}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens Parquet files so that damage, and the storage's own failures, can be told apart."""
+"""Opens Parquet files, and tells damage from failures of the storage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.errors import ConfigurationError, DataError, ForebayError
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.formats.base import damaged_file
+from forebay.formats.byte_streams import read_fully
 
 if TYPE_CHECKING:
-    from forebay.formats.input_file import InputFile
+    from forebay.formats.base import InputFile
 
 _FOOTER_BUFFER = 64 << 10
 _ENCRYPTED_FOOTER = b"PARE"
-# Since pyarrow 21 types such as UUID or JSON come as extension types unless one says no.
+# Since pyarrow 21, types such as UUID or JSON are extension types by default.
 _EXTENSIONS: dict[str, Any] = {"arrow_extensions_enabled": False}
 if "arrow_extensions_enabled" not in inspect.signature(pq.ParquetFile.__init__).parameters:
     _EXTENSIONS.clear()
@@ -44,11 +46,11 @@ class OpenParquet:
 
     @property
     def failed(self) -> bool:
-        """Whether the storage failed, whatever Arrow makes of that."""
+        """Whether the storage failed."""
         return self._checked.failure is not None
 
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
-        """Arrow's reader of it. Each column reads `buffer_bytes` at a time: no column chunk is in memory whole."""
+        """Arrow's reader of the file. Each column reads `buffer_bytes` at a time, never a whole column chunk."""
         return pq.ParquetFile(
             self._source,
             metadata=self.metadata,
@@ -61,11 +63,10 @@ class OpenParquet:
 
 @contextmanager
 def opened(file: InputFile) -> Iterator[OpenParquet]:
-    """Open a file and read its footer; closed on leaving.
+    """Open a file for a `with` block, and read its footer. Errors of the storage pass unchanged.
 
     Raises:
-        DataError: The file is no Parquet file or is damaged; also inside the `with` block. The storage's own errors
-            pass as they are.
+        DataError: The file is no Parquet file or is damaged; also inside the `with` block.
     """
     with file.open() as raw:
         checked = _Checked(raw)
@@ -83,10 +84,7 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
         except (pa.ArrowException, OSError) as error:
             if checked.failure is not None:
                 raise checked.failure from None
-            raise DataError(
-                f"{file.path} is not a whole Parquet file: {error}",
-                advice="replace the file, or set ignoreCorruptFiles to skip it",
-            ) from error
+            raise damaged_file(f"{file.path} is not a whole Parquet file: {error}") from error
 
 
 def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaData:
@@ -102,13 +100,13 @@ def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaD
 
 
 class _Checked(io.RawIOBase):
-    """A file for Arrow's reader: reads are whole, and the storage's own errors are remembered as such."""
+    """A file for Arrow's reader: reads are whole, and an error of the storage is kept in `failure`."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self.failure: Exception | None = None
         self.tail = b""
-        """The last bytes of what was read first, which Arrow begins with: the footer's length and a magic number."""
+        """The end of the first read, which is that of the file: the footer's length and a magic number."""
 
     @property
     def footer_bytes(self) -> int:
@@ -116,25 +114,14 @@ class _Checked(io.RawIOBase):
         return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:
-        data = self._whole(size)
-        if not self.tail:
-            self.tail = data[-8:]
-        return data
-
-    def _whole(self, size: int) -> bytes:
         try:
-            part = self._raw.read(size)
-            if len(part) == size or not part:
-                return part
-            parts = [part]
-            missing = size - len(part)
-            while missing and (part := self._raw.read(missing)):
-                parts.append(part)
-                missing -= len(part)
-            return b"".join(parts)
+            data = read_fully(self._raw.read, size)
         except Exception as error:
             self.failure = error
             raise
+        if not self.tail:
+            self.tail = data[-8:]
+        return data
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old dates in Parquet files: Spark 2 and other writers counted days before 1582-10-15 in the Julian calendar.
+"""Rebases old dates in Parquet files: Spark 2 and others wrote days before 1582-10-15 in the Julian calendar.
 
-Which files need it is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0; the table of differences is
+The rule for files is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0; the table of differences is
 RebaseDateTime.julianGregDiffs.
 """
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from forebay.errors import DataError
 
 RebaseMode = Literal["CORRECTED", "LEGACY", "EXCEPTION"]
-"""What to do with old dates of a file that does not say how it was written, as in Spark."""
+"""The handling of old dates in a file that does not name its calendar, as in Spark."""
 
 _VERSION = b"org.apache.spark.version"
 _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
@@ -26,12 +26,12 @@ _LEGACY_INT96 = b"org.apache.spark.legacyINT96"
 _ZONE = b"org.apache.spark.timeZone"
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "UCT", "Zulu", "Universal", "Etc/GMT", "+00:00"})
 
-# Day numbers (from 1970-01-01, hybrid calendar) from which each difference to the proleptic Gregorian calendar holds.
+# The first day (from 1970-01-01, hybrid calendar) of each difference to the proleptic Gregorian calendar.
 _SWITCHES = (
     *(-682945, -646420, -609895, -536845, -500320, -463795, -390745),
     *(-354220, -317695, -244645, -208120, -171595, -141427),
 )
-# How much each difference (2, 1, 0, -1 … -10, 0) differs from the one before.
+# The change of the difference (2, 1, 0, -1 … -10, 0) at each of these days.
 _STEPS = (2, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 10)
 _FIRST_DAY = -719164
 _FIRST_COMMON_DAY = -141427
@@ -42,14 +42,14 @@ _FIRST_COMMON_US = -2_208_988_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """How one file's dates and timestamps were counted."""
+    """The calendar of one file's dates and timestamps."""
 
     dates_mode: RebaseMode
     int96_mode: RebaseMode
     zone: str | None
 
     def dates(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
-        """What to do with a date column; None for nothing. `place` names the column in errors."""
+        """The conversion of a date column; None for nothing to do. `place` names the column in errors."""
         if self.dates_mode == "CORRECTED":
             return None
 
@@ -65,11 +65,11 @@ class Rebase:
         return convert
 
     def timestamps(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
-        """What to do with a column of timestamps (INT64, naive microseconds); None for nothing."""
+        """The conversion of a column of timestamps (INT64, naive microseconds); None for nothing to do."""
         return self._micros(self.dates_mode, place, "datetimeRebaseMode")
 
     def int96(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
-        """What to do with a column of INT96 timestamps (naive microseconds); None for nothing."""
+        """The conversion of a column of INT96 timestamps (naive microseconds); None for nothing to do."""
         return self._micros(self.int96_mode, place, "int96RebaseMode")
 
     def _micros(self, mode: RebaseMode, place: str, option: str) -> Callable[[pa.Array], pa.Array] | None:
@@ -86,7 +86,7 @@ class Rebase:
                 raise DataError(
                     f"{place} holds timestamps before 1900 in the old calendar of time zone {self.zone or '(unknown)'}",
                     option=option,
-                    advice=f"read it with Spark's own reader, or set {option} to CORRECTED and judge the values",
+                    advice=f"read it with Spark's own reader, or set {option} to CORRECTED and check the values",
                 )
             micros = array.view(pa.int64())
             towards_past = pc.if_else(pc.less(micros, 0), pc.subtract(micros, _DAY_US - 1), micros)
@@ -98,13 +98,7 @@ class Rebase:
 
 
 def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseMode) -> Rebase:
-    """How a file was written, from its key-value metadata; the modes are for files that do not say.
-
-    Args:
-        metadata: The key-value metadata of the footer.
-        dates: The option `datetimeRebaseMode`.
-        int96: The option `int96RebaseMode`.
-    """
+    """The calendar of a file, by its key-value metadata; the modes are for files that do not name their writer."""
     version = metadata.get(_VERSION)
     if version is not None:
         number = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
@@ -115,7 +109,7 @@ def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseM
 
 
 def _day_shift(days: pa.Array, place: str) -> pa.Array:
-    """For each day of the hybrid calendar, what to add to name the same date in the proleptic Gregorian calendar."""
+    """The days to add for the same date in the proleptic Gregorian calendar, for each day of the hybrid calendar."""
     if pc.min(days).as_py() < _FIRST_DAY:
         raise DataError(f"{place} holds dates before the year 1 in the old calendar", advice="leave the column out")
     shift = pc.multiply(days, 0)
@@ -126,7 +120,7 @@ def _day_shift(days: pa.Array, place: str) -> pa.Array:
 
 def _ambiguous(place: str, option: str) -> DataError:
     return DataError(
-        f"{place} holds dates before 1582-10-15 or timestamps before 1900, and the file does not say in which calendar",
+        f"{place} holds dates before 1582-10-15 or timestamps before 1900, and the file does not name their calendar",
         option=option,
         advice=f"set {option} to LEGACY if Spark 2, Hive or Impala wrote the file, else to CORRECTED",
     )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Parquet footer says, as Spark reads it: the tree of columns, the inferred schema, and how schemas merge."""
+"""Parquet footers as Spark reads them: the tree of columns, the inferred schema, and the merge of schemas."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.column_names import check_names, folded
-from forebay.formats.parquet.types import NoArrowForm, arrow_schema_of_spark_json
+from forebay.formats.values.column_names import check_names, folded
+from forebay.formats.values.ddl import TYPES, type_of_json
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
-"""Where Spark keeps its own schema in a file's key-value metadata; it wins over the Parquet types, as in Spark."""
+"""The key of Spark's own schema in a file's metadata. As in Spark, that schema goes before the Parquet types."""
 
+_DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 """Lists of every layout."""
@@ -27,7 +29,7 @@ LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, p
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One primitive column of a Parquet file: the physical type and what its annotation says."""
+    """One primitive column of a Parquet file: the physical type and its annotation."""
 
     path: str
     physical: str
@@ -35,9 +37,9 @@ class Leaf:
     """The logical type's name in capitals: INT, DECIMAL, TIMESTAMP, DATE, STRING, NONE …"""
     details: Mapping[str, Any]
     index: int
-    """The place among the file's leaves."""
+    """The index among the file's leaves."""
     repeated: bool
-    """Whether a row may have several values: it is in a list or a map."""
+    """Whether a row may have several values, in a list or a map."""
 
     def __str__(self) -> str:
         inside = ", ".join(f"{key}={value}" for key, value in self.details.items() if key != "Type")
@@ -68,7 +70,7 @@ class Node:
 
     name: str
     type: pa.DataType
-    """The type in which Arrow's reader gives it."""
+    """The type in Arrow's reader."""
     children: tuple[Node, ...] = ()
     leaf: Leaf | None = None
 
@@ -106,15 +108,15 @@ def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:
 
 
 def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa.Schema:
-    """The schema Spark would infer from one open file; every column nullable, as Spark makes it.
+    """The schema Spark would infer from one open file; every column is nullable.
 
     Raises:
-        ConfigurationError: A column has a type that Spark does not read without a schema, or two have one name.
+        ConfigurationError: Spark does not read a column without a schema, or two have one name.
     """
     text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
-        schema = arrow_schema_of_spark_json(text.decode("utf-8", "replace")) if text is not None else None
-    except NoArrowForm as error:
+        schema = None if text is None else _footer_schema(text)
+    except _NoArrowForm as error:
         raise ConfigurationError(
             f"{path} was written by Spark with a column of type {error}, which has no Arrow form",
             advice="give a schema without that column",
@@ -124,6 +126,36 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     hint = ", or set caseSensitive if the names differ in case only"
     check_names(schema, path, case_sensitive=case_sensitive, hint=hint)
     return schema
+
+
+class _NoArrowForm(Exception):
+    """A type of Spark has no Arrow form; the text of the exception is its name."""
+
+
+def _footer_schema(text: bytes) -> pa.Schema | None:
+    try:
+        written = json.loads(text.decode("utf-8", "replace"), object_hook=_stored_type)
+        found = type_of_json(written, _named_type)
+    except ValueError:
+        return None
+    return pa.schema(list(found)) if isinstance(found, pa.StructType) else None
+
+
+def _stored_type(found: dict[str, Any]) -> object:
+    """A user-defined type as the type in which Spark stores it."""
+    return found.get("sqlType") if found.get("type") == "udt" else found
+
+
+def _named_type(name: str) -> pa.DataType:
+    if name in TYPES:
+        return TYPES[name]
+    if name == "void":
+        return pa.null()
+    if name.startswith(("string collate", "char(", "varchar(")):
+        return pa.string()
+    if _DAY_TIME.fullmatch(name):
+        return pa.duration("us")
+    raise _NoArrowForm(name)
 
 
 def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
@@ -182,14 +214,7 @@ def _leaf_type(leaf: Leaf) -> pa.DataType | None:
 
 
 def merged(left: pa.Schema, right: pa.Schema, path: str, case_sensitive: bool) -> pa.Schema:
-    """Spark's merge of two schemas (option `mergeSchema`): fields by name; types equal, or decimals of one scale.
-
-    Args:
-        left: What was found so far; its names and order stay.
-        right: The schema of the file at `path`; its new columns follow.
-        path: For errors.
-        case_sensitive: How names are compared.
-    """
+    """Spark's merge of two schemas (option `mergeSchema`): fields by name; types equal, or decimals of one scale."""
     return pa.schema(_merged_fields(list(left), list(right), path, case_sensitive))
 
 

@@ -27,11 +27,11 @@ def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> It
 
 def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
     """Return how many of the first rows fit into `max_bytes`: at least 1, and not all of them."""
-    fits, too_many = 1, max(2, batch.num_rows)
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
+    low, high = 1, max(2, batch.num_rows)
+    while high - low > 1:
+        middle = (low + high) // 2
         if batch.slice(0, middle).nbytes <= max_bytes:
-            fits = middle
+            low = middle
         else:
-            too_many = middle
-    return fits
+            high = middle
+    return low

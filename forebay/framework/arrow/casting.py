@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Arrow types may become which others without a guess, and the casts between them.
-
-`Casting` holds the record batches of an author's `read()` to it, and Spark's host whatever leaves for Spark.
-"""
+"""Safe casts between Arrow types: `Casting` for the batches of `read()`, the functions also for Spark's host."""
 
 from __future__ import annotations
 
@@ -18,56 +15,53 @@ import pyarrow.types as kinds
 from forebay.errors import ContractError, DataError
 
 LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-"""The types of lists that are read into one another."""
-LIST_ARRAYS: Final = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
-"""Their arrays."""
+"""List types that can be cast to one another."""
+_LIST_ARRAYS: Final = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
 
 
 class ConversionError(Exception):
-    """A type has no counterpart, or a value does not fit its type; the text says why."""
+    """A type has no counterpart, or a value does not fit its type; the text gives the reason."""
 
 
-def fits(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of one type may become the other without a guess; single values may still not fit.
+def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether one type can be cast to the other without loss; single values may still not fit.
 
-    Text is never parsed, numbers never become text, and nothing loses digits: such a difference is a mistake of the
-    connector, and converting would hide it.
+    Text is not parsed, numbers do not become text, and no digit is lost: such a difference is a mistake of the
+    connector, and a cast would hide it.
     """
     if have == want or kinds.is_null(have):
         return True
-    if isinstance(have, pa.BaseExtensionType) or isinstance(want, pa.BaseExtensionType):
-        return fits(_plain(have), _plain(want))
-    if isinstance(have, pa.DictionaryType) or isinstance(want, pa.DictionaryType):
-        return fits(_plain(have), _plain(want))
+    if (plain := (_plain(have), _plain(want))) != (have, want):
+        return is_safe_cast(*plain)
     if isinstance(want, pa.StructType):
-        return isinstance(have, pa.StructType) and _structs_fit(have, want)
+        return isinstance(have, pa.StructType) and _is_safe_struct_cast(have, want)
     if isinstance(want, pa.MapType):
         return (
-            isinstance(have, pa.MapType) and fits(have.key_type, want.key_type) and fits(have.item_type, want.item_type)
+            isinstance(have, pa.MapType)
+            and is_safe_cast(have.key_type, want.key_type)
+            and is_safe_cast(have.item_type, want.item_type)
         )
     if isinstance(want, LISTS):
-        return isinstance(have, LISTS) and fits(have.value_type, want.value_type)
-    if kinds.is_nested(have):
-        return False
-    return _leaves_fit(have, want)
+        return isinstance(have, LISTS) and is_safe_cast(have.value_type, want.value_type)
+    return not kinds.is_nested(have) and _is_safe_leaf_cast(have, want)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values: what an extension type stores, what a dictionary stands for."""
+    """Return the storage type of an extension type, and the value type of a dictionary."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
 
 
-def _structs_fit(have: pa.StructType, want: pa.StructType) -> bool:
+def _is_safe_struct_cast(have: pa.StructType, want: pa.StructType) -> bool:
     names = [have.field(index).name for index in range(have.num_fields)]
     wanted = [want.field(index) for index in range(want.num_fields)]
     return sorted(names) == sorted(field.name for field in wanted) and all(
-        fits(have.field(names.index(field.name)).type, field.type) for field in wanted
+        is_safe_cast(have.field(names.index(field.name)).type, field.type) for field in wanted
     )
 
 
-def _leaves_fit(have: pa.DataType, want: pa.DataType) -> bool:
+def _is_safe_leaf_cast(have: pa.DataType, want: pa.DataType) -> bool:
     if kinds.is_integer(have):
         return bool(kinds.is_integer(want) or kinds.is_decimal(want))
     if kinds.is_floating(have):
@@ -75,33 +69,30 @@ def _leaves_fit(have: pa.DataType, want: pa.DataType) -> bool:
     if isinstance(have, pa.TimestampType):
         return isinstance(want, pa.TimestampType) and (have.tz is None) == (want.tz is None)
     if kinds.is_decimal(have) and kinds.is_decimal32(want):
-        return have.bit_width == want.bit_width  # Arrow would not check what does not fit
+        return have.bit_width == want.bit_width  # Arrow does not check values against decimal32
     families = (kinds.is_decimal, is_text, is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(family(have) and family(want) for family in families)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is one of the types of text."""
+    """Whether it is a text type."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether it is one of the types of bytes."""
+    """Whether it is a bytes type."""
     if kinds.is_fixed_size_binary(kind) or kinds.is_binary(kind):
         return True
     return bool(kinds.is_large_binary(kind) or kinds.is_binary_view(kind))
 
 
-def convert(array: pa.Array, want: pa.DataType, *, truncate_time: bool = False) -> pa.Array:
-    """Return the array as `want`, for which `fits` must hold.
+def cast_array(array: pa.Array, want: pa.DataType, *, truncate_time: bool = False) -> pa.Array:
+    """Return the array as `want`, a type to which `is_safe_cast`.
 
-    Args:
-        array: What to convert.
-        want: The type it shall have.
-        truncate_time: Drop what is finer than the unit of time in `want`; otherwise that does not fit.
+    With `truncate_time`, times finer than the unit of `want` are truncated; otherwise they do not fit.
 
     Raises:
-        ConversionError: A value does not fit: too big, or null where no null is allowed.
+        ConversionError: A value does not fit.
     """
     if array.type == want:
         return array
@@ -116,43 +107,42 @@ def convert(array: pa.Array, want: pa.DataType, *, truncate_time: bool = False) 
 
 
 def refuse_nulls(array: pa.Array, field: pa.Field) -> None:
-    """Check that there is no null where the field, or one inside it, allows none.
+    """Check the array for nulls in a field, or a nested field, that is not nullable.
 
     Raises:
-        ConversionError: There is one.
+        ConversionError: There is a null.
     """
     if not field.nullable and array.null_count:
         raise ConversionError(f"{field.name!r} must not be null, and {array.null_count} values are")
     if not forbids_nulls(field.type):
         return
-    # A null struct or list has nothing inside: whatever its children hold there does not count.
+    # The children of a null struct or list do not count.
     present = array.drop_null() if array.null_count else array
     if isinstance(present, pa.StructArray):
         for index, child in enumerate(present.flatten()):
             refuse_nulls(child, present.type.field(index).with_nullable(field.type.field(index).nullable))
     elif isinstance(present, pa.MapArray) and isinstance(field.type, pa.MapType):
-        # `items` are those of the whole buffer, also for a slice of it.
+        # `items` ignores that the array is a slice.
         first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
         refuse_nulls(present.items.slice(first, last - first), field.type.item_field)
-    elif isinstance(present, LIST_ARRAYS) and isinstance(field.type, LISTS):
+    elif isinstance(present, _LIST_ARRAYS) and isinstance(field.type, LISTS):
         refuse_nulls(present.flatten(), field.type.value_field)
 
 
 def forbids_nulls(kind: pa.DataType) -> bool:
-    """Whether a nested type has a field that must not be null."""
+    """Whether a nested type has a field that is not nullable."""
+    fields: list[pa.Field] = []
     if isinstance(kind, pa.StructType):
         fields = [kind.field(index) for index in range(kind.num_fields)]
     elif isinstance(kind, pa.MapType):
         fields = [kind.item_field]
     elif isinstance(kind, LISTS):
         fields = [kind.value_field]
-    else:
-        return False
     return any(not field.nullable or forbids_nulls(field.type) for field in fields)
 
 
-def first_bad(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
-    """Return the index of the first value for which `check` raises a `ConversionError`, if one does; by halving."""
+def first_failing(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
+    """Return the index of the first value for which `check` raises a `ConversionError`, by bisection."""
     start, stop = 0, len(array)
     while stop - start > 1:
         middle = (start + stop) // 2
@@ -166,64 +156,76 @@ def first_bad(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """How one column of the schema comes from a batch."""
+class ColumnPlan:
+    """How to make one column from a batch: its index, and whether to cast it and to check it for nulls."""
 
     index: int
     cast: bool
     check: bool
 
 
+def plan_columns(have: pa.Schema, want: pa.Schema) -> list[ColumnPlan]:
+    """Return how to make the columns of `want` from batches of `have`, which have all of them."""
+    # Nullability is always checked: Arrow does not enforce it.
+    return [
+        ColumnPlan(index, have.field(index).type != field.type, not field.nullable or forbids_nulls(field.type))
+        for field in want
+        for index in [have.get_field_index(field.name)]
+    ]
+
+
+def schema_problems(have: pa.Schema, want: pa.Schema) -> Iterator[str]:
+    """Yield why batches of `have` cannot become batches of `want`."""
+    counts = Counter(have.names)
+    for field in want:
+        if counts[field.name] != 1:
+            yield f"the column {field.name!r} is {'there twice' if counts[field.name] else 'missing'}"
+        elif not is_safe_cast(kind := have.field(field.name).type, field.type):
+            yield f"the column {field.name!r} is {kind}, not {field.type}"
+
+
 class Casting:
-    """Makes the record batches that an author yields those of the schema. One per read of a split.
+    """Casts the record batches that an author yields to the schema. One per read of a split; not thread-safe.
 
-    What to do is decided once for every schema that comes; a batch that has the schema passes through untouched. Not
-    thread-safe: the packer is guarded.
-
-    Args:
-        schema: The schema of the source.
-        where: Gives the labels of an error for a row's number.
+    Columns are planned once per schema of a batch. A batch that has the right schema passes unchanged. `labels` returns
+    the labels of an error for a row number.
     """
 
-    def __init__(self, schema: pa.Schema, where: Callable[[int], dict[str, str]]) -> None:
+    def __init__(self, schema: pa.Schema, labels: Callable[[int], dict[str, str]]) -> None:
         self._schema = schema
-        self._where = where
+        self._labels = labels
         self._known: pa.Schema | None = None
-        self._columns: list[_Column] = []
-        self._whole = False
+        self._columns: list[ColumnPlan] = []
+        self._unchanged = False
 
-    def fit(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    def cast(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
         """Return the batch with the columns, the order and the types of the schema.
 
-        Args:
-            batch: What the author yielded; columns that the schema does not have are left out.
-            first: The number of its first row, for errors.
+        Columns that are not in the schema are dropped. `first` is the number of the first row, for errors.
 
         Raises:
-            ContractError: A column is missing, is there twice, or has a type that would have to be guessed from; a
-                value would lose something.
-            DataError: A value is null where the schema allows none.
+            ContractError: A column is missing, appears twice, or has a type without a safe cast; or a value would lose
+                information.
+            DataError: A value is null in a field that is not nullable.
         """
         if self._known is None or not self._known.equals(batch.schema):
-            self._columns = self._plan(batch.schema, first)
-            self._known = batch.schema
-            self._whole = batch.schema.equals(self._schema)
+            self._plan(batch.schema, first)
         arrays = [
-            self._fitted(batch.column(column.index), column, field, first)
+            self._cast_column(batch.column(column.index), column, field, first)
             for column, field in zip(self._columns, self._schema, strict=True)
         ]
-        return batch if self._whole else pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return batch if self._unchanged else pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _fitted(self, array: pa.Array, column: _Column, field: pa.Field, first: int) -> pa.Array:
+    def _cast_column(self, array: pa.Array, column: ColumnPlan, field: pa.Field, first: int) -> pa.Array:
         if column.cast:
             try:
-                array = convert(array, field.type)
+                array = cast_array(array, field.type)
             except ConversionError as error:
-                # Arrow casts what a slice of lists hides too; taken one by one, the rest is left behind.
-                row = first_bad(array, lambda part: convert(part.take(pa.array(range(len(part)))), field.type))
+                # Arrow also casts list values outside of a slice; `take` leaves them out.
+                row = first_failing(array, lambda part: cast_array(part.take(pa.array(range(len(part)))), field.type))
                 raise ContractError(
                     f"column {field.name!r} is {field.type}, but got {_shown(array, row):.100} ({array.type}): {error}",
-                    **self._where(first + row),
+                    **self._labels(first + row),
                     rule="SR-2",
                     advice="correct it in read(), or change the type in schema()",
                 ) from error
@@ -231,42 +233,29 @@ class Casting:
             try:
                 refuse_nulls(array, field)
             except ConversionError as error:
-                row = first_bad(array, lambda part: refuse_nulls(part, field))
+                row = first_failing(array, lambda part: refuse_nulls(part, field))
                 raise DataError(
                     f"a value of the column {field.name!r} does not fit its type {field.type}: {error}",
-                    **self._where(first + row),
+                    **self._labels(first + row),
                     advice="correct it in read(), or make the field nullable in schema()",
                 ) from error
         return array
 
-    def _plan(self, schema: pa.Schema, first: int) -> list[_Column]:
-        problems = list(self._problems(schema))
-        if problems:
+    def _plan(self, schema: pa.Schema, first: int) -> None:
+        if problems := "; ".join(schema_problems(schema, self._schema)):
             raise ContractError(
-                "a record batch does not fit the schema: " + "; ".join(problems),
-                **self._where(first),
+                f"a record batch does not fit the schema: {problems}",
+                **self._labels(first),
                 rule="SR-2",
                 advice=f"cast it in read(), or change schema(); the columns are {self._schema.names}",
             )
-        columns = []
-        for field in self._schema:
-            index = schema.get_field_index(field.name)
-            # What a schema says of nulls nobody enforces, so it is always checked.
-            check = not field.nullable or forbids_nulls(field.type)
-            columns.append(_Column(index, schema.field(index).type != field.type, check))
-        return columns
-
-    def _problems(self, schema: pa.Schema) -> Iterator[str]:
-        counts = Counter(schema.names)
-        for field in self._schema:
-            if counts[field.name] != 1:
-                yield f"the column {field.name!r} is {'there twice' if counts[field.name] else 'missing'}"
-            elif not fits(have := schema.field(field.name).type, field.type):
-                yield f"the column {field.name!r} is {have}, not {field.type}"
+        self._columns = plan_columns(schema, self._schema)
+        self._known = schema
+        self._unchanged = schema.equals(self._schema)
 
 
 def _shown(array: pa.Array, row: int) -> str:
     try:
         return str(array[row].as_py())
-    except (ValueError, OverflowError):  # Python has no nanoseconds, and no years beyond 9999
+    except (ValueError, OverflowError):  # Python has no nanoseconds and no years after 9999
         return " ".join(str(array.slice(row, 1)).split())

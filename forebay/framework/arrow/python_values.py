@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Python values a column takes: what Arrow would cut, round, parse or guess is refused.
+"""Refuses Python values that `pa.array` would cut, round, parse or drop without an error.
 
-`pa.array` makes 0.99 the int64 0, a `datetime` a date, and a misspelt key of a struct a null, without an error. A tree
-of checks, one for each type inside a column, looks for that. A check looks at the *types* of all values at once, which
-costs little beside the conversion, and at single values only where their type may lose something in the column's.
+`pa.array` converts 0.99 to the int64 0, a `datetime` to a date, and a misspelt key of a struct to a null. Each type
+inside a column has a check. It checks the *types* of all values at once, which is cheap, and single values only if
+their type may lose information in the column.
 """
 
 from __future__ import annotations
@@ -35,20 +35,15 @@ ARROW_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""What `pa.array` raises for values that it cannot convert, also from their own code."""
+"""Errors of `pa.array` for values that it cannot convert, also from the values' own code."""
 CONVERT: Final = "convert it in read(), or change the type in schema()"
 GIVE_NONE: Final = "give None for a missing value, in read()"
 
 
 class UnfitValueError(Exception):
-    """A value does not fit where it stands.
+    """A value does not fit its type.
 
-    Args:
-        path: Where that is: `c`, `c.x` in a struct, `c.element` in a list, `c.key` and `c.value` in a map.
-        kind: The type there.
-        value: What came.
-        reason: Why it does not fit.
-        advice: The next step, where there is a better one than to convert it.
+    Its path is a column `c`, or inside it `c.x` (struct), `c.element` (list), `c.key` or `c.value` (map).
     """
 
     def __init__(self, path: str, kind: pa.DataType, value: object, reason: str, *, advice: str | None = None) -> None:
@@ -57,12 +52,7 @@ class UnfitValueError(Exception):
 
 
 class ValueCheck(ABC):
-    """Looks at values for one type, before or after Arrow converted them. Not thread-safe.
-
-    Args:
-        path: The column, and the place inside it.
-        kind: The type of the values there.
-    """
+    """Checks values for one type. Not thread-safe."""
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
         self.path = path
@@ -70,104 +60,82 @@ class ValueCheck(ABC):
 
     @abstractmethod
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Refuse values that would lose something; what no conversion takes is left to Arrow to refuse.
+        """Refuse values that would lose information. Arrow refuses values that it cannot convert.
 
-        Args:
-            values: All there are; None among them is null.
-            convert: Let Arrow convert them too, one by one, to find the one that it refuses.
+        With `convert`, values are also converted one by one, to find the one that Arrow refuses.
 
         Raises:
-            UnfitValueError: There is one.
+            UnfitValueError: A value does not fit.
         """
 
-    def takes(self, cls: type) -> bool:
-        """Whether values of a type need not be looked at."""
+    def accepts(self, cls: type) -> bool:
+        """Whether all values of a Python type fit."""
         return False
 
     def missing(self) -> Iterator[str]:
-        """Return the fields that every dict so far left out, by path."""
+        """Return the paths of fields that were missing from every dict so far."""
         return iter(())
 
 
 def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> ValueCheck:
     """Return the check of a column, or of a place inside one.
 
-    Args:
-        path: The name of the column.
-        kind: Its type.
-        extra_keys: Leave out keys that a struct does not have; otherwise they are refused.
+    With `extra_keys`, keys that are not fields of a struct are ignored instead of refused.
     """
+
+    def inside(name: str, type_inside: pa.DataType) -> ValueCheck:
+        return value_check(f"{path}.{name}", type_inside, extra_keys=extra_keys)
+
     if isinstance(kind, pa.StructType):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        inside = {one.name: value_check(f"{path}.{one.name}", one.type, extra_keys=extra_keys) for one in fields}
-        return StructCheck(path, kind, inside, extra_keys=extra_keys)
+        return _StructCheck(path, kind, {one.name: inside(one.name, one.type) for one in fields}, extra_keys=extra_keys)
     if isinstance(kind, pa.MapType):
-        key = value_check(f"{path}.key", kind.key_type, extra_keys=extra_keys)
-        item = value_check(f"{path}.value", kind.item_type, extra_keys=extra_keys)
-        return MapCheck(path, kind, key, item)
+        return _MapCheck(path, kind, inside("key", kind.key_type), inside("value", kind.item_type))
     if isinstance(kind, _LISTS):
-        return ListCheck(path, kind, value_check(f"{path}.element", kind.value_type, extra_keys=extra_keys))
+        return _ListCheck(path, kind, inside("element", kind.value_type))
     if isinstance(kind, (pa.DictionaryType, pa.RunEndEncodedType)):
         return value_check(path, kind.value_type, extra_keys=extra_keys)
-    return LeafCheck(path, kind)
+    return _LeafCheck(path, kind)
 
 
-class LeafCheck(ValueCheck):
-    """The check of a type without others inside."""
+class _LeafCheck(ValueCheck):
+    """Checks a type without nested types."""
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
         super().__init__(path, kind)
-        self._taken: set[type] = {_NONE}
+        self._accepted: set[type] = {_NONE}
         self._rules: dict[type, Rule] = {}
 
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Refuse values by their types, or by themselves where their type may lose something."""
-        found = set(map(type, values))
-        for cls in found.difference(self._taken):
-            if not self.takes(cls):
-                self._look(cls, values if len(found) == 1 else [value for value in values if type(value) is cls])
+        classes = set(map(type, values))
+        for cls in classes.difference(self._accepted):
+            if self.accepts(cls):
+                continue
+            found = self._rules[cls](values if len(classes) == 1 else [one for one in values if type(one) is cls])
+            if found is not None:
+                raise UnfitValueError(self.path, self.kind, *found)
         for value in values if convert else ():
             try:
                 pa.array([value], self.kind)
             except ARROW_ERRORS as error:
                 raise UnfitValueError(self.path, self.kind, value, str(error)) from error
 
-    def takes(self, cls: type) -> bool:
-        """Whether no value of a type can lose anything here."""
-        if cls not in self._taken and cls not in self._rules:
-            rule = self.verdict(cls)
+    def accepts(self, cls: type) -> bool:
+        if cls not in self._accepted and cls not in self._rules:
+            rule = rule_of(cls, self.kind)
             if rule is None:
-                self._taken.add(cls)
+                self._accepted.add(cls)
             else:
                 self._rules[cls] = rule
-        return cls in self._taken
-
-    def verdict(self, cls: type) -> Rule | None:
-        """Return how values of a type are looked at; None if they need not be. Asked once for each type."""
-        return rule_of(cls, self.kind)
-
-    def _look(self, cls: type, values: Sequence[object]) -> None:
-        found = self._rules[cls](values)
-        if found is not None:
-            value, reason = found
-            raise UnfitValueError(self.path, self.kind, value, reason)
+        return cls in self._accepted
 
 
-class ListCheck(ValueCheck):
-    """The check of a list.
-
-    Args:
-        path: The place.
-        kind: The type of the lists.
-        element: The check of what is in them.
-    """
-
+class _ListCheck(ValueCheck):
     def __init__(self, path: str, kind: pa.DataType, element: ValueCheck) -> None:
         super().__init__(path, kind)
         self._element = element
 
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Look at the elements of all lists at once."""
         if {list, tuple, _NONE}.issuperset(map(type, values)):
             elements = list(chain.from_iterable(filter(None, values)))  # type: ignore[arg-type]  # lists and tuples
         else:
@@ -176,40 +144,31 @@ class ListCheck(ValueCheck):
             self._element.check(elements, convert=convert)
 
     def missing(self) -> Iterator[str]:
-        """Return those of the elements."""
         return self._element.missing()
 
     def _elements(self, value: object) -> Iterable[object]:
-        """Return the elements to look at of whatever stands for a list."""
+        """Return the elements to check of a value in place of a list."""
         if isinstance(value, _TEXTS):
-            raise UnfitValueError(self.path, self.kind, value, "text and bytes are no lists")
+            raise UnfitValueError(self.path, self.kind, value, "text and bytes are not accepted as lists")
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray):
-            return () if value.dtype != object and self._element.takes(value.dtype.type) else value
-        # Arrow's own values have a type, and Arrow takes no other than that of the column.
+            return () if value.dtype != object and self._element.accepts(value.dtype.type) else value
+        # Arrow checks its own values itself.
         arrow = isinstance(value, (pa.Array, pa.ChunkedArray, pa.Scalar))
         return value if isinstance(value, Collection) and not arrow else ()
 
 
-class MapCheck(ValueCheck):
-    """The check of a map, which comes as a dict or as pairs.
-
-    Args:
-        path: The place.
-        kind: The type of the maps.
-        key: The check of the keys.
-        item: That of the values.
-    """
+class _MapCheck(ValueCheck):
+    """Checks a map: a dict or a list of pairs."""
 
     def __init__(self, path: str, kind: pa.MapType, key: ValueCheck, item: ValueCheck) -> None:
         super().__init__(path, kind)
         self._key = key
         self._item = item
         entry = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
-        self._entry = StructCheck(path, entry, {"key": key, "value": item}, extra_keys=False)
+        self._entry = _StructCheck(path, entry, {"key": key, "value": item}, extra_keys=False)
 
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Look at all keys, then at all values."""
         entries: list[object] = []
         if not {dict, _NONE}.issuperset(map(type, values)):
             pairs = [value for value in values if isinstance(value, (list, tuple))]
@@ -222,20 +181,12 @@ class MapCheck(ValueCheck):
             self._entry.check(entries, convert=convert)
 
     def missing(self) -> Iterator[str]:
-        """Return those of the keys and the values."""
         yield from self._key.missing()
         yield from self._item.missing()
 
 
-class StructCheck(ValueCheck):
-    """The check of a struct, which comes as a dict, as a tuple of all its values, or as pairs.
-
-    Args:
-        path: The place.
-        kind: The type of the structs.
-        fields: The check of each field, by name.
-        extra_keys: Leave out keys that are no fields; otherwise they are refused.
-    """
+class _StructCheck(ValueCheck):
+    """Checks a struct: a dict, a tuple of all values, or a list of pairs."""
 
     def __init__(self, path: str, kind: pa.DataType, fields: Mapping[str, ValueCheck], *, extra_keys: bool) -> None:
         super().__init__(path, kind)
@@ -245,7 +196,6 @@ class StructCheck(ValueCheck):
         self._came = False
 
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Look at the keys, then at all values of each field."""
         present = [value for value in values if value is not None]
         if not present:
             return
@@ -261,7 +211,6 @@ class StructCheck(ValueCheck):
             self._fields[name].check(column, convert=convert)
 
     def missing(self) -> Iterator[str]:
-        """Return the fields that no dict gave, and those inside the others."""
         for name, field in self._fields.items():
             if self._came and name not in self._given:
                 yield field.path
@@ -269,8 +218,8 @@ class StructCheck(ValueCheck):
                 yield from field.missing()
 
     def _complete(self, values: Sequence[Any]) -> dict[str, list[object]] | None:
-        """Return the values by field where all came as plain dicts of just these; None otherwise."""
-        if not {dict}.issuperset(map(type, values)):  # a defaultdict would make what is missing
+        """Return the values by field if all values are plain dicts of exactly these fields; None otherwise."""
+        if not {dict}.issuperset(map(type, values)):  # a defaultdict would create missing keys
             return None
         if not (self._extra_keys or {len(self._fields)}.issuperset(map(len, values))):
             return None
@@ -280,7 +229,7 @@ class StructCheck(ValueCheck):
             return None
 
     def _as_dict(self, value: object) -> dict[str, object] | None:
-        """Return the values of one struct by field; None for what Arrow does not take for one, or checks itself."""
+        """Return the values of one struct by field; None for a value that Arrow refuses or checks itself."""
         if isinstance(value, tuple):
             return dict(zip(self._fields, value, strict=True)) if len(value) == len(self._fields) else None
         if isinstance(value, list):
@@ -288,7 +237,7 @@ class StructCheck(ValueCheck):
             value = dict(value) if pairs else None
         if not isinstance(value, dict):
             return None
-        # Arrow takes the keys as bytes too.
+        # Arrow accepts keys in bytes too.
         named = {key.decode(errors="replace") if isinstance(key, bytes) else key: each for key, each in value.items()}
         unknown = [key for key in named if key not in self._fields]
         if unknown and not (self._extra_keys and len(unknown) < len(named)):
@@ -299,7 +248,7 @@ class StructCheck(ValueCheck):
 
 
 def strange_key(key: object, names: Iterable[str]) -> str:
-    """Return what to say of a key that is not in the schema."""
+    """Return the reason for a key that is not in the schema, with a similar name if there is one."""
     known = {name.lower(): name for name in names}
     near = get_close_matches(key.lower(), known, 1) if isinstance(key, str) else []
     return f"there is no {key!r}" + (f"; did you mean {known[near[0]]!r}?" if near else "")
@@ -309,4 +258,4 @@ STRANGE_KEY_ADVICE: Final = (
     "name the keys in read() as schema() does, or add the field to schema(); with extra_keys = True on the class, keys "
     "that are not in the schema are left out"
 )
-"""What to do about such a key."""
+"""The advice for such a key."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From dicts and tuples to one record batch of the schema, or an error with column, row and value."""
+"""Converts dicts and tuples to record batches; errors name column, row and value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 import pyarrow as pa
 
 from forebay.errors import ContractError, DataError
-from forebay.framework.arrow.casting import ConversionError, first_bad, forbids_nulls, refuse_nulls
+from forebay.framework.arrow.casting import ConversionError, first_failing, forbids_nulls, refuse_nulls
 from forebay.framework.arrow.python_values import (
     ARROW_ERRORS,
     CONVERT,
@@ -26,19 +26,16 @@ Row = Mapping[str, object] | tuple[object, ...]
 
 
 class RowConverter:
-    """Turns rows into record batches of a schema. One per read of a split; not thread-safe: the packer is guarded.
+    """Converts rows to record batches of a schema. One per read of a split; not thread-safe.
 
-    Args:
-        schema: The schema of the source.
-        where: Gives the labels of an error for a row's number.
-        extra_keys: Leave out keys of dicts that are not in the schema; otherwise they are refused.
+    With `extra_keys`, keys of dicts that are not in the schema are dropped instead of refused.
     """
 
-    def __init__(self, schema: pa.Schema, where: Callable[[int], dict[str, str]], *, extra_keys: bool = False) -> None:
+    def __init__(self, schema: pa.Schema, labels: Callable[[int], dict[str, str]], *, extra_keys: bool) -> None:
         self._schema = schema
         self._names = schema.names
         self._known = frozenset(schema.names)
-        self._where = where
+        self._labels = labels
         self._extra_keys = extra_keys
         self._most = sys.maxsize if extra_keys else len(schema)
         self._values = _getter(schema.names)
@@ -47,40 +44,29 @@ class RowConverter:
         self._given: set[object] = set()
 
     def take(self, row: object, number: int) -> tuple[object, ...]:
-        """Return the values of a row in schema order, as it is yielded: the author may fill the same dict again.
+        """Return the values of a row in schema order. The author may reuse the dict afterwards.
 
-        Args:
-            row: What the author yielded as a row; a key that is missing is null.
-            number: Its number, for errors.
-
-        Raises:
-            ContractError: A dict has a key that the schema does not have, or none that it has, a tuple has another
-                length, or it is neither.
+        A missing key is null. Unknown keys, tuples of another length and other types are refused.
         """
-        if type(row) is dict:  # a defaultdict would make what is missing
+        if type(row) is dict:  # a defaultdict would create missing keys
             try:
                 values = self._values(row)
             except KeyError:
-                return self._some(row, number)
-            return values if len(row) <= self._most else self._some(row, number)
+                return self._take_partial(row, number)
+            return values if len(row) <= self._most else self._take_partial(row, number)
         if isinstance(row, tuple):
             if len(row) != len(self._names):
                 raise self._broken(f"a tuple of {len(row)} values came for {len(self._names)} columns", number)
             return row
         if isinstance(row, Mapping):
-            return self._some(row, number)
+            return self._take_partial(row, number)
         raise self._broken(f"a {type(row).__name__} came as a row", number)
 
     def record_batch(self, rows: Sequence[tuple[object, ...]], first: int) -> pa.RecordBatch:
-        """Turn the values of rows, at least of one, into one record batch.
+        """Return one record batch of at least one row.
 
-        Args:
-            rows: As `take` returned them.
-            first: The number of the first one, for errors.
-
-        Raises:
-            DataError: A value is null where the schema allows none.
-            ContractError: A value does not fit its column, or a column is more than an array can hold.
+        `rows` are results of `take`; `first` is the number of the first one, for errors. Nulls in fields that are not
+        nullable, values that do not fit and columns that exceed an array are refused.
         """
         arrays = [
             self._array(field, check, list(map(itemgetter(number), rows)), first)
@@ -89,16 +75,15 @@ class RowConverter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def never_given(self, rows: int) -> list[str]:
-        """Return the columns, and fields inside them, that none of the dicts named.
+        """Return the columns, and fields inside them, that were missing from every row.
 
-        Args:
-            rows: How many rows there were, of every kind; where one was no partial dict, every column was given.
+        `rows` is the number of all rows; one that is not a partial dict has every column.
         """
         columns = [name for name in self._names if name not in self._given] if rows and self._partial == rows else []
         return columns + [path for check in self._checks if check.path not in columns for path in check.missing()]
 
-    def _some(self, row: Mapping[str, object], number: int) -> tuple[object, ...]:
-        """Return the values of a row that leaves columns out, or has more than there are."""
+    def _take_partial(self, row: Mapping[str, object], number: int) -> tuple[object, ...]:
+        """Return the values of a row with missing or unknown keys."""
         unknown = [key for key in row if key not in self._known]
         if row and len(unknown) == len(row) and self._names:
             raise self._broken(f"a row has none of the columns {self._names}, only {unknown[:10]}", number)
@@ -114,19 +99,19 @@ class RowConverter:
 
     def _array(self, field: pa.Field, check: ValueCheck, values: Sequence[object], first: int) -> pa.Array:
         try:
-            # Arrow makes several chunks of what is too much for one.
+            # Arrow returns several chunks if one cannot hold the values.
             array = cast("pa.Array | pa.ChunkedArray", pa.array(values, type=field.type))
             check.check(values)
         except pa.ArrowCapacityError as error:
-            raise self._too_much(values, field, first) from error
+            raise self._too_large(values, field, first) from error
         except (UnfitValueError, *ARROW_ERRORS) as error:
             raise self._unfit(values, field, check, first, error) from error
         if isinstance(array, pa.ChunkedArray):
-            raise self._too_much(values, field, first)
+            raise self._too_large(values, field, first)
         self._check_nulls(array, field, first)
         return array
 
-    def _too_much(self, values: Sequence[object], field: pa.Field, first: int) -> ContractError:
+    def _too_large(self, values: Sequence[object], field: pa.Field, first: int) -> ContractError:
         return self._broken(
             f"the column {field.name!r} of {len(values)} rows has more than 2 GiB, which no record batch can hold",
             first,
@@ -143,14 +128,14 @@ class RowConverter:
                 f"column {field.name!r} must not be null"
                 if array.null_count and not field.nullable
                 else f"column {field.name!r} is {field.type}: {error}",
-                **self._where(first + first_bad(array, lambda part: refuse_nulls(part, field))),
+                **self._labels(first + first_failing(array, lambda part: refuse_nulls(part, field))),
                 advice="fill it in read(), or make the field nullable in schema()",
             ) from error
 
     def _unfit(
         self, values: Sequence[object], field: pa.Field, check: ValueCheck, first: int, error: Exception
     ) -> ContractError:
-        """Return the error for the first value that Arrow or the check refuses by itself."""
+        """Return the error of the first value that Arrow or the check refuses."""
         for index, value in enumerate(values):
             try:
                 check.check([value], convert=True)
@@ -164,11 +149,11 @@ class RowConverter:
 
     def _broken(self, problem: str, number: int, *, advice: str = "") -> ContractError:
         advice = advice or "yield dicts by column name or tuples in schema order"
-        return ContractError(problem, **self._where(number), rule="SR-2", advice=advice)
+        return ContractError(problem, **self._labels(number), rule="SR-2", advice=advice)
 
 
 def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
-    """Return what gives the values of a dict as a tuple, or raises KeyError."""
+    """Return a function from a dict to the tuple of its values; it raises KeyError for a missing key."""
     if len(names) > 1:
         return itemgetter(*names)
-    return lambda row: tuple([row[name] for name in names])  # with one name, itemgetter gives no tuple
+    return lambda row: tuple([row[name] for name in names])  # with one name, itemgetter returns no tuple

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For each type of Python value and each type of column: taken, refused, or to be looked at value by value."""
+"""Rules for each Python type and column type: accept all values, refuse all, or check each value."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import pyarrow.types as kinds
 
 from forebay.framework.arrow.casting import is_bytes, is_text
 
-Found = tuple[object, str]
-"""A value that does not fit, and why."""
-Rule = Callable[[Sequence[Any]], Found | None]
-"""Looks at values of one Python type for one type of column."""
+Mismatch = tuple[object, str]
+"""A value that does not fit, and the reason."""
+Rule = Callable[[Sequence[Any]], Mismatch | None]
+"""Checks values of one Python type for one column type; returns the first one that does not fit."""
 
 _MISSING: Final = ("NaTType", "NAType")
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 """Microseconds in one unit, rounded up."""
 _DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _EXACT_HALF: Final = 1 << 11
-"""Integers up to this have a float16 of their own; for the wider floats Arrow knows it."""
+"""Largest range of integers that float16 holds exactly; Arrow checks wider floats itself."""
 
 _FAMILIES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "bool"),
@@ -52,7 +52,7 @@ _NUMPY_FAMILIES: Final = (
     ("integer", "integer"),
     ("floating", "float"),
 )
-_TAKEN: Final = {
+_ACCEPTED: Final = {
     "boolean": {"bool"},
     "integer": {"integer"},
     "float": {"integer", "float"},
@@ -64,9 +64,9 @@ _TAKEN: Final = {
     "time": {"time", "integer"},
     "duration": {"duration", "numpy duration", "integer"},
 }
-"""By kind of column: the values it takes, as far as they lose nothing. Integers count units of time."""
+"""Kinds of values by kind of column, if they lose nothing. Integers count units of time."""
 _COUNTED: Final = ("timestamp", "date", "time", "duration")
-"""The kinds of column in which a number counts units of time."""
+"""Kinds of columns in which integers count units of time."""
 _REASONS: Final = {
     ("float", "integer"): "its fraction would be cut off",
     ("decimal", "integer"): "its fraction would be cut off",
@@ -92,24 +92,24 @@ _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
 
 
 def rule_of(cls: type, kind: pa.DataType) -> Rule | None:
-    """Return how values of a type are looked at for a type of column; None if none of them can lose anything."""
+    """Return the rule for values of a Python type in a column type; None = no value can lose information."""
     if is_missing(cls):
         return _refused("Arrow does not know it")
     plain = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     have = _family(cls)
     want = next((name for holds, name in _KINDS if holds(plain)), "")
-    # Arrow takes its own values, and those of its extension types, only where they are exactly of the type.
+    # Arrow checks its own values, and those of its extension types, itself.
     if not want or have == "arrow" or (have == "uuid" and plain is not kind):
         return None
-    if not have:  # Arrow makes an integer of whatever has `__int__`
+    if not have:  # Arrow calls `__int__`, which may round
         return None if want == "integer" and hasattr(cls, "__index__") else _refused(_reason("", want, plain))
-    if have not in _TAKEN[want]:
+    if have not in _ACCEPTED[want]:
         return _refused(_reason(have, want, plain))
     return _value_rule(cls, have, want, plain)
 
 
 def is_missing(cls: type) -> bool:
-    """Whether it is what pandas has for a missing value."""
+    """Whether it is the type of pandas' missing values."""
     return cls.__name__ in _MISSING and cls.__module__.startswith("pandas.")
 
 
@@ -142,7 +142,8 @@ def _value_rule(cls: type, have: str, want: str, kind: pa.DataType) -> Rule | No
         case "numpy timestamp" | "numpy duration", _:
             return _each(lambda value: _numpy_unit(value) != unit, f"numpy counts it in another unit than {unit}")
         case "time", _:
-            return _first_of(_finer(cls, unit, "microsecond"), _each(_has_zone, "its zone would be lost"))
+            finer, zone = _finer(cls, unit, "microsecond"), _each(_has_zone, "its zone would be lost")
+            return lambda values: (finer and finer(values)) or zone(values)
         case "timestamp", _:
             return _finer(cls, unit, "microsecond")
         case "duration", _:
@@ -155,32 +156,17 @@ def _refused(reason: str) -> Rule:
 
 
 def _each(loses: Callable[[Any], bool], reason: str) -> Rule:
-    """Return the rule that looks at one value after the other."""
-
-    def rule(values: Sequence[Any]) -> Found | None:
-        return next(((value, reason) for value in values if loses(value)), None)
-
-    return rule
-
-
-def _first_of(*rules: Rule | None) -> Rule:
-    def rule(values: Sequence[Any]) -> Found | None:
-        return next((found for one in rules if one is not None and (found := one(values)) is not None), None)
-
-    return rule
+    """Return a rule that checks each value."""
+    return lambda values: next(((value, reason) for value in values if loses(value)), None)
 
 
 def _finer(cls: type, unit: str, field: str) -> Rule | None:
-    """Return the rule for what is finer than a unit; the values of pandas count nanoseconds beside."""
+    """Return the rule for values finer than a unit; pandas' values also have nanoseconds."""
     whole, nanos = _MICROSECONDS[unit], field.replace("micro", "nano")
+    reason = f"what is finer than {unit} would be cut off"
     if unit != "ns" and hasattr(cls, nanos):
-        return _each(
-            lambda value: getattr(value, field) % whole != 0 or getattr(value, nanos) != 0,
-            f"what is finer than {unit} would be cut off",
-        )
-    if whole == 1:
-        return None
-    return _each(lambda value: getattr(value, field) % whole != 0, f"what is finer than {unit} would be cut off")
+        return _each(lambda value: getattr(value, field) % whole != 0 or getattr(value, nanos) != 0, reason)
+    return None if whole == 1 else _each(lambda value: getattr(value, field) % whole != 0, reason)
 
 
 def _has_zone(value: time) -> bool:
@@ -191,8 +177,8 @@ def _numpy_unit(value: object) -> object:
     return sys.modules["numpy"].datetime_data(value.dtype)[0]  # type: ignore[attr-defined]  # a datetime64
 
 
-def _out_of_range(values: Sequence[Any], kind: pa.DataType) -> Found | None:
-    """Refuse floats that a narrower type makes infinite or zero; others are rounded, as floats are."""
+def _out_of_range(values: Sequence[Any], kind: pa.DataType) -> Mismatch | None:
+    """Refuse floats that a narrower type makes infinite or zero; rounding is accepted."""
     wide = pa.array(values, pa.float64())
     narrow = wide.cast(kind, safe=False).cast(pa.float64())
     lost = pc.or_(pc.is_inf(narrow), pc.equal(narrow, 0.0))

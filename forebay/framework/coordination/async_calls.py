@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work off the coordinator thread, its result back on it, now, later or at a fixed rate (CTX-5 … CTX-7)."""
+"""Asynchronous calls: work on another thread, its result on the coordinator thread (CTX-5 … CTX-7)."""
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 from collections.abc import Callable
@@ -26,33 +27,39 @@ class _Due:
 
 
 class AsyncCalls:
-    """The calls of one enumerator. `call` and `fire_due` come on the coordinator thread; results arrive on others.
+    """The calls of one enumerator. `call` and `fire_due` run on the coordinator thread; results arrive on others.
 
-    The runs of one periodic call never overlap: a tick that comes due while the work still runs is skipped. Different
-    calls may overlap.
-
-    Args:
-        name: For thread names.
-        runtime: Threads and time.
-        inbox: Where handlers are queued.
+    Runs of a periodic call do not overlap: a run that is due while the one before still runs is skipped. Different
+    calls may overlap. `on_start` may replace the handler of a run that starts, or skip the run by None; `now` gives the
+    time up to which calls are due.
     """
 
-    def __init__(self, name: str, runtime: Runtime, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime,
+        inbox: Inbox,
+        *,
+        on_start: Callable[[Handler], Handler | None] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._name = name
         self._runtime = runtime
         self._inbox = inbox
+        self._on_start = on_start
+        self._now = now or runtime.clock.monotonic
         self._due: list[_Due] = []
         self._numbers = itertools.count()
         self._lock = runtime.lock()
         self._running: set[int] = set()
-        self._first: set[int] = set()
+        self._immediate: set[int] = set()
         self._all_done: Signal = runtime.signal()
 
     def call(self, work: Callable[[], Any], handler: Handler, delay: float, period: float | None) -> None:
-        """Plan a call; one without delay starts at the next `fire_due`.
+        """Schedule a call; without delay it starts at the next `fire_due`.
 
         Raises:
-            ContractError: The delay is negative, or the period is not more than 0.
+            ContractError: The delay is negative, or the period is not positive.
         """
         if delay < 0 or (period is not None and period <= 0):
             raise ContractError(
@@ -60,34 +67,32 @@ class AsyncCalls:
                 rule="CTX-7",
                 advice="give a delay of 0 or more and a period of more than 0, in seconds",
             )
-        at, number = self._runtime.clock.monotonic() + delay, next(self._numbers)
+        at = self._runtime.clock.monotonic() + delay if delay else self._now()
+        number = next(self._numbers)
         if delay == 0:
             with self._lock:
-                self._first.add(number)
+                self._immediate.add(number)
         heapq.heappush(self._due, _Due(at, number, work, handler, period))
         self._inbox.wake()
 
     def awaited(self) -> bool:
-        """Whether a call that was to start at once has not given its first result."""
+        """Whether a call without delay has not returned its first result."""
         with self._lock:
-            return bool(self._first)
+            return bool(self._immediate)
 
     def fire_due(self) -> float | None:
-        """Start the work whose time has come; return the seconds until the next, None if none is planned."""
-        now = self._runtime.clock.monotonic()
+        """Start all work that is due; return the seconds until the next, or None."""
+        now = self._now()
         while self._due and self._due[0].at <= now:
             due = heapq.heappop(self._due)
             if due.period is not None:
                 missed = (now - due.at) // due.period
-                heapq.heappush(
-                    self._due,
-                    _Due(due.at + (missed + 1) * due.period, due.number, due.work, due.handler, due.period),
-                )
+                heapq.heappush(self._due, dataclasses.replace(due, at=due.at + (missed + 1) * due.period))
             self._start(due)
         return max(0.0, self._due[0].at - now) if self._due else None
 
     def close(self, timeout: float) -> bool:
-        """Start nothing more and wait at most `timeout` seconds for work in flight; return whether all has ended."""
+        """Start no more work and wait at most `timeout` seconds for running work; return whether all has ended."""
         self._due.clear()
         with self._lock:
             busy = bool(self._running)
@@ -97,14 +102,18 @@ class AsyncCalls:
         with self._lock:
             if due.number in self._running:
                 return
+        handler = due.handler if self._on_start is None else self._on_start(due.handler)
+        if handler is None:
+            return
+        with self._lock:
             self._running.add(due.number)
             self._all_done.clear()
 
-        def done(result: Any, error: BaseException | None) -> None:  # noqa: ANN401 - whatever the work gave
-            self._inbox.post(lambda: due.handler(result, error))
+        def done(result: Any, error: BaseException | None) -> None:  # noqa: ANN401 - the result of any work
+            self._inbox.post(lambda: handler(result, error))
             with self._lock:
                 self._running.discard(due.number)
-                self._first.discard(due.number)
+                self._immediate.discard(due.number)
                 if not self._running:
                     self._all_done.set()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator offers an enumerator: readers, assignment, signals, asynchronous calls (CTX-1 … CTX-11)."""
+"""The coordinator as an enumerator sees it: readers, assignment, signals, asynchronous calls (CTX-1 … CTX-11)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from forebay.framework.coordination.messages import (
     NoMoreSplits,
 )
 from forebay.framework.coordination.start_positions import StartPositions
-from forebay.framework.enumerator import SplitEnumeratorContext
-from forebay.framework.events import SourceEvent
+from forebay.framework.enumerator import SourceEvent, SplitEnumeratorContext
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.split import Split
 
@@ -31,19 +30,12 @@ T = TypeVar("T")
 class CoordinatorContext(SplitEnumeratorContext):
     """The context of one enumerator.
 
-    The enumerator calls the methods of `SplitEnumeratorContext`, from any thread: a foreign one is moved to the
-    coordinator's (CTX-9). The rest is the coordinator's, on its own thread.
-
-    Args:
-        source: The name of the source, for errors and thread names.
-        runtime: Threads and time.
-        inbox: The coordinator's.
-        tracker: Notes every assignment.
-        parallelism: How many readers there are.
+    The enumerator calls the methods of `SplitEnumeratorContext` on any thread; calls from other threads move to the
+    coordinator thread (CTX-9). The coordinator calls the other methods, on its own thread.
     """
 
     start_positions: StartPositions | None = None
-    """Where the splits of a raw enumerator begin; a `DiscoveringEnumerator` moves its own."""
+    """Where the splits of a raw enumerator begin; a `DiscoveringEnumerator` applies its own."""
 
     def __init__(
         self, source: str, runtime: Runtime, inbox: Inbox, tracker: AssignmentTracker, parallelism: int
@@ -54,51 +46,38 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._tracker = tracker
         self._parallelism = parallelism
         self._gateways: dict[int, Gateway] = {}
-        # Replaced, never changed, so that views handed out before can be read from any thread.
+        # Replaced, never changed, so that earlier views can be read on any thread.
         self._hosts: Mapping[int, str | None] = MappingProxyType({})
-        self._told: set[int] = set()
-        self._given: dict[str, int] = {}
+        self._no_more_sent: set[int] = set()
+        self._holders: dict[str, int] = {}
         self.async_calls = AsyncCalls(source, runtime, inbox)
 
     # ---- called by the enumerator
 
     @property
     def clock(self) -> Clock:
-        """Where time comes from."""
+        """The time source."""
         return self._runtime.clock
 
     def current_parallelism(self) -> int:
-        """Return how many readers there are (CTX-4)."""
+        """Return the number of readers (CTX-4)."""
         return self._parallelism
 
     def registered_readers(self) -> Mapping[int, str | None]:
-        """Return the live readers as they are now: subtask → host name, in order (CTX-4)."""
+        """Return the live readers: subtask → host name, in order (CTX-4)."""
         return self._hosts
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Give splits to readers, in messages of at most `MAX_SPLITS_PER_MESSAGE` (CTX-1).
-
-        Raises:
-            ContractError: A target is not registered (CTX-2) or was told that no split follows (CTX-3), or a split is
-                given out already (SPL-1). Nothing of the call is assigned then.
-        """
-        wanted = {subtask: tuple(splits) for subtask, splits in assignment.items()}
-        self._inbox.call(lambda: self._assign(wanted))
+        """Assign splits, in messages of at most `MAX_SPLITS_PER_MESSAGE`, or none at all (CTX-1 … CTX-3, SPL-1)."""
+        copied = {subtask: tuple(splits) for subtask, splits in assignment.items()}
+        self._inbox.call(lambda: self._assign(copied))
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that no split will follow (CTX-3).
-
-        Raises:
-            ContractError: There is no such subtask, or it is not registered: it would never hear of it.
-        """
+        """Tell a reader that no split follows (CTX-3)."""
         self._inbox.call(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Send a source event, in order with the assignments (CTX-10).
-
-        Raises:
-            ContractError: The reader is not registered.
-        """
+        """Send an event, in order with the assignments (CTX-10)."""
         self._inbox.call(lambda: self._gateway(subtask, "CTX-10")(EnumeratorEvent(event)))
 
     def call_async(
@@ -109,46 +88,46 @@ class CoordinatorContext(SplitEnumeratorContext):
         delay: float = 0.0,
         period: float | None = None,
     ) -> None:
-        """Run `work` on another thread, then `handler` on this one (CTX-5 … CTX-7); see `AsyncCalls`."""
+        """Run `work` on another thread, then `handler` on the coordinator thread (CTX-5 … CTX-7); see `AsyncCalls`."""
         self._inbox.call(lambda: self.async_calls.call(work, handler, delay, period))
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action behind everything that waits (CTX-8)."""
+        """Queue an action after all waiting ones (CTX-8)."""
         self._inbox.post(action)
 
     # ---- called by the coordinator
 
     def register(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """A reader registered, with the way to send it messages."""
+        """Register a reader and the gateway to it."""
         self._check_index(subtask)
         self._gateways[subtask] = gateway
         self._hosts = MappingProxyType(dict(sorted({**self._hosts, subtask: host}.items())))
 
     def unregister(self, subtask: int) -> None:
-        """A reader failed: no message reaches it from here on (COO-4)."""
+        """Remove a failed reader: it gets no more messages (COO-4)."""
         self._gateways.pop(subtask, None)
         self._hosts = MappingProxyType({each: host for each, host in self._hosts.items() if each != subtask})
 
     def clear_no_more_splits(self, subtask: int) -> None:
-        """A subtask was reset: its replacement must be told again (CTX-3)."""
-        self._told.discard(subtask)
+        """Forget that a reader was told that no split follows: its replacement must be told again (CTX-3)."""
+        self._no_more_sent.discard(subtask)
 
-    def was_told(self, subtask: int) -> bool:
-        """Whether a reader was told that no split follows, so that its requests are dropped (CTX-3)."""
-        return subtask in self._told
+    def accepts_request(self, subtask: int) -> bool:
+        """Whether a reader is registered and was not told that no split follows (CTX-3)."""
+        return subtask in self._hosts and subtask not in self._no_more_sent
 
     def holder(self, split_id: str) -> int | None:
-        """Return the reader that a split is given to, None if it is given to none."""
-        return self._given.get(split_id)
+        """Return the reader that a split is assigned to, or None."""
+        return self._holders.get(split_id)
 
     def release(self, split_id: str) -> None:
-        """A split is finished or returned: its id may be given out again."""
-        self._given.pop(split_id, None)
+        """Note that a split is finished or returned, so that its id may be assigned again."""
+        self._holders.pop(split_id, None)
 
     def _assign(self, assignment: Mapping[int, tuple[Split, ...]]) -> None:
         for subtask in assignment:
             self._gateway(subtask, "CTX-2")
-            if subtask in self._told:
+            if subtask in self._no_more_sent:
                 raise self._broken(
                     f"splits were assigned to reader {subtask} after it was told that none follow",
                     "CTX-3",
@@ -160,29 +139,29 @@ class CoordinatorContext(SplitEnumeratorContext):
             assignment = {subtask: tuple(map(apply, splits)) for subtask, splits in assignment.items()}
         for subtask, splits in assignment.items():
             self._tracker.record(subtask, splits)
-            self._given.update((split.id, subtask) for split in splits)
+            self._holders.update((split.id, subtask) for split in splits)
         for subtask, splits in assignment.items():
             for start in range(0, len(splits), MAX_SPLITS_PER_MESSAGE):
                 self._gateways[subtask](AddSplits(splits[start : start + MAX_SPLITS_PER_MESSAGE]))
 
     def _check_unique(self, splits: Sequence[Split]) -> None:
-        seen: set[str] = set()
+        ids: set[str] = set()
         for split in splits:
             if not isinstance(split, Split):
                 raise self._broken(f"{split!r} was assigned, which is no Split", "SPL-1", "assign Split objects")
-            if split.id in seen or split.id in self._given:
+            if split.id in ids or split.id in self._holders:
                 raise self._broken(
                     f"the split {split.id!r} was assigned while it is given out already",
                     "SPL-1",
                     "give each split out once until it comes back through add_splits_back",
                     split.id,
                 )
-            seen.add(split.id)
+            ids.add(split.id)
 
     def _signal_no_more(self, subtask: int) -> None:
         self._check_index(subtask)
         gateway = self._gateway(subtask, "CTX-3")
-        self._told.add(subtask)
+        self._no_more_sent.add(subtask)
         gateway(NoMoreSplits())
 
     def _gateway(self, subtask: int, rule: str) -> Gateway:

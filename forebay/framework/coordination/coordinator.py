@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator: runs one enumerator by steps, everything in order, and survives its errors (COO-1 … COO-6)."""
+"""The coordinator: runs one enumerator in steps, in order, and keeps its errors (COO-1 … COO-6)."""
 
 from __future__ import annotations
 
@@ -13,32 +13,25 @@ from forebay.framework.coordination.discovering import DiscoveringEnumerator
 from forebay.framework.coordination.inbox import Inbox
 from forebay.framework.coordination.messages import Gateway
 from forebay.framework.coordination.start_positions import StartPositions
+from forebay.framework.coordination.validation import checked_enumerator
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.enumerator import SplitEnumerator
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
+from forebay.framework.enumerator import SourceEvent, SplitEnumerator
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 
 SnapshotDone = Callable[[Json, Exception | None], None]
 
-_MOST_WAIT_FOR_ASYNC_CALLS = 5.0
-"""Seconds that closing waits for work in flight; its result is dropped anyway, and its thread is a daemon."""
+_CLOSE_ASYNC_CALLS = 5.0
+"""Maximum seconds that closing waits for work in flight: its result is dropped, and its thread is a daemon."""
 
 
 class Coordinator:
-    """Everything an enumerator sees, one step at a time (ENU-1). A `Worker`: a host may step it itself or start it.
+    """A `Worker` that makes all calls of an enumerator, one per step (ENU-1).
 
-    The methods may be called from any thread, except where they say otherwise: they only queue. An error of the
-    enumerator ends the coordinator: it is kept, as that very object, in `error`, and the signal is set (COO-3).
-
-    Args:
-        source: Makes the enumerator, in the first step.
-        runtime: Threads, locks, time and chance.
-        parallelism: How many readers there are.
-        options: The host's: how often to discover, and to retry.
-        signal: Set whenever there is something to do; one of its own unless the host gives one.
+    Other methods only queue an action and may be called on any thread, unless they say otherwise. An error of the
+    enumerator ends the coordinator: that object is kept in `error`, and the signal is set (COO-3).
     """
 
     def __init__(
@@ -68,18 +61,18 @@ class Coordinator:
 
     @property
     def discovering(self) -> DiscoveringEnumerator | None:
-        """The framework's enumerator, if the source uses it; on the coordinator thread only."""
+        """The framework's enumerator, if the source uses one; on the coordinator thread only."""
         return self._enumerator if isinstance(self._enumerator, DiscoveringEnumerator) else None
 
     def warn_of_unused_positions(self) -> None:
-        """Log which given positions no split of a raw enumerator took. Called when all splits have been read."""
+        """Log the start positions that no split of a raw enumerator had. Called once all splits are read."""
         if self._context.start_positions is not None:
             self._context.start_positions.warn_of_unused()
 
     # ---- called by the host
 
     def reset_to_checkpoint(self, state: Json) -> None:
-        """Restore the enumerator from its snapshot when it starts; None makes a fresh one (COO-2).
+        """Restore the enumerator from its snapshot when it starts; None = a new one (COO-2).
 
         Raises:
             ContractError: The coordinator has started (COO-1).
@@ -91,12 +84,10 @@ class Coordinator:
     def start(
         self, restored_splits: Sequence[Split] = (), positions: Mapping[str, Position] = MappingProxyType({})
     ) -> None:
-        """Make the enumerator, restore and start it: the first thing that steps do.
+        """Make, restore and start the enumerator, in the first step.
 
-        Args:
-            restored_splits: What readers held at the checkpoint: goes through `add_splits_back`, after `start`, before
-                any reader registers (FLIP-537).
-            positions: Where splits begin, by id; only without a restored checkpoint.
+        Splits that readers held at the checkpoint go through `add_splits_back`, after `start` and before any reader
+        registers (FLIP-537). Start positions, by split id, are only for runs without a restored checkpoint.
         """
         if self._started:
             raise _misused("start came twice")
@@ -105,59 +96,99 @@ class Coordinator:
         self._inbox.post(lambda: self._begin(splits, starts))
 
     def register_reader(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """A reader is there; `gateway` takes its messages from now on (ENU-4)."""
-        self._post(lambda enumerator: self._register(enumerator, subtask, host, gateway))
+        """Register a reader; `gateway` takes its messages (ENU-4)."""
+
+        def register(enumerator: SplitEnumerator) -> None:
+            self._context.register(subtask, host, gateway)
+            enumerator.add_reader(subtask)
+
+        self._post(register)
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """A reader asks for a split; dropped if it was told that none follow, or has failed (CTX-3)."""
-        self._post(lambda enumerator: self._request(enumerator, subtask, host))
+        """Pass on a reader's request; dropped if the reader has failed or was told that no split follows (CTX-3)."""
+
+        def request(enumerator: SplitEnumerator) -> None:
+            if self._context.accepts_request(subtask):
+                enumerator.handle_split_request(subtask, host)
+
+        self._post(request)
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """A reader sent an event of the source's own (ENU-8)."""
+        """Pass on an event of a reader (ENU-8)."""
         self._post(lambda enumerator: enumerator.handle_source_event(subtask, event))
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """A reader delivered these splits to their end, for good: no reset brings them back."""
-        done = list(splits)
-        self._post(lambda enumerator: self._finish(enumerator, subtask, done))
+        """Note that a reader delivered these splits to their end: no reset returns them."""
+        finished = list(splits)
+
+        def finish(enumerator: SplitEnumerator) -> None:
+            held = [split for split in finished if self._context.holder(split.id) == subtask]
+            for split in held:
+                self._context.release(split.id)
+            if held:
+                enumerator.handle_splits_finished(subtask, held)
+
+        self._post(finish)
 
     def reader_failed(self, subtask: int) -> None:
-        """A reader failed: it is unregistered, nothing else (COO-4)."""
+        """Unregister a failed reader, nothing else (COO-4)."""
         self._post(lambda _: self._context.unregister(subtask))
 
     def subtask_reset(self, subtask: int, restored_checkpoint: int, held: Sequence[Split] = ()) -> None:
-        """A failed reader will be replaced: its splits go back to the enumerator (COO-4).
+        """Return the splits of a failed reader to the enumerator, before its replacement registers (COO-4).
 
-        Args:
-            subtask: The reader.
-            restored_checkpoint: What the tracker knows from after this checkpoint is returned.
-            held: Splits that its replacement must not begin with by itself, at the position to go on from; they are
-                returned first, and take precedence over what the tracker knows.
+        First come the splits that the reader held, at the positions to resume from; then those that the tracker
+        recorded for it after the restored checkpoint.
         """
-        mine = list(held)
-        self._post(lambda enumerator: self._reset(enumerator, subtask, restored_checkpoint, mine))
+        held = list(held)
+
+        def reset(enumerator: SplitEnumerator) -> None:
+            self._context.unregister(subtask)
+            self._context.clear_no_more_splits(subtask)
+            ids = {split.id for split in held}
+            taken = self._tracker.take(subtask, restored_checkpoint)
+            # A split that was reported finished has no holder: it is delivered and does not come back.
+            unreported = [one for one in taken if one.id not in ids and self._context.holder(one.id) == subtask]
+            returned = [*held, *unreported]
+            for split in returned:
+                self._context.release(split.id)
+            enumerator.add_splits_back(returned, subtask)
+
+        self._post(reset)
 
     def snapshot(self, checkpoint_id: int, done: SnapshotDone) -> None:
-        """Begin a checkpoint: `done(state, error)` is called on the coordinator thread, in order with all else (COO-6).
+        """Begin a checkpoint; `done(state, error)` is called on the coordinator thread, in order (COO-6).
 
-        A failing enumerator fails this checkpoint only (COO-3).
+        An error of the enumerator fails only this checkpoint (COO-3).
         """
-        self._post(lambda enumerator: self._snapshot(enumerator, checkpoint_id, done))
+
+        def snapshot(enumerator: SplitEnumerator) -> None:
+            self._tracker.cut(checkpoint_id)
+            try:
+                state = enumerator.snapshot_state(checkpoint_id)
+            except Exception as error:  # noqa: BLE001 - fails this checkpoint, not the run (COO-3)
+                done(None, error)
+            else:
+                done(state, None)
+
+        self._post(snapshot)
 
     def notify_checkpoint_complete(
         self, checkpoint_id: int, positions: Mapping[str, Position], done: Callable[[], None] = lambda: None
     ) -> None:
-        """A checkpoint is durable: the tracker is trimmed first, then the enumerator is told (COO-6).
+        """Note that a checkpoint is durable: trim the tracker, then notify the enumerator (COO-6)."""
 
-        Args:
-            checkpoint_id: Its number.
-            positions: Where each split stands in it.
-            done: Called afterwards, on the coordinator thread.
-        """
-        self._post(lambda enumerator: self._complete(enumerator, checkpoint_id, positions, done))
+        def complete(enumerator: SplitEnumerator) -> None:
+            self._tracker.complete(checkpoint_id)
+            enumerator.notify_checkpoint_complete(checkpoint_id)
+            if isinstance(enumerator, DiscoveringEnumerator):
+                enumerator.committed(positions)
+            done()
+
+        self._post(complete)
 
     def step(self) -> Next | WaitFor:
-        """Start asynchronous work that is due, then run one queued action. Never raises; see `error`."""
+        """Start asynchronous work that is due, then run one queued action. Does not raise; see `error`."""
         with self._lock:
             if self._closed or self.error is not None:
                 return Next.DONE
@@ -168,7 +199,7 @@ class Coordinator:
             if action is not None:
                 action()
                 return Next.AGAIN
-        except BaseException as error:  # noqa: BLE001 - any throwable fails the run, as that very object (COO-3)
+        except BaseException as error:  # noqa: BLE001 - fails the run, as the same object (COO-3)
             self._fail(error)
             return Next.DONE
         finally:
@@ -178,20 +209,17 @@ class Coordinator:
         return Next.WAIT if wait is None else WaitFor(wait)
 
     def is_idle(self) -> bool:
-        """Return whether the enumerator has handled all that it was told, and each result that it asked for at once."""
-        # In this order: a result is queued before its call counts as done.
+        """Whether no action waits and all asynchronous calls without delay have returned."""
+        # In this order: a result is queued before its call counts as returned.
         return not self._context.async_calls.awaited() and self._inbox.is_empty()
 
     def close(self, timeout: float) -> None:
-        """Drop everything queued and close the enumerator, once, on every path (ENU-9, CTX-11).
+        """Drop all queued actions and close the enumerator, once (ENU-9, CTX-11).
 
-        If a step hangs on another thread, the enumerator is closed after `timeout` seconds all the same.
-
-        Args:
-            timeout: Seconds.
+        Waits at most `timeout` seconds for a step on another thread.
 
         Raises:
-            BaseException: What the enumerator's `close` raised.
+            BaseException: The error of the enumerator's `close`.
         """
         with self._lock:
             if self._closed:
@@ -208,79 +236,24 @@ class Coordinator:
             if self._enumerator is not None:
                 self._enumerator.close()
         finally:
-            self._context.async_calls.close(min(timeout, _MOST_WAIT_FOR_ASYNC_CALLS))
+            self._context.async_calls.close(min(timeout, _CLOSE_ASYNC_CALLS))
 
     # ---- runs in steps
 
     def _begin(self, restored_splits: list[Split], starts: StartPositions) -> None:
-        made = self._source.create_enumerator(self._context)
+        made = checked_enumerator(self._source, self._source.create_enumerator(self._context))
         if isinstance(made, DiscoveryEnumerator):
             made = DiscoveringEnumerator(
                 made, self._context, self._source, self._options, self._runtime.random, positions=starts
             )
-        elif isinstance(made, SplitEnumerator):
-            self._context.start_positions = starts
         else:
-            raise ContractError(
-                f"create_enumerator() gave a {type(made).__name__}",
-                source=self._source.name,
-                rule="SRC-1",
-                advice="return a SplitEnumerator or a DiscoveryEnumerator",
-            )
+            self._context.start_positions = starts
         self._enumerator = made
         if self._restored is not None:
             made.restore_state(self._restored)
         made.start()
         if restored_splits:
             made.add_splits_back(restored_splits, None)
-
-    def _register(self, enumerator: SplitEnumerator, subtask: int, host: str | None, gateway: Gateway) -> None:
-        self._context.register(subtask, host, gateway)
-        enumerator.add_reader(subtask)
-
-    def _request(self, enumerator: SplitEnumerator, subtask: int, host: str | None) -> None:
-        if subtask in self._context.registered_readers() and not self._context.was_told(subtask):
-            enumerator.handle_split_request(subtask, host)
-
-    def _finish(self, enumerator: SplitEnumerator, subtask: int, splits: list[Split]) -> None:
-        mine = [split for split in splits if self._context.holder(split.id) == subtask]
-        for split in mine:
-            self._context.release(split.id)
-        if mine:
-            enumerator.handle_splits_finished(subtask, mine)
-
-    def _reset(self, enumerator: SplitEnumerator, subtask: int, restored_checkpoint: int, held: list[Split]) -> None:
-        self._context.unregister(subtask)
-        self._context.clear_no_more_splits(subtask)
-        taken = self._tracker.take(subtask, restored_checkpoint)
-        known = {split.id for split in held}
-        # What was reported finished is held by nobody any more: it is delivered and stays so.
-        lost = [split for split in taken if split.id not in known and self._context.holder(split.id) == subtask]
-        for split in (*held, *lost):
-            self._context.release(split.id)
-        enumerator.add_splits_back([*held, *lost], subtask)
-
-    def _snapshot(self, enumerator: SplitEnumerator, checkpoint_id: int, done: SnapshotDone) -> None:
-        self._tracker.cut(checkpoint_id)
-        try:
-            state = enumerator.snapshot_state(checkpoint_id)
-        except Exception as error:  # noqa: BLE001 - fails this checkpoint, not the run (COO-3)
-            done(None, error)
-        else:
-            done(state, None)
-
-    def _complete(
-        self,
-        enumerator: SplitEnumerator,
-        checkpoint_id: int,
-        positions: Mapping[str, Position],
-        done: Callable[[], None],
-    ) -> None:
-        self._tracker.complete(checkpoint_id)
-        enumerator.notify_checkpoint_complete(checkpoint_id)
-        if isinstance(enumerator, DiscoveringEnumerator):
-            enumerator.committed(positions)
-        done()
 
     def _post(self, action: Callable[[SplitEnumerator], None]) -> None:
         if not self._started:
@@ -294,7 +267,7 @@ class Coordinator:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ForebayError):
-            error.located(source=self._source.name)
+            error.with_context(source=self._source.name)
         else:
             error.add_note(f"raised in the enumerator of the source {self._source.name}")
         self.error = error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enumerator around a `DiscoveryEnumerator`: discovery, assignment, add-back, ends and state, done once for all."""
+"""The enumerator around a `DiscoveryEnumerator`: runs discovery, assigns splits and stores their states."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
-from forebay.errors import ContractError, RetriableError
-from forebay.framework.coordination.balance import spread
+from forebay.errors import RetriableError
 from forebay.framework.coordination.discovery_state import dump_state, load_state
 from forebay.framework.coordination.life_cycle import LifeCycle, SplitState
 from forebay.framework.coordination.start_positions import StartPositions
+from forebay.framework.coordination.validation import checked_discovery
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
@@ -23,30 +23,21 @@ from forebay.framework.split import Json, Position, Split
 _log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
-"""Seconds between two discoveries, unless the user says it."""
+"""Seconds between two discoveries, if the user sets no `discoveryInterval`."""
 
 
 class DiscoveringEnumerator(SplitEnumerator):
     """Runs an author's `DiscoveryEnumerator`.
 
-    Discovery is single-flight: the next one is planned only when the result of the last is in, so no two results can
-    bring the same split. Every result is compared with all ids not yet forgotten. After a `RetriableError` it is
-    tried again with back-off. The first discovery of a query fails the run after `retries` retries; a later one never
-    does: each failure is a warning, and the splits already known are read on. A discovery interval of 0 means once.
+    The next discovery is scheduled only after the result of the last, so no two results contain the same new split.
+    A `RetriableError` is retried with back-off. The first discovery of a query fails the run once `retries` are used
+    up; failures of later ones are warnings, and known splits are read on. A discovery interval of 0 means once.
 
-    A bounded source is discovered once and pulled: a reader that asks gets one split, and all are told once nothing
-    is left. An unbounded one is pushed, each split to the reader with the fewest, whenever all readers are there: a
-    replacement is waited for, or the failed reader's splits would stay with the others for ever.
-
-    Args:
-        author: What the source made.
-        context: The coordinator's side.
-        source: Its name, its split class, whether it is bounded.
-        options: How often to discover and to retry.
-        chance: For the jitter of the back-off.
-        positions: Where splits of this run begin. If an unbounded source has some, the author is told that this is
-            no first discovery, and which splits are known: a setting such as "start at the latest" had its effect in
-            the run that the positions come from.
+    A bounded source is discovered once; each request gets one split, and all readers are told once none is left. The
+    splits of an unbounded source are pushed, each to the reader with the fewest, but only while all readers are
+    registered: otherwise the splits of a failed reader would stay with the others for ever. With start positions, an
+    unbounded source's first discovery is not reported as `first`: "start at the latest" had its effect in the run that
+    the positions come from.
     """
 
     def __init__(
@@ -55,7 +46,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         context: SplitEnumeratorContext,
         source: Source,
         options: HostOptions,
-        chance: Random,
+        rng: Random,
         *,
         positions: StartPositions,
     ) -> None:
@@ -73,23 +64,22 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._discovered = False
         self._state: Json = None
         self._below_horizon: Callable[[Split], bool] | None = None
-        self._failures = RetryCount(RetryPolicy.of(options), context.clock, chance)
-        self._asking: deque[int] = deque()
-        self._told: set[int] = set()
-        self._ended: list[Split] = []
-        self._ended_in: dict[int, list[Split]] = {}
+        self._failures = RetryCount(RetryPolicy.of(options), context.clock, rng)
+        self._requests: deque[int] = deque()
+        self._no_more_sent: set[int] = set()
+        self._finished: list[Split] = []
+        self._finished_in: dict[int, list[Split]] = {}
 
-    # ---- for hosts, on the coordinator thread
+    # ---- called by hosts, on the coordinator thread
 
     def splits(self) -> Mapping[str, tuple[Split, SplitState]]:
-        """Return every split not yet forgotten, with its state; positions are those of the last (re)assignment."""
+        """Return all splits not yet forgotten, with their states, at the positions of their last assignment."""
         return {split_id: (split, self._life.state(split_id)) for split_id, split in self._life.known().items()}
 
     def caught_up(self, behind: Iterable[str]) -> bool:
-        """Whether a discovery of this run has succeeded, and readers have caught up with all splits of it.
+        """Whether a discovery of this run has succeeded, and readers have caught up with all its splits.
 
-        Args:
-            behind: Splits that readers hold or held and have not caught up with; those dropped since do not count.
+        Dropped splits among `behind`, those that readers have not caught up with, do not count.
         """
         return (
             self._discovered
@@ -97,74 +87,60 @@ class DiscoveringEnumerator(SplitEnumerator):
             and not any(split_id in self._life for split_id in behind)
         )
 
-    def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Ask the author for the present ends (see `DiscoveryEnumerator.latest`). May block."""
-        return self._author.latest(splits)
-
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Tell the author what is durably delivered; a `RetriableError` is left to the next time."""
+        """Report durably delivered positions to the author; after a `RetriableError` the next report repeats them."""
         try:
             self._author.committed(positions)
         except RetriableError as error:
-            _log.warning("%s: telling of committed positions failed, next time again: %s", self._source.name, error)
+            _log.warning("%s: committed positions were not reported, retried later: %s", self._source.name, error)
 
     # ---- called by the coordinator
 
     def restore_state(self, state: Json) -> None:
-        """Take back a snapshot (ENU-6)."""
-        stored = load_state(state, self._source)
-        for split in (*stored.new, *stored.assigned, *stored.finished):
-            self._life.add(split)
-        for split in (*stored.assigned, *stored.finished):
-            self._life.assign(split.id, None)
-        for split in stored.finished:
-            self._life.finish(split)
-        self._dropped = set(stored.dropped)
-        # They may have ended just before the crash, so the author hears of them again.
-        self._ended_in[-1] = list(stored.finished)
-        self._first, self._state = stored.first, stored.author
+        """Restore a snapshot (ENU-6)."""
+        self._first, self._state, self._dropped = load_state(state, self._source, self._life)
+        # Reported again: they may have finished just before the crash.
+        self._finished_in[-1] = self._life.finished()
         if not self._first:
             self._author.restore_state(self._state)
 
     def start(self) -> None:
-        """Discover, unless the source is bounded and was discovered before the restart."""
-        self._tell_ended(-1)
+        """Discover, unless a bounded source was discovered before the restart."""
+        self._report_finished(-1)
         if self._first or not self._bounded:
             self._discover()
 
     def add_reader(self, subtask: int) -> None:
-        """Let a new reader take part."""
-        self._told.discard(subtask)
-        self._hand_out()
+        """Assign splits to a new reader too."""
+        self._no_more_sent.discard(subtask)
+        self._assign_waiting()
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Give one split, now or once there is one; an unbounded source pushes and need not be asked."""
+        """Assign one split, now or once there is one; unbounded splits are pushed instead."""
         if self._bounded:
-            self._asking.append(subtask)
-            self._hand_out()
+            self._requests.append(subtask)
+            self._assign_waiting()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        """Make splits assignable again, before all others; requests of the failed reader are void (ENU-2, ENU-3)."""
+        """Make splits assignable before all others; requests of the failed reader are void (ENU-2, ENU-3)."""
         if subtask is not None:
-            self._asking = deque(each for each in self._asking if each != subtask)
-        self._life.give_back([split for split in splits if not self._was_dropped(split.id)])
-        self._hand_out()
+            self._requests = deque(each for each in self._requests if each != subtask)
+        self._life.give_back([split for split in splits if not self._forget_dropped(split.id)])
+        self._assign_waiting()
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Mark splits finished; the author hears of it when a checkpoint holds it."""
-        for split in splits:
-            if not self._was_dropped(split.id) and self._life.finish(split):
-                self._ended.append(split)
+        """Mark splits finished; reported to the author once a checkpoint contains them."""
+        self._finished += [split for split in splits if not self._forget_dropped(split.id) and self._life.finish(split)]
 
     def snapshot_state(self, checkpoint_id: int) -> Json:
-        """Return what is known of every split, in canonical order."""
-        if self._ended:
-            self._ended_in[checkpoint_id], self._ended = self._ended, []
+        """Return all splits with their states, in canonical order."""
+        if self._finished:
+            self._finished_in[checkpoint_id], self._finished = self._finished, []
         return dump_state(self._first, self._state, self._life, self._dropped)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the author which splits have durably ended."""
-        self._tell_ended(checkpoint_id)
+        """Report durably finished splits to the author."""
+        self._report_finished(checkpoint_id)
 
     def close(self) -> None:
         """Close the author's enumerator."""
@@ -177,24 +153,22 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._context.call_async(lambda: self._author.discover(known, first), self._on_discovered)
 
     def _discover_in(self, seconds: float) -> None:
-        # A timer first: what is known must be copied on this thread, and when the discovery begins.
+        # A timer first: the known splits must be copied on this thread, when the discovery begins.
         self._context.call_async(lambda: None, lambda _nothing, _error: self._discover(), delay=seconds)
 
     def _on_discovered(self, result: Discovered | None, error: BaseException | None) -> None:
         if error is not None:
             self._on_failure(error)
             return
-        if not isinstance(result, Discovered):
-            raise self._broken(f"discover() gave a {type(result).__name__}", "return Discovered(splits)", "SRC-1")
+        discovered, splits = checked_discovery(self._source, result)
         self._failures.succeed()
-        found = self._checked(result.splits)
-        self._drop_vanished(found)
-        new = [split for split in found.values() if split.id not in self._life]
+        self._drop_vanished(splits)
+        new = [split for split in splits.values() if split.id not in self._life]
         if self._resumes:
             self._resumes = False
             known = [split for split in new if split.id in self._positions]
             if known and len(known) < len(new):
-                # The author has not heard of these when it said how the others begin: it is asked again.
+                # Discover again: where other splits begin may depend on these, which the author did not know of.
                 self._add(known)
                 self._discover()
                 return
@@ -202,9 +176,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         if not self._discovered:
             self._discovered = True
             self._positions.warn_of_unused()
-        self._first, self._state, self._below_horizon = False, result.state, result.horizon
+        self._first, self._state, self._below_horizon = False, discovered.state, discovered.horizon
         self._forget_below_horizon()
-        self._hand_out()
+        self._assign_waiting()
         if not self._bounded and self._interval:
             self._discover_in(self._interval)
 
@@ -221,59 +195,41 @@ class DiscoveringEnumerator(SplitEnumerator):
         _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
         self._discover_in(pause)
 
-    def _checked(self, splits: Sequence[Split]) -> dict[str, Split]:
-        found: dict[str, Split] = {}
-        for split in splits:
-            if not isinstance(split, Split):
-                raise self._broken(f"discover() found {split!r}, which is no Split", "give Split objects", "SPL-1")
-            if split.id in found:
-                raise self._broken(
-                    f"discover() found two splits of the id {split.id!r}",
-                    "make ids unique and stable: derive them from what the split is",
-                    "SPL-1",
-                    split.id,
-                )
-            found[split.id] = split
-        return found
-
-    def _drop_vanished(self, found: Mapping[str, Split]) -> None:
-        self._dropped -= found.keys()  # back again before its reader noticed: the same split after all
+    def _drop_vanished(self, present: Mapping[str, Split]) -> None:
+        self._dropped -= present.keys()  # back before its reader returned it
         alive = (*self._life.waiting(), *self._life.assigned())
-        gone = [split for split in alive if split.id not in found and split.id not in self._dropped]
+        gone = [split for split in alive if split.id not in present and split.id not in self._dropped]
         if gone and self._author.vanished(gone):
             _log.warning("%s: %d splits are gone and are dropped, first %r", self._source.name, len(gone), gone[0].id)
             for split in gone:
                 if self._life.state(split.id) is SplitState.NEW:
                     self._life.drop(split.id)
                 else:
-                    self._dropped.add(split.id)  # its reader goes on; when it returns it is not given out again
+                    self._dropped.add(split.id)  # its reader goes on; it is not assigned again
 
-    # ---- assignment and ends
+    # ---- assignment
 
-    def _hand_out(self) -> None:
+    def _assign_waiting(self) -> None:
         if self._bounded:
             self._answer_requests()
             self._signal_no_more()
-        else:
-            self._push()
-
-    def _push(self) -> None:
+            return
         readers = self._context.registered_readers()
-        splits = self._life.waiting()
-        if splits and len(readers) == self._context.current_parallelism():
-            self._assign(spread(splits, self._life.loads(readers)))
+        if self._life.next_waiting() is not None and len(readers) == self._context.current_parallelism():
+            self._assign(self._life.balanced(readers))
 
     def _answer_requests(self) -> None:
         readers = self._context.registered_readers()
-        waiting = iter(self._life.waiting()) if self._asking else iter(())
+        waiting = iter(self._life.waiting()) if self._requests else iter(())
         assignment: dict[int, list[Split]] = {}
-        while self._asking:
-            if self._asking[0] in readers and self._asking[0] not in self._told:
+        while self._requests:
+            subtask = self._requests[0]
+            if subtask in readers and subtask not in self._no_more_sent:
                 split = next(waiting, None)
                 if split is None:
                     break
-                assignment.setdefault(self._asking[0], []).append(split)
-            self._asking.popleft()
+                assignment.setdefault(subtask, []).append(split)
+            self._requests.popleft()
         if assignment:
             self._assign(assignment)
 
@@ -287,38 +243,37 @@ class DiscoveringEnumerator(SplitEnumerator):
         if self._first or self._life.next_waiting() is not None:
             return
         for subtask in self._context.registered_readers():
-            if subtask not in self._told:
-                self._told.add(subtask)
+            if subtask not in self._no_more_sent:
+                self._no_more_sent.add(subtask)
                 self._context.signal_no_more_splits(subtask)
+
+    # ---- ends
 
     def _forget_below_horizon(self) -> None:
         below = self._below_horizon
         if below is not None:
-            # One that the author has not heard of is in the snapshot: after a crash it is told from there.
-            untold = {split.id for splits in (self._ended, *self._ended_in.values()) for split in splits}
-            self._life.forget(lambda split: split.id not in untold and below(split))
+            # Splits not yet reported stay in the snapshot: after a crash they are reported from there.
+            unreported = {split.id for splits in (self._finished, *self._finished_in.values()) for split in splits}
+            self._life.forget(lambda split: split.id not in unreported and below(split))
 
-    def _was_dropped(self, split_id: str) -> bool:
-        """Whether a split that leaves its reader was dropped meanwhile; then it is forgotten here."""
+    def _forget_dropped(self, split_id: str) -> bool:
+        """Forget a split that leaves its reader, if it was dropped meanwhile; return whether it was."""
         if split_id not in self._dropped:
             return False
         self._dropped.discard(split_id)
         self._life.drop(split_id)
         return True
 
-    def _tell_ended(self, checkpoint_id: int) -> None:
-        keys = [key for key in self._ended_in if key <= checkpoint_id]
-        ended = [split for key in keys for split in self._ended_in[key]]
-        if not ended:
+    def _report_finished(self, checkpoint_id: int) -> None:
+        keys = [key for key in self._finished_in if key <= checkpoint_id]
+        finished = [split for key in keys for split in self._finished_in[key]]
+        if not finished:
             return
         try:
-            self._author.finished(ended)
+            self._author.finished(finished)
         except RetriableError as error:
-            _log.warning("%s: telling of finished splits failed, next time again: %s", self._source.name, error)
+            _log.warning("%s: finished splits were not reported, retried later: %s", self._source.name, error)
             return
         for key in keys:
-            del self._ended_in[key]
+            del self._finished_in[key]
         self._forget_below_horizon()
-
-    def _broken(self, message: str, advice: str, rule: str, split: str | None = None) -> ContractError:
-        return ContractError(message, source=self._source.name, split=split, rule=rule, advice=advice)

@@ -1,37 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpointed form of a `DiscoveringEnumerator`: JSON-ready, versioned, canonical (SER-1, SER-2)."""
+"""The checkpoint of a `DiscoveringEnumerator`: JSON-ready, versioned, canonical (SER-1, SER-2)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from forebay.errors import ContractError
 from forebay.framework.coordination.life_cycle import LifeCycle
 from forebay.framework.source import Source
-from forebay.framework.split import Json, Split
+from forebay.framework.split import Json
 
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """What a snapshot holds: the splits by state, and the author's own."""
-
-    first: bool
-    author: Json
-    new: list[Split]
-    assigned: list[Split]
-    finished: list[Split]
-    dropped: list[str]
-
-
 def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[str]) -> Json:
-    """Write a snapshot; the same state always gives the same.
+    """Return a snapshot; equal states give equal snapshots.
 
-    New splits keep the order in which they will be assigned, all others are sorted by id. The horizon is not in it:
-    it is code, and the next discovery brings it again.
+    New splits keep their order; all others are sorted by id. The next discovery returns the horizon again.
     """
     return {
         "v": _VERSION,
@@ -44,32 +30,32 @@ def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[s
     }
 
 
-def load_state(state: Json, source: Source) -> StoredState:
-    """Read a snapshot.
+def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json, set[str]]:
+    """Add the splits of a snapshot to `life`; return its `first`, `author` and `dropped`.
 
     Raises:
-        ContractError: It is of a newer version, or no such snapshot.
+        ContractError: It has a newer version, or is not a snapshot.
     """
     stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
     version = stored.get("v")
     if not isinstance(version, int) or version > _VERSION:
         raise _unreadable(source, f"its version is {version!r}, and {_VERSION} is known")
     try:
-        return StoredState(
-            first=bool(stored["first"]),
-            author=stored["author"],
-            new=[source.split_class.from_json(each) for each in stored["new"]],
-            assigned=[source.split_class.from_json(each) for each in stored["assigned"]],
-            finished=[source.split_class.from_json(each) for each in stored["finished"]],
-            dropped=[str(each) for each in stored["dropped"]],
-        )
+        for name in ("new", "assigned", "finished"):
+            for split in map(source.split_class.from_json, stored[name]):
+                life.add(split)
+                if name != "new":
+                    life.assign(split.id, None)
+                if name == "finished":
+                    life.finish(split)
+        return bool(stored["first"]), stored["author"], {str(each) for each in stored["dropped"]}
     except (KeyError, TypeError, AttributeError) as error:
         raise _unreadable(source, f"{type(error).__name__}: {error}") from error
 
 
-def _unreadable(source: Source, why: str) -> ContractError:
+def _unreadable(source: Source, reason: str) -> ContractError:
     return ContractError(
-        f"the enumerator's checkpointed state cannot be read: {why}",
+        f"the enumerator's checkpointed state cannot be read: {reason}",
         source=source.name,
         rule="SER-1",
         advice="run the release that wrote the checkpoint, or start from a new one",

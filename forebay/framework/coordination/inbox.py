@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's queue of things to do: anyone puts in, only the coordinator's thread takes out."""
+"""The coordinator's queue of actions: any thread puts, only the coordinator thread takes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from forebay.errors import FatalError
-from forebay.framework.runtime.runtime import Runtime, Signal
+from forebay.framework.runtime.runtime import Runtime, Signal, run_job
 
 T = TypeVar("T")
 
 
 class Inbox:
-    """First in, first out. `post` and `call` come from any thread; `take` makes its caller the coordinator thread.
-
-    Args:
-        runtime: Lock, signals, and who is calling.
-        signal: Set whenever something came in.
-    """
+    """First in, first out. `post` and `call` come from any thread; the caller of `take` is the coordinator thread."""
 
     def __init__(self, runtime: Runtime, signal: Signal) -> None:
         self._runtime = runtime
@@ -31,7 +26,7 @@ class Inbox:
         self._open = True
 
     def post(self, action: Callable[[], None]) -> bool:
-        """Put an action at the end; return False, dropping it, once the inbox is closed (CTX-11)."""
+        """Queue an action; return False, and drop it, if the inbox is closed (CTX-11)."""
         with self._lock:
             if self._open:
                 self._actions.append(action)
@@ -47,27 +42,26 @@ class Inbox:
             return self._actions.popleft() if self._actions else None
 
     def is_empty(self) -> bool:
-        """Return whether nothing waits."""
+        """Whether no action waits."""
         with self._lock:
             return not self._actions
 
     def wake(self) -> None:
-        """Let the coordinator step again, for what it must look at beside this queue."""
+        """Make the coordinator step again."""
         self._signal.set()
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run an action on the coordinator thread and return its outcome (CTX-9).
+        """Run an action on the coordinator thread and return its result (CTX-9).
 
-        On that thread itself, which under a simulator is the only one, it runs at once. From another thread it is
-        queued behind what waits, and the caller waits for its turn.
+        On the coordinator thread itself it runs at once. Another thread queues it and waits for its turn.
 
         Raises:
             FatalError: The coordinator closed before the action ran.
-            BaseException: What the action raised, to this caller alone.
+            BaseException: The action's error; it does not fail the run.
         """
         if self._runtime.thread_id() == self._thread:
             return action()
-        call = _Call(cast("Callable[[], object]", action), self._runtime.signal())
+        call = _Call(action, self._runtime.signal())
         with self._lock:
             self._calls.add(call)
         if not self.post(lambda: self._run(call)):
@@ -79,7 +73,7 @@ class Inbox:
         return cast("T", call.result)
 
     def close(self) -> None:
-        """Drop everything that waits and refuse the rest; whoever waits for a call gets an error."""
+        """Drop all actions and refuse new ones; waiting calls get an error."""
         with self._lock:
             self._open = False
             self._actions.clear()
@@ -89,12 +83,7 @@ class Inbox:
 
     def _run(self, call: _Call) -> None:
         self._forget(call)
-        try:
-            result = call.action()
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller, on its own thread
-            call.finish(None, error)
-        else:
-            call.finish(result, None)
+        run_job(call.action, call.finish)
 
     def _forget(self, call: _Call) -> None:
         with self._lock:
@@ -102,7 +91,7 @@ class Inbox:
 
 
 class _Call:
-    """A call that waits on another thread for its outcome."""
+    """A call of another thread, which waits for the result."""
 
     def __init__(self, action: Callable[[], object], done: Signal) -> None:
         self.action = action

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a split: NEW → ASSIGNED → FINISHED → FORGOTTEN."""
+"""The life cycle of a split: NEW → ASSIGNED → FINISHED → FORGOTTEN."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from forebay.framework.split import Split
 
 
 class SplitState(Enum):
-    """Where a split stands."""
+    """The state of a split."""
 
     NEW = "known, waiting for a reader"
     ASSIGNED = "given to a reader"
@@ -21,9 +22,9 @@ class SplitState(Enum):
 
 
 class LifeCycle:
-    """Every split not yet forgotten, with its state. Called on the coordinator thread only.
+    """All splits not yet forgotten, with their states. Used on the coordinator thread only.
 
-    New splits wait in the order they came; returned ones go before them, since they have progress to save.
+    New splits wait in the order of discovery. Returned splits go before them, because they have progress.
     """
 
     def __init__(self) -> None:
@@ -35,15 +36,12 @@ class LifeCycle:
     def __contains__(self, split_id: str) -> bool:
         return split_id in self._splits
 
-    def __getitem__(self, split_id: str) -> Split:
-        return self._splits[split_id]
-
     def known(self) -> Mapping[str, Split]:
-        """Return a read-only copy of all splits not yet forgotten, by id, safe to hand to another thread."""
+        """Return a read-only copy of all splits by id, for use on any thread."""
         return MappingProxyType(dict(self._splits))
 
     def state(self, split_id: str) -> SplitState:
-        """Return where a split stands; an id never seen is no different from a forgotten one."""
+        """Return the state of a split; an unknown id counts as forgotten."""
         if split_id in self._new:
             return SplitState.NEW
         if split_id in self._owner:
@@ -51,17 +49,17 @@ class LifeCycle:
         return SplitState.FINISHED if split_id in self._finished else SplitState.FORGOTTEN
 
     def add(self, split: Split) -> None:
-        """Begin a life.
+        """Add a NEW split.
 
         Raises:
-            ContractError: A split of this id is alive (SPL-1).
+            ContractError: The id is known (SPL-1).
         """
         if split.id in self._splits:
             raise ContractError(
                 f"two splits have the id {split.id!r}",
                 split=split.id,
                 rule="SPL-1",
-                advice="make ids unique and stable: derive them from what the split is",
+                advice="make ids unique and stable: derive them from the input",
             )
         self._splits[split.id] = split
         self._new[split.id] = None
@@ -72,10 +70,9 @@ class LifeCycle:
         self._owner[split_id] = subtask
 
     def give_back(self, splits: list[Split]) -> None:
-        """Back to NEW, with the progress made, before all that wait (ENU-3).
+        """Any state → NEW, with the progress made, before all other new splits (ENU-3).
 
-        Whoever returns a split knows best: it may even be finished here, when its reader went back to a checkpoint
-        from before its end, or unknown.
+        The split may be FINISHED here, if its reader went back to an older checkpoint, or unknown.
         """
         for split in splits:
             self._leave_state(split.id)
@@ -92,23 +89,23 @@ class LifeCycle:
         return True
 
     def drop(self, split_id: str) -> None:
-        """Forget a split in whatever state, because its input is gone."""
+        """Any state → FORGOTTEN, because the input is gone."""
         self._leave_state(split_id)
         self._splits.pop(split_id, None)
 
     def forget(self, below_horizon: Callable[[Split], bool]) -> list[Split]:
-        """FINISHED → FORGOTTEN for what no discovery can return; return the forgotten splits."""
+        """FINISHED → FORGOTTEN for splits that no discovery can return; return them."""
         gone = [self._splits[split_id] for split_id in self._finished if below_horizon(self._splits[split_id])]
         for split in gone:
             self.drop(split.id)
         return gone
 
     def waiting(self) -> list[Split]:
-        """Return the NEW splits, in the order they are to be assigned."""
+        """Return the NEW splits in the order of assignment."""
         return [self._splits[split_id] for split_id in self._new]
 
     def next_waiting(self) -> Split | None:
-        """Return the NEW split to assign next, or None."""
+        """Return the first NEW split, or None."""
         return next((self._splits[split_id] for split_id in self._new), None)
 
     def assigned(self) -> list[Split]:
@@ -119,15 +116,21 @@ class LifeCycle:
         """Return the FINISHED splits by id, at their last position."""
         return [self._splits[split_id] for split_id in sorted(self._finished)]
 
-    def loads(self, subtasks: Iterable[int]) -> dict[int, int]:
-        """Return how many splits each of these readers holds."""
+    def balanced(self, subtasks: Iterable[int]) -> dict[int, list[Split]]:
+        """Distribute the NEW splits, in order, each to the reader with the fewest; the lowest number wins a tie."""
         loads = dict.fromkeys(subtasks, 0)
         for owner in self._owner.values():
             if owner in loads:
                 loads[owner] += 1
-        return loads
+        heap = [(load, subtask) for subtask, load in loads.items()]
+        heapq.heapify(heap)
+        assignment: dict[int, list[Split]] = {}
+        for split in self.waiting():
+            load, subtask = heap[0]
+            assignment.setdefault(subtask, []).append(split)
+            heapq.heapreplace(heap, (load + 1, subtask))
+        return assignment
 
     def _leave_state(self, split_id: str) -> None:
-        self._new.pop(split_id, None)
-        self._owner.pop(split_id, None)
-        self._finished.pop(split_id, None)
+        for state in (self._new, self._owner, self._finished):
+            state.pop(split_id, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions that the consumer of a run has stored, for the splits of the next run."""
+"""The start positions of a run, as its consumer stored them in an earlier run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 class StartPositions:
-    """Moves each split to its given position, once: when it is discovered, or first assigned by a raw enumerator.
+    """Moves each split to its start position, once: at its discovery, or at its first assignment by a raw enumerator.
 
-    Called on the coordinator thread only.
-
-    Args:
-        source: The name of the source, for the log.
-        positions: By split id.
+    Used on the coordinator thread only.
     """
 
     def __init__(self, source: str, positions: Mapping[str, Position]) -> None:
@@ -30,11 +26,11 @@ class StartPositions:
         return split_id in self._left
 
     def apply(self, split: Split) -> Split:
-        """Return the split at its given position; one without a position, or that had its turn, as it is."""
+        """Return the split at its start position, if it has one that was not applied before."""
         return split.at(self._left.pop(split.id)) if split.id in self._left else split
 
     def warn_of_unused(self) -> None:
-        """Log which positions belong to no split that there is, if any."""
+        """Log the positions that no split had."""
         if self._left:
             _log.warning(
                 "%s: %d of the given positions belong to no split that was found, first %r: nothing is read there; "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-process host: a whole source runtime in the consumer's thread, without Spark and without Java."""
+"""The in-process host: runs a source in the consumer's thread, without Spark and Java."""
 
 from __future__ import annotations
 

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which failures of a reader are worth a new one, how often, and how the last is told."""
+"""Failures of readers: which ones are retried with a new reader, how often, and the error that ends the run."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection
 
 from forebay.errors import FatalError, ForebayError, RetriableError
+from forebay.framework.inprocess.delivery_log import DeliveryLog
 from forebay.framework.runtime.connector_errors import connector_error, is_programming_error
-from forebay.framework.split import Position
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.retry import RetryPolicy
 
 MAX_RESTARTS = 3
-"""Replacements of a reader in a row, without a record batch of the split concerned in between."""
+"""Maximum consecutive restarts without a delivered record batch of the split."""
 
 
-class Failures:
-    """Counts the failures in a row of each split, and of each reader that failed without one."""
+class ReaderFailures:
+    """Counts consecutive failures by split, and by reader if it failed without a split."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str, options: HostOptions, deliveries: DeliveryLog, *, restarts: bool) -> None:
+        self.source = source
+        self.options = options
+        self._deliveries = deliveries
+        self._restarts = restarts
         self._in_a_row: dict[str | int, int] = {}
 
     def progressed(self, subtask: int, split_id: str) -> None:
@@ -24,49 +31,55 @@ class Failures:
         self._in_a_row.pop(split_id, None)
         self._in_a_row.pop(subtask, None)
 
-    def count(self, subtask: int, held: Collection[str], error: BaseException) -> int:
-        """Count a failure; return how many in a row the worst of the splits concerned has.
+    def restart_pause(self, subtask: int, error: BaseException, chance: random.Random) -> float:
+        """Count a failure; return the seconds until the reader may be replaced.
 
-        Concerned is the split that the error names, else all that the reader held, else the reader itself.
+        Raises:
+            BaseException: The reader is not replaced: the error with source, split, position and advice.
         """
+        held = self._deliveries.held_by(subtask)
+        times = self._count(subtask, held, error)
+        if self._restarts and may_restart(error, times, self.options.retries):
+            return RetryPolicy.of(self.options).pause(times, chance, error)
+        raise self._surfaced(subtask, held, error, times)
+
+    def _count(self, subtask: int, held: Collection[str], error: BaseException) -> int:
+        """Count a failure for the split that the error names, or all held splits, or the reader; return the maximum."""
         named = getattr(error, "split", None)
         blamed: Collection[str | int] = [named] if named is not None and named in held else held or [subtask]
         for each in blamed:
             self._in_a_row[each] = self._in_a_row.get(each, 0) + 1
         return max(self._in_a_row[each] for each in blamed)
 
+    def _surfaced(self, subtask: int, held: list[str], error: BaseException, times: int) -> BaseException:
+        if isinstance(error, Exception):
+            named = getattr(error, "split", None)
+            split = named if named is not None else held[0] if len(held) == 1 else None
+            position = None if split is None else self._deliveries.position(split)
+            doing = f"reader {subtask}"
+            error = connector_error(error, source=self.source, doing=doing, split=split, position=position)
+        if times > MAX_RESTARTS:
+            error.add_note(f"reader {subtask} had been replaced {MAX_RESTARTS} times in a row")
+        return error
+
 
 def may_pass(error: BaseException) -> bool:
-    """Whether another reader may fare better: after retriable trouble, and after what clients raise.
+    """Whether a new reader may succeed: after retriable errors, and after exceptions of client libraries.
 
     Errors that a connector raises on purpose (options, data, contract, loss) are final, as are mistakes in its code.
     """
     if isinstance(error, FatalError) and error.__cause__ is not None:
-        return may_pass(error.__cause__)  # the framework's wrapping of what a connector raised
+        return may_pass(error.__cause__)  # the framework wrapped an exception of the connector
     if isinstance(error, ForebayError):
         return isinstance(error, RetriableError)
     return isinstance(error, Exception) and not is_programming_error(error)
 
 
 def may_restart(error: BaseException, times: int, retries: int) -> bool:
-    """Whether a reader is replaced after so many failures in a row.
+    """Whether a reader is replaced after its last failure.
 
-    A `RetriableError` comes here after its fetcher has tried it `1 + retries` times; those tries count, so that by
-    default it is tried as often as in a task of Spark: four times, not four times four.
-
-    Args:
-        error: The last failure.
-        times: Failures in a row, this one included.
-        retries: The host's option.
+    A fetcher has already tried a `RetriableError` `1 + retries` times. These tries count, so the default is four tries
+    in total, as in a Spark task.
     """
     rounds = (times + 1) * (1 + retries) if isinstance(error, RetriableError) else times + 1
     return rounds <= 1 + MAX_RESTARTS and may_pass(error)
-
-
-def surfaced(
-    error: BaseException, *, source: str, subtask: int, split: str | None, position: Position | None
-) -> BaseException:
-    """Return the error to raise: with source, split, position and advice in it; a foreign one wrapped."""
-    if not isinstance(error, Exception):
-        return error
-    return connector_error(error, source=source, doing=f"reader {subtask}", split=split, position=position)

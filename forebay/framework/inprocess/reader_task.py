@@ -1,35 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subtask of a run: its mailbox, its reader, and the reader's replacements."""
+"""One subtask of a run: its mailbox, its reader, and the replacements of a failed reader."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
-from forebay.framework.host_options import HostOptions
-from forebay.framework.inprocess.reader_context import HOST, LocalReaderContext
-from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader
+from forebay.framework.enumerator import SourceEvent
+from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
 from forebay.framework.reading.source_reader import create_reader
+from forebay.framework.runtime.clients import Loans
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, Signal
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.options import Duration
+
+C = TypeVar("C")
+
+HOST = "localhost"
+"""The host name of every reader of this host."""
 
 
 class ReaderTask:
-    """A place for one reader. The consumer's thread calls everything.
+    """Runs one reader at a time. The consumer's thread calls everything.
 
     Args:
-        subtask: Its index.
-        source: Makes the readers.
-        coordinator: Readers register there.
-        runtime: Threads, locks, time and chance.
-        options: The host's.
-        parallelism: How many readers there are.
-        signal: Set when the reader may have something, or a message came.
-        received: Told of the splits of each message, when it comes.
+        subtask: The index of the reader.
+        source: Creates the readers.
+        coordinator: Registers the readers.
+        runtime: Threads, locks, time and randomness.
+        options: The host's options.
+        parallelism: The number of readers.
+        signal: Set when the reader may have data, or has a message.
+        received: Called with the subtask and the splits of each message, on arrival.
     """
 
     def __init__(
@@ -55,21 +64,16 @@ class ReaderTask:
         self._signal = signal
         self._received = received
         self._mailbox: deque[ToReader] = deque()
-        self._context: LocalReaderContext | None = None
+        self._context: InProcessReaderContext | None = None
         self._reader: SourceReader | None = None
         self._awaited: Future[None] | None = None
 
-    @property
-    def reader(self) -> SourceReader | None:
-        """The reader, while there is one."""
-        return self._reader
-
     def start(self) -> None:
-        """Make a reader, register it, start it (RDR-1). A failure is a failure of this reader (SRC-3)."""
+        """Create, register and start a reader (RDR-1). An error counts as a failure of this reader (SRC-3)."""
         self.restart_at = None
         self._awaited = None
         mailbox = self._mailbox = deque()
-        context = self._context = LocalReaderContext(
+        context = self._context = InProcessReaderContext(
             self._source, self._coordinator, self._runtime, self._options, self.subtask, self._parallelism
         )
         self._reader = create_reader(self._source, context, self._options)
@@ -77,7 +81,7 @@ class ReaderTask:
         self._reader.start()
 
     def may_poll(self) -> bool:
-        """Whether a poll may give something: a message waits, or the reader's future has completed (RDR-3)."""
+        """Whether a poll may make progress: a message is queued, or the reader's future has completed (RDR-3)."""
         return (
             self._reader is not None
             and not self.ended
@@ -85,7 +89,7 @@ class ReaderTask:
         )
 
     def poll(self, output: ReaderOutput) -> InputStatus:
-        """Hand the messages to the reader, in order, and poll it once."""
+        """Pass the queued messages to the reader, then poll it once."""
         reader = self._reader
         if reader is None:
             return InputStatus.NOTHING_AVAILABLE
@@ -100,23 +104,23 @@ class ReaderTask:
         return status
 
     def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> None:
-        """Close and open the gate of some splits (RDR-8)."""
+        """Pause and resume splits (RDR-8)."""
         if self._reader is not None:
             self._reader.pause_or_resume_splits(pause, resume)
 
     def snapshot(self, checkpoint_id: int) -> Mapping[str, Split]:
-        """Return what the reader says of its splits, by id."""
+        """Return the reader's snapshot of its splits, by id."""
         if self._reader is None:
             return {}
         return {split.id: split for split in self._reader.snapshot_state(checkpoint_id)}
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable; also told to a reader that has ended (RDR-10)."""
+        """A checkpoint is durable. Also passed to a reader that has ended (RDR-10)."""
         if self._reader is not None:
             self._reader.notify_checkpoint_complete(checkpoint_id)
 
     def close(self, timeout: float, *, failed: bool) -> list[Exception]:
-        """Close the reader and settle its clients; return what that raised. Without a reader, nothing."""
+        """Close the reader and return its clients; return what that raised."""
         reader, self._reader = self._reader, None
         context, self._context = self._context, None
         self._mailbox = deque()
@@ -127,13 +131,13 @@ class ReaderTask:
         if reader is not None:
             try:
                 reader.close()
-            except Exception as error:  # noqa: BLE001 - whoever closes decides, after all has been closed
+            except Exception as error:  # noqa: BLE001 - returned after everything is closed
                 errors.append(error)
         return errors + context.hand_back(failed=failed or bool(errors))
 
     def _receive(self, mailbox: deque[ToReader], message: ToReader) -> None:
         mailbox.append(message)
-        # The coordinator may still send to a reader that has just failed; it takes those splits back at the reset.
+        # The coordinator may still send splits to a reader that has just failed; it takes them back at the reset.
         if isinstance(message, AddSplits) and mailbox is self._mailbox:
             self._received(self.subtask, message.splits)
         self._signal.set()
@@ -151,3 +155,67 @@ class ReaderTask:
         if future is not self._awaited:
             self._awaited = future
             future.add_done_callback(lambda _done: self._signal.set())
+
+
+class InProcessReaderContext(SourceReaderContext):
+    """The context of one reader, until it fails or closes."""
+
+    def __init__(
+        self,
+        source: Source,
+        coordinator: Coordinator,
+        runtime: Runtime,
+        options: HostOptions,
+        subtask: int,
+        parallelism: int,
+    ) -> None:
+        self._loans = Loans(source, runtime)
+        self._coordinator: Coordinator | None = coordinator
+        self._runtime = runtime
+        self._options = options
+        self._subtask = subtask
+        self._parallelism = parallelism
+
+    @property
+    def runtime(self) -> Runtime:
+        """Threads, locks, time and randomness."""
+        return self._runtime
+
+    @property
+    def subtask(self) -> int:
+        """The index of this reader, from 0."""
+        return self._subtask
+
+    @property
+    def options(self) -> HostOptions:
+        """The host's options; while closing, `close_timeout` is the remaining time for all readers."""
+        return self._options
+
+    def current_parallelism(self) -> int:
+        """Return the number of readers."""
+        return self._parallelism
+
+    def send_split_request(self) -> None:
+        """Ask the enumerator for a split."""
+        if self._coordinator is not None:
+            self._coordinator.handle_split_request(self._subtask, HOST)
+
+    def send_source_event(self, event: SourceEvent) -> None:
+        """Send an event to the enumerator."""
+        if self._coordinator is not None:
+            self._coordinator.handle_source_event(self._subtask, event)
+
+    def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
+        """Borrow a client from this process until the reader closes."""
+        return self._loans.borrow(key, factory)
+
+    # ---- called by the host
+
+    def detach(self, close_timeout: float) -> None:
+        """Discard messages from now on, and limit the seconds for `close`."""
+        self._coordinator = None
+        self._options = dataclasses.replace(self._options, close_timeout=Duration(max(0.0, close_timeout)))
+
+    def hand_back(self, *, failed: bool) -> list[Exception]:
+        """Return clients, or close them after a failure; return what their `close` raised."""
+        return self._loans.hand_back(failed=failed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream says of itself: totals, and detail of the splits that are furthest behind, from memory (S12).
+"""Progress reports of a stream: totals, and details of the splits that are furthest behind, from memory (S12).
 
 ```
 {"source": "orders", "n": 12, "idle": false,
@@ -19,59 +19,53 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
-from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
+from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
 from forebay.framework.microbatch.split_providers.refresh_policy import last_of
 from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
 from forebay.framework.split import Json
 
 WORST: Final = 20
-"""Splits that are told in detail."""
+"""Maximum splits that are reported in detail."""
 
 _MEASURED: Final = 5_000
-"""Splits of which it is told how much is left, the first ones: a report must not take longer than a micro-batch."""
+"""Maximum splits that are measured: a report must not take longer than a micro-batch."""
 
 _LONGEST: Final = 120
-"""Characters of an id or of a position."""
+"""Maximum characters of an id or of a position."""
 
 _LONGEST_ERROR: Final = 500
-"""Characters of an error."""
+"""Maximum characters of an error."""
 
 
 class Report:
-    """Where a query stands, as of the last look. Called on the planning thread.
+    """The progress of a query as of the last poll. Called on the planning thread.
 
-    Nothing is asked and little is done in `update`, which comes with every poll; the payload is put together when
-    somebody wants it.
-
-    Args:
-        source: The format name.
-        supply: Knows sizes, and how discovery goes.
-        agreed: Looks for more where no end is known; None where it does not.
+    `update` is cheap, for it is called with every poll; `payload` builds the report on demand.
     """
 
-    def __init__(self, source: str, supply: SplitProvider, agreed: NegotiatedSplits | None = None) -> None:
+    def __init__(self, source: str, split_provider: SplitProvider, negotiated: NegotiatedSplits | None = None) -> None:
         self._source = source
-        self._supply = supply
-        self._looks = None if agreed is None else agreed.trouble
-        self._there: Sequence[Planned] = ()
+        self._split_provider = split_provider
+        self._probes = None if negotiated is None else negotiated.failures
+        self._available: Sequence[Planned] = ()
         self._taken: Mapping[str, Planned] = {}
         self._counts: dict[str, Json] = {}
         self._n = -1
-        self._last: tuple[int, Sequence[Planned]] | None = None  # the micro-batch planned last
-        self._sizes: dict[str, tuple[Planned, _Amount]] = {}  # of what waits
+        self._last: tuple[int, Sequence[Planned]] | None = None  # the last planned micro-batch
+        self._sizes: dict[str, tuple[Planned, _Amount]] = {}  # of splits that wait
         self._payload: dict[str, Json] | None = {}
 
-    def update(self, n: int, there: Sequence[Planned], taken: Sequence[Planned], *, splits: int, done: int) -> None:
-        """Note what a look found and what was planned of it.
+    def update(self, n: int, available: Sequence[Planned], taken: Sequence[Planned], *, splits: int, done: int) -> None:
+        """Note the result of a poll.
 
         Args:
-            n: The number of the micro-batch: the one planned now, or the last one if nothing is new.
-            there: Every split with something to read, as far as it goes now.
+            n: The number of the micro-batch: the one planned now, or the last one without new data.
+            available: Every split with new data, up to its present end.
             taken: What the micro-batch reads.
-            splits: How many splits are open.
-            done: How many that were read to their end are remembered.
+            splits: The number of open splits.
+            done: The number of remembered finished splits.
         """
-        self._n, self._there = n, there
+        self._n, self._available = n, available
         self._taken = {planned.split.id: planned for planned in taken}
         self._counts = {"open": splits, "done": done}
         if taken:
@@ -79,16 +73,16 @@ class Report:
         self._payload = None
 
     def payload(self) -> dict[str, Json]:
-        """Return the report, JSON-ready, of a few kilobytes at most; empty before the first look."""
+        """Return the report, JSON-ready, of a few kilobytes at most; empty before the first poll."""
         if self._payload is None:
             self._payload = self._build()
         return self._payload
 
     def _build(self) -> dict[str, Json]:
         known, self._sizes = self._sizes, {}
-        rest = [self._measured(there, known) for there in self._there[:_MEASURED]]
+        rest = [self._measured(planned, known) for planned in self._available[:_MEASURED]]
         behind = [one.left for one in rest if one.left is not None]
-        others = max(0, len(self._there) - _MEASURED) - self._finished_beyond(rest)
+        others = max(0, len(self._available) - _MEASURED) - self._finished_beyond(rest)
         worst = heapq.nlargest(WORST, rest, key=lambda one: one.urgency)
         report: dict[str, Json] = {
             "source": self._source,
@@ -105,55 +99,55 @@ class Report:
         return {**report, "last": {"n": n, "splits": len(taken), **_total([self._amount(part) for part in taken])}}
 
     def _discovery(self) -> dict[str, Json]:
-        retried, failure = self._supply.retried, self._supply.failure
-        if self._looks is not None:
-            retried, failure = retried + self._looks.failed, last_of(failure, self._looks.failure)
-        told: dict[str, Json] = {"seconds": round(self._supply.took, 3), "retried": retried}
+        took, retried, failure = self._split_provider.status()
+        if self._probes is not None:
+            retried, failure = retried + self._probes.failed, last_of(failure, self._probes.failure)
+        discovery: dict[str, Json] = {"seconds": round(took, 3), "retried": retried}
         if failure is None:
-            return told
+            return discovery
         text = failure.text if len(failure.text) <= _LONGEST_ERROR else f"{failure.text[: _LONGEST_ERROR - 1]}…"
         at = datetime.fromtimestamp(failure.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         split = {} if failure.split is None else {"split": _short(failure.split)}
-        return {**told, "error": {"at": at, "text": text, **split, "over": failure.over}}
+        return {**discovery, "error": {"at": at, "text": text, **split, "over": failure.over}}
 
     def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
-        """Return how many more the micro-batch reads to their end; behind those taken, nothing is looked at."""
-        missing = self._taken.keys() - {one.there.split.id for one in measured}
+        """Return how many splits beyond the measured ones the micro-batch reads to their end."""
+        missing = self._taken.keys() - {one.planned.split.id for one in measured}
         finished = 0
-        for there in islice(self._there, _MEASURED, None):
+        for planned in islice(self._available, _MEASURED, None):
             if not missing:
                 break
-            if there.split.id in missing:
-                missing.remove(there.split.id)
-                finished += self._is_finished(there)
+            if planned.split.id in missing:
+                missing.remove(planned.split.id)
+                finished += self._is_finished(planned)
         return finished
 
-    def _measured(self, there: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
-        """Return what the micro-batch leaves of a split; one that waits is measured once, not in every report."""
-        taken = self._taken.get(there.split.id)
+    def _measured(self, planned: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
+        """Return what the micro-batch leaves of a split; a split that waits is measured once, not in every report."""
+        split = planned.split
+        taken = self._taken.get(split.id)
         if taken is not None:
-            if self._is_finished(there):
-                return _Rest(there, there.to, None)
-            assert not isinstance(taken.to, (Whole, Agreed))  # noqa: S101 - such a one is finished
-            left = Planned(there.split.at(taken.to), there.to)
-            return _Rest(there, taken.to, self._amount(left))
-        before, amount = known.get(there.split.id, (None, _UNKNOWN))
-        if before is None or before.split.position != there.split.position or before.to != there.to:
-            amount = self._amount(there)
-        self._sizes[there.split.id] = there, amount
-        return _Rest(there, there.split.position, amount)
+            if self._is_finished(planned):
+                return _Rest(planned, planned.to, None)
+            assert not isinstance(taken.to, UnknownEnd)  # noqa: S101 - such a split is finished
+            return _Rest(planned, taken.to, self._amount(Planned(split.at(taken.to), planned.to)))
+        before, amount = known.get(split.id, (None, _UNKNOWN))
+        if before is None or before.split.position != split.position or before.to != planned.to:
+            amount = self._amount(planned)
+        self._sizes[split.id] = planned, amount
+        return _Rest(planned, split.position, amount)
 
-    def _is_finished(self, there: Planned) -> bool:
-        """Whether the micro-batch reads as far as the split goes now."""
-        taken = self._taken.get(there.split.id)
-        return taken is not None and (taken.to is None or isinstance(taken.to, (Whole, Agreed)) or taken.to == there.to)
+    def _is_finished(self, planned: Planned) -> bool:
+        """Return whether the micro-batch reads a split to its present end."""
+        taken = self._taken.get(planned.split.id)
+        return taken is not None and (taken.to is None or isinstance(taken.to, UnknownEnd) or taken.to == planned.to)
 
     def _amount(self, part: Planned) -> _Amount:
-        return _Amount(distance(part), self._size(part))
+        return _Amount(part.rows, self._size(part))
 
     def _detail(self, one: _Rest) -> dict[str, Json]:
-        split_id = one.there.split.id
-        detail: dict[str, Json] = {"split": _short(split_id), "position": _told(one.at), "end": _told(one.there.to)}
+        split_id = one.planned.split.id
+        detail: dict[str, Json] = {"split": _short(split_id), "position": _shown(one.at), "end": _shown(one.planned.to)}
         left = _Amount(0, None) if one.left is None else one.left
         if left.rows is not None:
             detail["behind"] = left.rows
@@ -164,17 +158,17 @@ class Report:
         return detail
 
     def _size(self, part: Planned) -> int | None:
-        enumerator = self._supply.enumerator
+        enumerator = self._split_provider.enumerator
         if enumerator is None:
             return None
         try:
             return enumerator.size(part.slice())
-        except Exception:  # noqa: BLE001 - planning calls it too, and there it is an error; a report must not be one
+        except Exception:  # noqa: BLE001 - an error in planning, but not in a report
             return None
 
 
 class _Amount(NamedTuple):
-    """How much a part of a split is; None = not known."""
+    """The rows and bytes of a part of a split; None = not known."""
 
     rows: int | None
     size: int | None
@@ -184,37 +178,29 @@ _UNKNOWN: Final = _Amount(None, None)
 
 
 class _Rest(NamedTuple):
-    """A split with something to read: as far as it goes, where the micro-batch leaves it, and what is left then."""
+    """An available split, where the micro-batch leaves it, and what is left; None = nothing."""
 
-    there: Planned
+    planned: Planned
     at: To | None
     left: _Amount | None
 
     @property
     def urgency(self) -> tuple[int, int]:
-        """What to sort by: how far the split is behind; nothing left is the least, what is not known the next."""
+        """The sort key: how far the split is behind; unknown amounts count as 0."""
         return (-1, 0) if self.left is None else (self.left.rows or 0, self.left.size or 0)
 
 
 def _total(amounts: Sequence[_Amount]) -> dict[str, Json]:
-    """Return the rows and the bytes of parts, each if it is known of all of them."""
+    """Return the rows and the bytes of parts, if they are known of all parts."""
     rows = [amount.rows for amount in amounts if amount.rows is not None]
     sizes = [amount.size for amount in amounts if amount.size is not None]
     total: dict[str, Json] = {"rows": sum(rows)} if len(rows) == len(amounts) else {}
     return {**total, "bytes": sum(sizes)} if len(sizes) == len(amounts) else total
 
 
-def distance(part: Planned) -> int | None:
-    """Return how many positions, which are rows where a position is a row, a part spans; None = cannot be told."""
-    start, to = part.split.position, part.to
-    if start is None:
-        start = 0
-    return max(0, to - start) if isinstance(start, int) and isinstance(to, int) else None
-
-
-def _told(position: To | None) -> Json:
-    """Return a position for people: short, and a word where there is none."""
-    if isinstance(position, (Whole, Agreed)):
+def _shown(position: To | None) -> Json:
+    """Return a position for people."""
+    if isinstance(position, UnknownEnd):
         return str(position.value)
     if isinstance(position, tuple):
         return _short(str(list(position)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fetcher: drives one split reader on one thread and hands over what it fetches."""
+"""A fetcher: runs one split reader on one thread and hands over the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.reading.queue import HandOver, HandOverQueue
@@ -22,32 +21,13 @@ from forebay.options import redact
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _AddSplits:
-    splits: Sequence[Split]
-
-
-@dataclass(frozen=True, slots=True)
-class _PauseOrResume:
-    pause: frozenset[str]
-    resume: frozenset[str]
-
-
 class Fetcher:
-    """A worker that fetches from its splits and offers the result to the queue (FET-1 … FET-6).
+    """A worker that fetches from its splits and offers the results to the queue (FET-1 … FET-6).
 
-    The task thread enqueues changes and wakes; the fetcher thread steps: changes first, in order, then a hand-over
-    that found no room, then the next fetch. A hand-over refused by the queue is offered again before any new fetch,
-    so nothing is lost or doubled (FET-3).
-
-    Args:
-        source: The name of the source, for errors.
-        split_reader: The reader to drive; used and closed on the fetcher thread only, except `wake_up`.
-        queue: Where hand-overs go.
-        runtime: Lock, signal, clock and chance.
-        retry: How retriable errors in a row, of one split or of none that is named, are tried again.
-        until_caught_up: Finish a split, with an end or without, once it says that it is caught up.
-        on_error: Told the error that ends this fetcher.
+    The task thread queues changes and wakes the fetcher. A step applies the oldest change; without one it offers the
+    pending hand-over; without one it fetches. So a refused hand-over is never lost or repeated (FET-3). Retriable
+    errors in a row are counted per split if the error names one. With `until_caught_up`, each split is finished once it
+    has caught up, for hosts that read once.
     """
 
     def __init__(
@@ -70,7 +50,7 @@ class Fetcher:
         self._until_caught_up = until_caught_up
         self._on_error = on_error
         self._lock = runtime.lock()
-        self._tasks: deque[_AddSplits | _PauseOrResume] = deque()
+        self._changes: deque[Callable[[], None]] = deque()
         self._assigned: dict[str, Split] = {}
         self._paused: set[str] = set()
         self._caught_up: set[str] = set()
@@ -79,28 +59,28 @@ class Fetcher:
         self._closing = False
         self._draining: HandOver | None = None
         self._failures: dict[str | None, RetryCount] = {}  # by split
-        self._retry_at: float | None = None
+        self._retry_at = 0.0
 
     # ---- called on the task thread
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Give the reader more splits, after the changes queued before (FET-2)."""
-        self._enqueue(_AddSplits(splits))
+        """Give the reader more splits, after earlier changes (FET-2)."""
+        self._enqueue(lambda: self._add_splits(splits))
 
     def pause_or_resume(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Pause and resume some of this fetcher's splits, after the changes queued before (FET-2)."""
-        self._enqueue(_PauseOrResume(frozenset(pause), frozenset(resume)))
+        """Pause and resume splits of this fetcher, after earlier changes (FET-2)."""
+        change = frozenset(pause), frozenset(resume)
+        self._enqueue(lambda: self._pause_or_resume(*change))
 
     def is_idle(self) -> bool:
-        """Whether there is no split, no change and nothing running (FET-5). A new fetcher is idle."""
+        """Whether there is no split, no change and no running call (FET-5). A new fetcher is idle."""
         with self._lock:
-            return not (self._busy or self._tasks or self._assigned or self._pending)
+            return not (self._busy or self._changes or self._assigned or self._pending)
 
     def close(self, *, after_recycling: bool = False) -> None:
-        """Ask the fetcher to end, from whatever state (FET-6).
+        """End the fetcher in any state (FET-6).
 
-        Args:
-            after_recycling: Close the split reader only when everything handed over before has been used.
+        With `after_recycling`, the split reader is closed only after all earlier hand-overs have been used.
         """
         with self._lock:
             if after_recycling and not self._closing and self._draining is None:
@@ -112,9 +92,9 @@ class Fetcher:
             self._reader.wake_up()
         self.signal.set()
 
-    def _enqueue(self, task: _AddSplits | _PauseOrResume) -> None:
+    def _enqueue(self, change: Callable[[], None]) -> None:
         with self._lock:
-            self._tasks.append(task)
+            self._changes.append(change)
             busy = self._busy
         if busy:
             self._reader.wake_up()
@@ -123,55 +103,50 @@ class Fetcher:
     # ---- called on the fetcher thread
 
     def step(self) -> Next | WaitFor:
-        """Run one change, one offer or one fetch. An error ends the fetcher, is told once, and closes the reader."""
+        """Apply one change, offer once or fetch once. An error ends the fetcher and closes the reader."""
         try:
             return self._step()
-        except BaseException as error:  # noqa: BLE001 - whatever it is must reach the task thread
-            self._tell(error, "fetch()")
+        except BaseException as error:  # noqa: BLE001 - the task thread raises it
+            self._report(error, "fetch()")
             self._end()
             return Next.DONE
 
     def _step(self) -> Next | WaitFor:
         with self._lock:
             closing = self._closing
-            task = self._tasks.popleft() if self._tasks and not closing else None
+            change = self._changes.popleft() if self._changes and not closing else None
             pending = self._pending
             readable = bool(self._assigned) and not self._paused.issuperset(self._assigned)
-            self._busy = not closing and (task is not None or (pending is None and readable))
+            self._busy = not closing and (change is not None or (pending is None and readable))
         if closing:
             self._end()
             return Next.DONE
-        if task is not None:
-            self._change(task)
-            return self._settle()
+        if change is not None:
+            change()
+            return self._end_call()
         if pending is not None:
             return self._offer(pending)
         if readable:
             return self._fetch()
         return self._drain_or_wait()
 
-    def _change(self, task: _AddSplits | _PauseOrResume) -> None:
-        match task:
-            case _AddSplits(splits):
-                self._assigned.update((split.id, split) for split in splits)
-                self._caught_up.difference_update(split.id for split in splits)
-                self._reader.add_splits(splits)
-            case _PauseOrResume(pause, resume):
-                # A split reader that cannot pause leaves it to the reader's gate; then fetching goes on.
-                if self._reader.pause_or_resume_splits(pause, resume):
-                    self._paused = (self._paused - resume) | (pause & self._assigned.keys())
+    def _add_splits(self, splits: Sequence[Split]) -> None:
+        self._assigned.update((split.id, split) for split in splits)
+        self._caught_up.difference_update(split.id for split in splits)
+        self._reader.add_splits(splits)
+
+    def _pause_or_resume(self, pause: frozenset[str], resume: frozenset[str]) -> None:
+        # If the split reader cannot pause, fetching goes on and the reader holds back what it emits.
+        if self._reader.pause_or_resume_splits(pause, resume):
+            self._paused = (self._paused - resume) | (pause & self._assigned.keys())
 
     def _fetch(self) -> Next | WaitFor:
-        if self._retry_at is not None:
-            rest = self._retry_at - self._runtime.clock.monotonic()
-            if rest > 0:
-                self._settle()
-                return WaitFor(rest)
-            self._retry_at = None
-        held = self._runtime.service_pauses.remaining(self._source)
-        if held > 0:
-            self._settle()
-            return WaitFor(held)
+        rest = max(
+            self._retry_at - self._runtime.clock.monotonic(), self._runtime.service_pauses.remaining(self._source)
+        )
+        if rest > 0:
+            self._end_call()
+            return WaitFor(rest)
         try:
             fetched = self._reader.fetch()
         except RetriableError as error:
@@ -180,10 +155,10 @@ class Fetcher:
             for split_id in (None, *(part.split_id for part in fetched)) if self._failures else ():
                 self._failures.pop(split_id, None)
             self._pending = HandOver(list(self._checked(fetched)))
-        return self._settle()
+        return self._end_call()
 
     def _retry(self, error: RetriableError) -> WaitFor:
-        # By split: one that delivers must not hide another one that never does.
+        # Counted per split: the success of one must not hide the failures of another.
         failed = error.split if error.split in self._assigned else None
         clock, policy = self._runtime.clock, self._retry_policy
         count = self._failures.setdefault(failed, RetryCount(policy, clock, self._runtime.random))
@@ -201,7 +176,7 @@ class Fetcher:
             redact(str(error)),
         )
         self._retry_at = clock.monotonic() + pause
-        self._settle()
+        self._end_call()
         return WaitFor(pause)
 
     def _checked(self, fetched: Iterable[Fetched]) -> Iterable[Fetched]:
@@ -209,52 +184,50 @@ class Fetcher:
         for part in fetched:
             if part.split_id not in self._assigned or part.split_id in finished:
                 if part.split_id in self._caught_up:
-                    continue  # it was finished here, by being caught up; its reader need not know
+                    continue  # finished below when it caught up; its reader does not know
                 raise ContractError(
                     "a fetch returned records or an end for a split that this reader does not hold",
                     split=part.split_id,
                     rule="RB-5",
                     advice="return only splits that were added and have not been finished",
                 )
-            caught_up = self._until_caught_up and part.caught_up and not part.finished
-            out = dataclasses.replace(part, finished=True) if caught_up else part
-            if out.finished:
-                finished.add(out.split_id)
-            if caught_up:
-                self._caught_up.add(out.split_id)
-            yield out
+            if self._until_caught_up and part.caught_up and not part.finished:
+                part = dataclasses.replace(part, finished=True)  # noqa: PLW2901 - the same part, finished
+                self._caught_up.add(part.split_id)
+            if part.finished:
+                finished.add(part.split_id)
+            yield part
 
     def _offer(self, hand_over: HandOver) -> Next:
         if not self._queue.offer(hand_over, self.signal):
             return Next.WAIT
         with self._lock:
-            # Only now do finished splits leave: the hand-over that says so is in the queue (FET-4).
+            # Finished splits leave only now that their last hand-over is in the queue (FET-4).
             for part in hand_over.fetched:
                 if part.finished:
                     self._assigned.pop(part.split_id, None)
                     self._paused.discard(part.split_id)
             self._pending = None
-        self._tell_if_idle()
+        self._notify_if_idle()
         return Next.AGAIN
 
     def _drain_or_wait(self) -> Next:
         with self._lock:
             marker = self._draining
-        if marker is not None:
-            if not self._queue.offer(marker, self.signal):
-                return Next.WAIT
+        if marker is not None and self._queue.offer(marker, self.signal):
             with self._lock:
-                self._draining = None
-        self._tell_if_idle()
+                self._draining = marker = None
+        if marker is None:
+            self._notify_if_idle()
         return Next.WAIT
 
-    def _settle(self) -> Next:
+    def _end_call(self) -> Next:
         with self._lock:
             self._busy = False
-        self._tell_if_idle()
+        self._notify_if_idle()
         return Next.AGAIN
 
-    def _tell_if_idle(self) -> None:
+    def _notify_if_idle(self) -> None:
         if self.is_idle():
             self._queue.notify_available()
 
@@ -262,17 +235,17 @@ class Fetcher:
         with self._lock:
             self._closing = True
             self._busy = False
-            self._tasks.clear()
+            self._changes.clear()
             self._assigned.clear()
             self._pending = None
         try:
             self._reader.close()
-        except BaseException as error:  # noqa: BLE001 - told to the task thread, which decides
-            self._tell(error, "close()")
+        except BaseException as error:  # noqa: BLE001 - the task thread raises it
+            self._report(error, "close()")
         self._queue.notify_available()
 
-    def _tell(self, error: BaseException, doing: str) -> None:
+    def _report(self, error: BaseException, doing: str) -> None:
         drop_clients(self._source, error)
-        # Of several splits nobody knows which one failed, unless the error itself says so.
+        # Of several splits, only the error itself can name the one that failed.
         only = next(iter(self._assigned)) if len(self._assigned) == 1 else None
         self._on_error(connector_error(error, source=self._source, doing=doing, split=only))

@@ -1,76 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fetchers of one reader: one for all splits, N, or one for each."""
+"""The fetchers of one reader: one for all splits, a fixed number, or one per split."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from forebay.errors import FatalError, ForebayError
-from forebay.framework.host_options import HostOptions
+from forebay.framework.reader import SourceReaderContext
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.retry import RetryPolicy
-from forebay.framework.runtime.runtime import Runtime, WorkerHandle
+from forebay.framework.runtime.runtime import WorkerHandle
+from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.framework.split_reader import SplitReader
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(NamedTuple):
     fetcher: Fetcher
     handle: WorkerHandle
 
 
 class FetcherManager:
-    """Makes fetchers as splits come, routes splits to them, ends idle ones, keeps their first error (FM-1 … FM-5).
+    """Starts fetchers, routes splits to them, ends idle ones and keeps their first error (FM-1 … FM-5).
 
-    Every method is called on the task thread; errors arrive from fetcher threads.
-
-    Args:
-        name: For thread names and errors: the source's.
-        make_split_reader: Makes the reader of a new fetcher, on the task thread.
-        fetchers: How many fetchers splits are spread over by id, or None for one per split.
-        queue: Where fetchers put what they fetch.
-        runtime: Threads, locks, time and chance.
-        options: Retries and time-outs.
-        until_caught_up: See `Fetcher`.
+    All methods are called on the task thread; errors arrive from fetcher threads.
     """
 
     def __init__(
         self,
-        name: str,
-        make_split_reader: Callable[[], SplitReader],
-        fetchers: int | None,
+        source: Source,
+        context: SourceReaderContext,
         queue: HandOverQueue,
-        runtime: Runtime,
         options: HostOptions,
         *,
         until_caught_up: bool = False,
     ) -> None:
-        self._name = name
-        self._make_split_reader = make_split_reader
-        self._fetchers = fetchers
+        self._source = source
+        self._context = context
         self._queue = queue
-        self._runtime = runtime
+        self._runtime = context.runtime
         self._options = options
         self._until_caught_up = until_caught_up
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
-        self._lock = runtime.lock()
+        self._lock = context.runtime.lock()
         self._error: ForebayError | None = None
         self._late: ForebayError | None = None
         self._closed = False
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Route splits to their fetchers; make a fetcher where none runs (FM-2).
+        """Route splits to their fetchers; start missing fetchers (FM-2).
 
         Raises:
             FatalError: The manager is closed (FM-3).
         """
         if self._closed:
-            raise FatalError(f"splits came for a closed reader of {self._name}", rule="FM-3", advice="report a defect")
+            raise FatalError(
+                f"splits came for a closed reader of {self._source.name}", rule="FM-3", advice="report a defect"
+            )
         routed: dict[str, list[Split]] = {}
         for split in splits:
             routed.setdefault(self._route(split.id), []).append(split)
@@ -80,8 +70,8 @@ class FetcherManager:
             self._running[key].fetcher.add_splits(group)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Route the change to whichever fetcher owns each split (FM-4)."""
-        # In the order of the splits, not of a set: a simulation must do the same in every process.
+        """Route the change to the fetchers of the splits (FM-4)."""
+        # In the order of the splits, not of a set: a simulation must be the same in every process.
         keys = dict.fromkeys(self._route(split_id) for split_id in (*pause, *resume))
         for key in (one for one in keys if one in self._running):
             self._running[key].fetcher.pause_or_resume(
@@ -90,7 +80,7 @@ class FetcherManager:
             )
 
     def check_errors(self) -> None:
-        """Raise the first fetcher error, on this and every later call; later errors are notes of it (FM-1)."""
+        """Raise the first error of a fetcher, now and on every later call; later errors are its notes (FM-1)."""
         with self._lock:
             error = self._error
         if error is not None:
@@ -105,40 +95,38 @@ class FetcherManager:
         return not self._running
 
     def close(self, timeout: float) -> list[str]:
-        """End all fetchers within `timeout` seconds, also blocked ones (FM-3); closing twice does nothing more.
+        """End all fetchers within `timeout` seconds (FM-3); return the names of blocked threads, now abandoned.
 
-        Returns:
-            The names of threads that were still blocked and have been abandoned.
+        A second call does nothing.
         """
         self._closed = True
         deadline = self._runtime.clock.monotonic() + timeout
-        everyone = [*self._running.items(), *((f"ended {number}", one) for number, one in enumerate(self._ending))]
-        for _, running in everyone:
+        fetchers = [*self._running.items(), *((f"ended {number}", one) for number, one in enumerate(self._ending))]
+        for _, running in fetchers:
             running.fetcher.close()
         while self._queue.poll() is not None:
-            pass  # room for putters, so that they see the end
+            pass  # room for fetchers that wait with a hand-over
         abandoned = []
-        for key, running in everyone:
+        for key, running in fetchers:
             if not running.handle.join(max(0.0, deadline - self._runtime.clock.monotonic())):
-                abandoned.append(f"{self._name} fetcher {key}")
+                abandoned.append(f"{self._source.name} fetcher {key}")
         self._running.clear()
         self._ending.clear()
         return abandoned
 
     def late_error(self) -> ForebayError | None:
-        """Return the first error met since `close` began: a split reader that could not be closed, for example."""
+        """Return the first error since `close` began, such as that of a split reader's `close`."""
         with self._lock:
             return self._late
 
     def _route(self, split_id: str) -> str:
-        if self._fetchers is None:
-            return split_id
-        return str(zlib.crc32(split_id.encode()) % self._fetchers)
+        fetchers = self._source.fetchers
+        return split_id if fetchers is None else str(zlib.crc32(split_id.encode()) % fetchers)
 
     def _start(self, key: str) -> _Running:
         fetcher = Fetcher(
-            self._name,
-            self._make_split_reader(),
+            self._source.name,
+            self._source.create_split_reader(self._context),
             self._queue,
             self._runtime,
             retry=RetryPolicy.of(self._options),
@@ -146,7 +134,7 @@ class FetcherManager:
             on_error=self._keep_error,
         )
         self._ending = [one for one in self._ending if one.handle.alive()]
-        return _Running(fetcher, self._runtime.start(f"forebay-{self._name}-fetcher-{key}", fetcher))
+        return _Running(fetcher, self._runtime.start(f"forebay-{self._source.name}-fetcher-{key}", fetcher))
 
     def _keep_error(self, error: ForebayError) -> None:
         with self._lock:

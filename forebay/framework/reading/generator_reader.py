@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the generators of a `SimpleSource` on daemon pump threads, so that a blocked one can always be left behind."""
+"""Runs the generators of a `SimpleSource` on daemon threads, so that a blocked one can be abandoned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 
 from forebay.errors import FatalError, RetriableError
-from forebay.framework.arrow.resolved_schema import resolved_schema
+from forebay.framework.arrow.schemas import resolved_schema
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.reading.generator_worker import GeneratorSource, GeneratorWorker
 from forebay.framework.reading.split_scheduler import SplitScheduler
@@ -17,74 +17,67 @@ from forebay.framework.runtime.runtime import WorkerHandle
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 
-_UNBOUNDED_PUMPS = 8
-"""Splits of an unbounded source read at a time by one reader; the others take turns as these catch up."""
+_UNBOUNDED_WORKERS = 8
+"""Splits of an unbounded source that one reader reads at a time; other splits take turns."""
 _TURN = 5.0
-"""Seconds after which one of these gives way, if others wait: some generators are never caught up."""
+"""Seconds after which a worker yields to a waiting split: some generators never catch up."""
 
 
 class GeneratorSplitReader(SplitReader):
-    """The split reader of every `SimpleSource`: pumps run the generators, a fetch collects what they packed.
-
-    Args:
-        source: Whose splits to read.
-        context: The host's side.
-    """
+    """The split reader of every `SimpleSource`: workers run the generators, `fetch` collects their record batches."""
 
     def __init__(self, source: GeneratorSource, context: SourceReaderContext) -> None:
         self._source = source
-        self._runtime = context.runtime
-        self._options = context.options
-        self._promised = context.ends_are_promises
+        self._context = context
+        self._clock = context.runtime.clock
         self._ready = context.runtime.signal()
         self._schema: pa.Schema | None = None
-        self._slots = 1 if source.bounded else _UNBOUNDED_PUMPS
-        self._parking = SplitScheduler()
-        self._pumps: dict[str, tuple[GeneratorWorker, WorkerHandle]] = {}
+        self._max_workers = 1 if source.bounded else _UNBOUNDED_WORKERS
+        self._scheduler = SplitScheduler()
+        self._workers: dict[str, tuple[GeneratorWorker, WorkerHandle]] = {}
         self._failed: deque[tuple[GeneratorWorker, BaseException]] = deque()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Queue splits for a pump."""
+        """Schedule splits."""
         for split in splits:
-            self._parking.park(split)
+            self._scheduler.add(split)
 
     def fetch(self) -> Sequence[Fetched]:
-        """Collect what the pumps packed; wait for it if there is nothing, at most until woken."""
-        self._start_pumps()
+        """Collect the packed batches; if there are none, wait for some until woken."""
+        self._start_workers()
         fetched = self._collect()
         if not fetched:
-            self._ready.wait(self._patience())
+            self._ready.wait(self._next_event_in())
             self._ready.clear()
-            self._start_pumps()
+            self._start_workers()
             fetched = self._collect()
         return fetched
 
     def wake_up(self) -> None:
-        """End the wait of a fetch."""
+        """End the wait of `fetch`."""
         self._ready.set()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Leave paused splits' pumps alone: they fill up and wait."""
-        self._parking.pause(pause, resume)
+        """Stop collecting from the workers of paused splits: they fill up and wait."""
+        self._scheduler.pause(pause, resume)
         return True
 
     def close(self) -> None:
-        """End all pumps.
+        """End all workers.
 
         Raises:
-            FatalError: A generator is still blocked; it has been abandoned on its daemon thread.
+            FatalError: A generator is still blocked; its daemon thread is abandoned.
         """
-        for pump, _ in self._pumps.values():
-            pump.close()
-        clock = self._runtime.clock
-        # A little less than the fetcher itself is given, so that this error, which names the split, comes first.
-        deadline = clock.monotonic() + 0.8 * self._options.close_timeout.total_seconds()
+        for worker, _ in self._workers.values():
+            worker.close()
+        # Less time than the fetcher has, so that this error, which names the split, comes first.
+        deadline = self._clock.monotonic() + 0.8 * self._context.options.close_timeout.total_seconds()
         blocked = [
             split_id
-            for split_id, (_, handle) in self._pumps.items()
-            if not handle.join(max(0.0, deadline - clock.monotonic()))
+            for split_id, (_, handle) in self._workers.items()
+            if not handle.join(max(0.0, deadline - self._clock.monotonic()))
         ]
-        self._pumps.clear()
+        self._workers.clear()
         if blocked:
             raise FatalError(
                 "read() did not come back while closing; its thread has been abandoned",
@@ -94,94 +87,86 @@ class GeneratorSplitReader(SplitReader):
                 advice="give the connector's network calls a time-out shorter than closeTimeout",
             )
 
-    def _start_pumps(self) -> None:
-        now = self._runtime.clock.monotonic()
-        while self._free_slots() or self._make_way(now):
+    def _start_workers(self) -> None:
+        now = self._clock.monotonic()
+        while self._has_free_worker() or self._preempt(now):
             if self._schema is None:
                 self._schema = resolved_schema(self._source)
-            split = self._parking.take(now)
+            split = self._scheduler.take(now)
             if split is None:
                 return
-            pump = GeneratorWorker(
-                self._source,
-                split,
-                self._schema,
-                self._runtime,
-                self._options,
-                self._ready,
-                promised=self._promised,
-            )
-            self._pumps[split.id] = (pump, self._runtime.start(f"forebay-{self._source.name}-pump-{split.id}", pump))
+            worker = GeneratorWorker(self._source, split, self._schema, self._context, self._ready)
+            name = f"forebay-{self._source.name}-generator-{split.id}"
+            self._workers[split.id] = (worker, self._context.runtime.start(name, worker))
 
-    def _make_way(self, now: float) -> bool:
-        """End the turn of the pump that has run for longest, if another split waits for it; return whether."""
+    def _preempt(self, now: float) -> bool:
+        """End the turn of the oldest worker if another split waits for it; return whether."""
         oldest = next(self._running(), None)
-        if oldest is None or self._source.bounded or now < oldest.began + _TURN or not self._parking.has_next(now):
+        if oldest is None or self._source.bounded or now < oldest.began + _TURN or not self._scheduler.has_next(now):
             return False
-        oldest.give_way()
+        oldest.preempt()
         return True
 
     def _running(self) -> Iterator[GeneratorWorker]:
-        """Return the pumps that take a slot, the oldest first; a blocked one gives way all the same."""
-        paused = self._parking.paused
-        return (pump for pump, _ in self._pumps.values() if pump.split.id not in paused and not pump.gives_way)
+        """Return the workers that count against the maximum, the oldest first; preempted ones may still be blocked."""
+        paused = self._scheduler.paused
+        return (one for one, _ in self._workers.values() if one.split.id not in paused and not one.preempted)
 
-    def _free_slots(self) -> int:
-        return max(0, self._slots - sum(1 for _ in self._running()))
+    def _has_free_worker(self) -> bool:
+        return sum(1 for _ in self._running()) < self._max_workers
 
     def _collect(self) -> list[Fetched]:
-        self._raise_failed()
+        self._raise_failure()
         fetched: list[Fetched] = []
-        for split_id, (pump, _) in list(self._pumps.items()):
-            if split_id in self._parking.paused:
+        for split_id, (worker, _) in list(self._workers.items()):
+            if split_id in self._scheduler.paused:
                 continue
-            packed, ended, error = pump.take()
+            packed, ended, error = worker.take()
             if ended and (error is None or not packed):
-                del self._pumps[split_id]
+                del self._workers[split_id]
             fetched.extend(Fetched(split_id, part.batch, part.position) for part in packed)
             if packed:
-                pump.split = pump.split.at(packed[-1].position)
+                worker.split = worker.split.at(packed[-1].position)
             elif error is not None:
-                self._failed.append((pump, error))
+                self._failed.append((worker, error))
             if ended and error is None:
-                if pump.gives_way:
-                    self._parking.park(pump.split)
+                if worker.preempted:
+                    self._scheduler.add(worker.split)
                 else:
-                    fetched.append(self._ended(pump))
+                    fetched.append(self._end_of_run(worker))
         if not fetched:
-            self._raise_failed()
+            self._raise_failure()
         return fetched
 
-    def _raise_failed(self) -> None:
-        """Raise what ended a run, when all that it packed before was taken; a retriable one begins again from there.
+    def _raise_failure(self) -> None:
+        """Raise the error of a run whose batches are all collected; after a retriable one its split starts again.
 
-        What was taken from other pumps in the same fetch goes out first: raising would lose it.
+        Batches of other workers in the same fetch go out first: raising would lose them.
         """
         if self._failed:
-            pump, error = self._failed.popleft()
+            worker, error = self._failed.popleft()
             if isinstance(error, RetriableError):
-                self._parking.park(pump.split)
+                self._scheduler.add(worker.split)
             raise error
 
-    def _ended(self, pump: GeneratorWorker) -> Fetched:
-        """Say what the end of a run means for its split."""
-        split = pump.split.at(pump.position())
-        # read() of an unbounded source returns when it is caught up; a split with an end is finished there, not before.
+    def _end_of_run(self, worker: GeneratorWorker) -> Fetched:
+        """Finish the split if it is bounded or at its end; otherwise it has caught up and is read again later."""
+        split = worker.split.at(worker.position())
         if self._source.bounded or (split.end is not None and split.position == split.end):
-            self._parking.paused.discard(split.id)  # a later split may have its id
+            self._scheduler.paused.discard(split.id)  # a later split may have its id
             return Fetched(split.id, position=split.position, finished=True)
-        not_before = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
-        self._parking.park(split, until=not_before)
+        not_before = self._clock.monotonic() + self._context.options.poll_interval.total_seconds()
+        self._scheduler.add(split, until=not_before)
         return Fetched(split.id, position=split.position, caught_up=True)
 
-    def _patience(self) -> float | None:
-        """Return how long a fetch may wait before something is due without being woken."""
-        now = self._runtime.clock.monotonic()
-        dues = [due for pump, _ in self._pumps.values() if (due := pump.due_in()) is not None]
-        due = now if self._parking.has_next(now) else self._parking.next_due()
-        if due is not None and not self._free_slots():
+    def _next_event_in(self) -> float | None:
+        """Return the seconds until a fetch has work without being woken; None = unknown."""
+        now = self._clock.monotonic()
+        waits = [wait for worker, _ in self._workers.values() if (wait := worker.due_in()) is not None]
+        due = now if self._scheduler.has_next(now) else self._scheduler.next_due()
+        if due is not None and not self._has_free_worker():
             oldest = None if self._source.bounded else next(self._running(), None)
             due = None if oldest is None else max(due, oldest.began + _TURN)
         if due is not None:
-            dues.append(max(0.0, due - now))
-        return min(dues, default=None)
+            waits.append(max(0.0, due - now))
+        return min(waits, default=None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a `SimpleSource`'s generator, on a daemon thread of its own."""
+"""Runs a `SimpleSource`'s generator on a daemon thread of its own."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pyarrow as pa
 
 from forebay.errors import ContractError, ForebayError
 from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker, Rows
-from forebay.framework.host_options import HostOptions
-from forebay.framework.runtime.connector_errors import connector_error, explained
-from forebay.framework.runtime.runtime import Next, Runtime, Signal
+from forebay.framework.reader import SourceReaderContext
+from forebay.framework.runtime.connector_errors import connector_error, wrap_errors
+from forebay.framework.runtime.runtime import Next, Signal
 from forebay.framework.split import Position, Split
 
 _log = logging.getLogger(__name__)
 
 _ITEMS_PER_STEP = 64
-_PACKED_AHEAD = 2
+_MAX_PACKED = 2
 
 
 @cache
 def _warn_of_missing(source: str, missing: tuple[str, ...]) -> None:
-    """Say that columns stay null; once in a process, not for each split and each micro-batch."""
+    """Log columns that stay null, once per process instead of once per split and micro-batch."""
     _log.warning(
         "%s: no row of a read() had the key %s, so it is null everywhere: name the keys as schema() does; if rows may "
         "leave columns out, set partial_rows = True on the class",
@@ -36,7 +36,7 @@ def _warn_of_missing(source: str, missing: tuple[str, ...]) -> None:
 
 
 class GeneratorSource(Protocol):
-    """What a worker needs of a `SimpleSource`."""
+    """The part of `SimpleSource` that a worker uses."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 - see Source
@@ -55,16 +55,10 @@ class GeneratorSource(Protocol):
 
 
 class GeneratorWorker:
-    """One run of `read(split)`: a worker that packs what the generator yields, a little ahead of the fetcher.
+    """Runs `read(split)` once and packs its rows, at most `_MAX_PACKED` record batches ahead of the fetcher.
 
-    Args:
-        source: Whose generator to run.
-        split: What to read; without an end, the source's `latest` is asked for one first.
-        schema: The source's schema.
-        runtime: Lock, signal and clock.
-        options: Sizes and delay of record batches.
-        ready: Set whenever there is something to take.
-        promised: The split's end was promised to somebody, who goes on from there.
+    A split without an end gets that of the source's `latest`. If the host promised its end, the next read starts there,
+    so missing rows are an error. `ready` is set when `take` has a result.
     """
 
     def __init__(
@@ -72,23 +66,20 @@ class GeneratorWorker:
         source: GeneratorSource,
         split: Split,
         schema: pa.Schema,
-        runtime: Runtime,
-        options: HostOptions,
+        context: SourceReaderContext,
         ready: Signal,
-        *,
-        promised: bool = False,
     ) -> None:
+        runtime = context.runtime
         self.signal: Signal = runtime.signal()
         self.split = split
         self._source = source
         self._schema = schema
-        self._runtime = runtime
-        self._options = options
+        self._context = context
         self._ready = ready
-        self._promised = promised and split.end is not None
+        self._promised = context.ends_are_promises and split.end is not None
         self.began = runtime.clock.monotonic()
-        self.gives_way = False
-        """Whether it was asked to end so that another split has its turn."""
+        self.preempted = False
+        """Whether the run was asked to end for the turn of another split."""
         self._lock = runtime.lock()
         self._packer: RowPacker | None = None
         self._rows: Iterator[object] | None = None
@@ -100,7 +91,7 @@ class GeneratorWorker:
     # ---- called on the fetcher thread
 
     def take(self) -> tuple[list[Packed], bool, BaseException | None]:
-        """Return what is packed or due, whether the run has ended, and with what error, each told once all is taken."""
+        """Return the packed batches, whether the run has ended, and its error."""
         with self._lock:
             if not self._packed and self._packer is not None and not self._ended:
                 due = self._packer.take_due()
@@ -114,59 +105,59 @@ class GeneratorWorker:
         return packed, ended, error
 
     def due_in(self) -> float | None:
-        """Return the seconds until rows have waited long enough to go out unfilled; None if none wait."""
+        """Return the seconds until an unfilled record batch is due; None without rows."""
         with self._lock:
             return None if self._packer is None else self._packer.due_in()
 
     def position(self) -> Position | None:
-        """Return the position after everything the generator has yielded."""
+        """Return the position after all rows of the generator."""
         with self._lock:
             return self.split.position if self._packer is None else self._packer.position
 
     def close(self) -> None:
-        """Ask the run to end at its next step."""
+        """End the run at its next step."""
         with self._lock:
             self._closing = True
         self.signal.set()
 
-    def give_way(self) -> None:
-        """Ask the run to end at its next record, which is delivered."""
-        self.gives_way = True
+    def preempt(self) -> None:
+        """End the run at its next record, which is delivered."""
+        self.preempted = True
         self.close()
 
-    # ---- called on the pump thread
+    # ---- called on the worker thread
 
     def step(self) -> Next:
-        """Take some items from the generator; whatever it raises is kept for the fetcher."""
+        """Take some items from the generator; keep its error for the fetcher."""
         with self._lock:
-            closing, full = self._closing, len(self._packed) >= _PACKED_AHEAD
+            closing, full = self._closing, len(self._packed) >= _MAX_PACKED
         if full and not closing:
             return Next.WAIT
         try:
             more = not closing and self._run()
-        except BaseException as error:  # noqa: BLE001 - told to the fetcher, whatever it is
-            return self._end(self._explained(error))
+        except BaseException as error:  # noqa: BLE001 - the fetcher raises it
+            return self._end(self._connector_error(error))
         return Next.AGAIN if more else self._end(None)
 
     def _run(self) -> bool:
-        """Take up to so many items; return whether there may be more."""
+        """Take up to `_ITEMS_PER_STEP` items; return whether there may be more."""
         if self._rows is None:
             split = self._with_end()
-            if self._nothing_left(split):
+            if self._is_empty(split):
                 return False
             with self._lock:
                 self._packer = RowPacker(
                     self._schema,
                     split,
-                    self._runtime.clock,
-                    self._options,
+                    self._context.runtime.clock,
+                    self._context.options,
                     source=self._source.name,
                     order_key=self._source.order_key,
                     extra_keys=self._source.extra_keys,
                 )
             self._rows = self._iterator(self._source.read(split))
         packer = self._packer
-        assert packer is not None  # noqa: S101 - made with the generator
+        assert packer is not None  # noqa: S101 - made with the iterator
         for _ in range(_ITEMS_PER_STEP):
             try:
                 item = next(self._rows)
@@ -189,7 +180,7 @@ class GeneratorWorker:
         return True
 
     def _iterator(self, given: object) -> Iterator[object]:
-        """Return what gives the rows; one batch or one dict would be taken apart."""
+        """Return an iterator of rows; refuse a single batch or dict, which would be iterated itself."""
         single = (Batch, Mapping, pa.RecordBatch, pa.Table, str, bytes)
         if isinstance(given, Iterable) and not isinstance(given, single):
             return iter(given)
@@ -205,14 +196,14 @@ class GeneratorWorker:
     def _with_end(self) -> Split:
         split = self.split
         if split.end is None:
-            with explained(self._source.name, "latest()", split.id):
+            with wrap_errors(self._source.name, "latest()", split.id):
                 latest = self._source.latest(split)
             if latest is not None:
                 split = split.slice(split.position, latest)
         return split
 
-    def _nothing_left(self, split: Split) -> bool:
-        """Whether the read would be empty; an end behind the position is a lagging look at the outside."""
+    def _is_empty(self, split: Split) -> bool:
+        """Whether there is nothing to read; an outdated `latest` may be before the position."""
         if split.end is None:
             return False
         if split.position is None:
@@ -225,11 +216,11 @@ class GeneratorWorker:
         if close is not None:
             try:
                 close()
-            except BaseException as late:  # noqa: BLE001 - told to the fetcher, whatever it is
-                error = error or self._explained(late)
+            except BaseException as late:  # noqa: BLE001 - the fetcher raises it
+                error = error or self._connector_error(late)
         with self._lock:
             try:
-                wanted = self.gives_way or not self._closing  # or a slow generator would begin anew each turn
+                wanted = self.preempted or not self._closing  # else a slow generator would never progress
                 tail = self._packer.take() if self._packer is not None and wanted else None
             except ForebayError as late:
                 tail, error = None, error or late
@@ -238,12 +229,12 @@ class GeneratorWorker:
             missing = self._packer.never_given() if self._packer is not None and error is None else []
         if missing and not self._source.partial_rows:
             _warn_of_missing(self._source.name, tuple(missing))
-        with self._lock:  # last: whoever sees it may be gone at once
+        with self._lock:  # last: the fetcher may drop this worker at once
             self._ended, self._error = True, error
         self._ready.set()
         return Next.DONE
 
-    def _explained(self, error: BaseException) -> ForebayError:
+    def _connector_error(self, error: BaseException) -> ForebayError:
         return connector_error(
             error, source=self._source.name, doing="read()", split=self.split.id, position=self.position()
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hand-over queue between fetcher threads and the reader: bounded in hand-overs and in bytes."""
+"""The queue between fetcher threads and the reader: bounded in hand-overs and in bytes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from forebay.framework.split_reader import Fetched
 
 @dataclass(slots=True)
 class HandOver:
-    """What one fetch brought, on its way to the reader.
+    """The result of one fetch, on its way to the reader.
 
-    Args:
-        fetched: In order; may be empty (a marker).
-        recycle: Called exactly once, on the task thread, when every part has been used (RB-4).
+    `recycle` is called once, on the task thread, after the last part was used (RB-4).
     """
 
     fetched: Sequence[Fetched]
@@ -30,15 +28,11 @@ class HandOver:
 
 
 class HandOverQueue:
-    """First in, first out; many fetchers offer, one reader polls; nobody ever waits inside (Q-1 … Q-4).
+    """First in, first out: many fetchers offer, one reader polls, no call blocks (Q-1 … Q-4).
 
-    Where Flink's queue blocks a putter, `offer` returns False and the hand-over stays with the caller, whose signal
-    is set once there is room: so a wake-up of a putter is nothing but its signal, and is remembered until spent.
-
-    Args:
-        runtime: For the lock.
-        capacity: Most hand-overs waiting, at least 1.
-        max_bytes: Most bytes waiting, at least 1; a single larger hand-over passes when nothing else waits.
+    Where Flink's queue blocks a putter, `offer` returns False. The caller keeps the hand-over and is signalled once
+    there is room, so waking a putter is the same as signalling it. A hand-over larger than `max_bytes` passes if the
+    queue is empty.
 
     Raises:
         ValueError: A bound is not positive.
@@ -58,14 +52,9 @@ class HandOverQueue:
         self._notice: Future[None] = Future()
 
     def offer(self, hand_over: HandOver, signal: Signal) -> bool:
-        """Put a hand-over if there is room. Called by fetcher threads.
+        """Put a hand-over, or return False if the queue is full. Called by fetcher threads.
 
-        Args:
-            hand_over: What to put.
-            signal: Set once there is room again, if there is none now.
-
-        Returns:
-            True if it is in the queue; False if it stays with the caller.
+        A refused hand-over stays with the caller; `signal` is set once there is room.
         """
         with self._lock:
             full = len(self._waiting) >= self._capacity or self._bytes + hand_over.nbytes > self._max_bytes
@@ -95,42 +84,43 @@ class HandOverQueue:
         return hand_over
 
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue is empty."""
         with self._lock:
             return not self._waiting
 
     def availability(self) -> Future[None]:
-        """Return a future that is done while something waits; a fresh one follows each emptying (Q-4)."""
+        """Return a future that is done while the queue is not empty; each emptying starts a new one (Q-4)."""
         with self._lock:
             return self._available
 
     def notice(self) -> Future[None]:
-        """Return a future that the next `notify_available` completes, and no hand-over: for who cannot take one now."""
+        """Return a future that only `notify_available` completes, for a reader that cannot take a hand-over now."""
         with self._lock:
             if self._notice.done():
                 self._notice = Future()
             return self._notice
 
     def notify_available(self) -> None:
-        """Complete the future without putting anything, until the next empty poll (Q-4); and the `notice`."""
+        """Complete `availability`, until the next empty poll, and `notice`, without a hand-over (Q-4)."""
         with self._lock:
             available = self._mark_available()
-            # A future of its own for each: two callers at once must not complete the same one.
-            notice, self._notice = self._notice, _done()
+            # Replaced, so that two callers at once do not complete the same future.
+            notice, self._notice = self._notice, done_future()
         if available is not None:
             available.set_result(None)
         if not notice.done():
             notice.set_result(None)
 
     def _mark_available(self) -> Future[None] | None:
-        """Say that the future is due, under the lock; the caller completes it outside, for callbacks run in there."""
+        """Return the future to complete; the caller does so outside the lock, because that runs callbacks."""
         if self._is_available:
             return None
         self._is_available = True
         return self._available
 
 
-def _done() -> Future[None]:
+def done_future() -> Future[None]:
+    """Return a completed future."""
     future: Future[None] = Future()
     future.set_result(None)
     return future

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from forebay.errors import ContractError, FatalError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
 from forebay.framework.reading.fetcher_manager import FetcherManager
-from forebay.framework.reading.queue import HandOver, HandOverQueue
+from forebay.framework.reading.queue import HandOver, HandOverQueue, done_future
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched
@@ -20,7 +20,7 @@ from forebay.framework.split_reader import Fetched
 
 @dataclass(slots=True)
 class _State:
-    """The mutable twin of a split while it is read (SPL-2)."""
+    """A split and its progress in this reader (SPL-2)."""
 
     split: Split
     position: Position | None
@@ -30,13 +30,13 @@ class _State:
 
 
 class SourceReaderBase(SourceReader):
-    """A reader over fetcher threads: `SplitReader`s fetch, this one emits, advances and finishes (RB-1 … RB-9).
+    """The default reader: `SplitReader`s fetch on fetcher threads, this class emits their batches (RB-1 … RB-9).
 
     Args:
-        source: Makes the split readers and says how many fetchers there are.
-        context: The host's side.
+        source: Makes the split readers and gives the number of fetchers.
+        context: The host.
         options: Bounds of the queue, retries, time-outs.
-        until_caught_up: A split is finished once it is caught up, for hosts that read once.
+        until_caught_up: Finish each split once it has caught up, for hosts that read once.
     """
 
     def __init__(
@@ -45,17 +45,8 @@ class SourceReaderBase(SourceReader):
         self._source = source
         self._context = context
         self._once = until_caught_up
-        runtime = context.runtime
-        self._queue = HandOverQueue(runtime, options.queue_batches, options.queue_bytes)
-        self._fetchers = FetcherManager(
-            source.name,
-            lambda: source.create_split_reader(context),
-            source.fetchers,
-            self._queue,
-            runtime,
-            options,
-            until_caught_up=until_caught_up,
-        )
+        self._queue = HandOverQueue(context.runtime, options.queue_batches, options.queue_bytes)
+        self._fetchers = FetcherManager(source, context, self._queue, options, until_caught_up=until_caught_up)
         self._max_held = options.queue_bytes
         self._states: dict[str, _State] = {}
         self._unopened: list[Split] = []
@@ -66,19 +57,18 @@ class SourceReaderBase(SourceReader):
         self._paused: set[str] = set()
         self._held: list[Fetched] = []
         self._held_bytes = 0
-        self._gate_notice: Future[None] | None = None
+        self._full_notice: Future[None] | None = None
         self._no_more_splits = False
-        self._available_now: Future[None] = Future()
-        self._available_now.set_result(None)
+        self._available_now = done_future()
 
     def start(self) -> None:
-        """Ask for as many splits as can be read at once, unless some were restored (RDR-1)."""
+        """Request one split per fetcher, unless some were restored (RDR-1)."""
         if not self._states and not self._no_more_splits:
             for _ in range(self._source.fetchers or 1):
                 self._context.send_split_request()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Take more splits; their outputs open at the next poll, before any record (OUT-4)."""
+        """Take more splits; their outputs open at the next poll, before their records (OUT-4)."""
         for split in splits:
             if split.id in self._states:
                 raise ContractError(
@@ -93,21 +83,21 @@ class SourceReaderBase(SourceReader):
         self._fetchers.add_splits(splits)
 
     def notify_no_more_splits(self) -> None:
-        """Note that no split follows; completes the availability future (RB-7)."""
+        """Note that no split follows, and complete the availability future (RB-7)."""
         self._no_more_splits = True
         self._queue.notify_available()
 
     def is_available(self) -> Future[None]:
-        """Return a done future while something is in hand, the queue's otherwise (RB-7).
+        """Return a done future while there is a current hand-over, otherwise that of the queue (RB-7).
 
-        While the gate is full no hand-over can be taken, so that one waits says nothing: then it is the next notice.
+        While the buffer of paused splits is full, no hand-over can be taken: the future is then the next notice.
         """
         if self._current is not None:
             return self._available_now
-        return self._gate_notice or self._queue.availability()
+        return self._full_notice or self._queue.availability()
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit one record batch at most; go on to the next hand-over when the one in hand is used up (RB-2)."""
+        """Emit at most one record batch, of the current hand-over or the next one (RB-2)."""
         while self._unopened:
             output.split_added(self._unopened.pop(0))
         while True:
@@ -126,57 +116,52 @@ class SourceReaderBase(SourceReader):
                 return InputStatus.MORE_AVAILABLE if self.is_available().done() else self._end_or_wait()
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[Split]:
-        """Return every unfinished split at the next record not yet emitted (RDR-4)."""
+        """Return each unfinished split at the next record not yet emitted (RDR-4)."""
         return [state.snapshot() for state in self._states.values()]
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Close and open the gate of some splits, here and, where it can, in the split reader (RDR-8)."""
+        """Buffer the batches of paused splits; split readers that can pause stop fetching them (RDR-8)."""
         pause = [split_id for split_id in pause if split_id in self._states]
         self._paused = (self._paused - set(resume)) | set(pause)
         self._release()
         self._fetchers.pause_or_resume_splits(pause, resume)
 
     def close(self) -> None:
-        """End all fetchers within the close time-out (RDR-9).
+        """End all fetchers within `closeTimeout` (RDR-9).
 
         Raises:
-            FatalError: Threads were still blocked and have been abandoned; named in the text.
-            ForebayError: A split reader failed while it was closed.
+            FatalError: Threads were still blocked and are abandoned; the text names them.
+            ForebayError: The `close` of a split reader failed.
         """
         timeout = self._context.options.close_timeout.total_seconds()
-        abandoned = self._fetchers.close(timeout)
-        if abandoned:
+        if abandoned := self._fetchers.close(timeout):
             raise FatalError(
                 f"blocked for more than {timeout:g} s while closing, abandoned: {', '.join(abandoned)}",
                 source=self._source.name,
                 rule="RDR-9",
                 advice="give the connector's network calls a time-out shorter than closeTimeout",
             )
-        late = self._fetchers.late_error()
-        if late is not None:
+        if (late := self._fetchers.late_error()) is not None:
             raise late
 
     def _next_hand_over(self) -> bool:
-        """Take the queue's next hand-over into hand, errors first (RB-1)."""
-        # The gate is full: fetchers must wait until a split is resumed. Of an error after this the notice tells.
-        self._gate_notice = self._queue.notice() if self._held_bytes > self._max_held else None
+        """Make the queue's next hand-over the current one; errors come first (RB-1)."""
+        # If the buffer is full, fetchers wait until a split is resumed; the notice also reports later errors.
+        self._full_notice = self._queue.notice() if self._held_bytes > self._max_held else None
         self._fetchers.check_errors()
-        if self._gate_notice is not None:
-            return False
-        hand_over = self._queue.poll()
-        if hand_over is None:
+        if self._full_notice is not None or (hand_over := self._queue.poll()) is None:
             return False
         self._current = hand_over
         self._parts = deque(hand_over.fetched)
         return True
 
     def _hold(self, part: Fetched) -> None:
-        """Keep what came for a paused split: the queue may hold some, and some split readers cannot pause."""
+        """Buffer a part of a paused split: it was in the queue, or its split reader cannot pause."""
         self._held.append(part)
         self._held_bytes += _nbytes(part)
 
     def _release(self) -> None:
-        """Put what was held for splits that run again before everything else that is in hand."""
+        """Put buffered parts of resumed splits before all other parts."""
         released = [part for part in self._held if part.split_id not in self._paused]
         if released:
             self._held = [part for part in self._held if part.split_id in self._paused]
@@ -186,7 +171,7 @@ class SourceReaderBase(SourceReader):
             self._queue.notify_available()
 
     def _emit(self, part: Fetched, output: ReaderOutput) -> bool:
-        """Use one part of the hand-over; return whether records went out."""
+        """Process one part of the hand-over; return whether it emitted records."""
         state = self._states.get(part.split_id)
         if state is None or part.split_id in self._finished:
             raise ContractError(
@@ -199,7 +184,7 @@ class SourceReaderBase(SourceReader):
         emitted = False
         if part.batch is not None and part.batch.num_rows:
             self._check_progress(state, part)
-            # Out first, then the state: an interruption between the two repeats, and never loses (REC-2).
+            # Emit first: an interruption before the state is updated repeats records, but loses none (REC-2).
             output.collect(part.split_id, part.batch, part.position)
             emitted = True
         if part.position is not None:
@@ -230,7 +215,7 @@ class SourceReaderBase(SourceReader):
             )
 
     def _finish_hand_over(self, output: ReaderOutput) -> None:
-        """Drop finished splits, tell of them once, then recycle once (RB-3, RB-4)."""
+        """Drop finished splits, report them once, then recycle once (RB-3, RB-4)."""
         finished, self._finished = self._finished, {}
         for split_id in finished:
             del self._states[split_id]
@@ -243,14 +228,14 @@ class SourceReaderBase(SourceReader):
             current.recycle()
 
     def on_splits_finished(self, splits: Sequence[Split]) -> None:
-        """Called once per hand-over with the splits it finished, at their last position; asks for as many more."""
+        """Request as many splits as have finished. Called once per hand-over, with splits at their last position."""
         if not self._no_more_splits:
             for _ in splits:
                 self._context.send_split_request()
 
     def _end_or_wait(self) -> InputStatus:
-        """Decide what an empty queue means (RB-6)."""
-        # A fetcher that others' splits may still need stays, with its client; one split's own goes with the split.
+        """Return the status for an empty queue (RB-6)."""
+        # A shared fetcher stays, with its client, for later splits; the fetcher of a single split ends with it.
         none_left = (self._no_more_splits or self._source.fetchers is None) and self._fetchers.shutdown_finished()
         self._fetchers.check_errors()
         if none_left and self._no_more_splits and not self._states:
@@ -265,6 +250,6 @@ def _nbytes(part: Fetched) -> int:
 def create_reader(
     source: Source, context: SourceReaderContext, options: HostOptions, *, until_caught_up: bool = False
 ) -> SourceReader:
-    """Make the source's own reader, or the supplied one. Called by hosts, on the task thread."""
+    """Make the source's own reader or the default one. Called by hosts, on the task thread."""
     own = source.create_reader(context)
     return own if own is not None else SourceReaderBase(source, context, options, until_caught_up=until_caught_up)

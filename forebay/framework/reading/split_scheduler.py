@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the splits of a `SimpleSource` are while no pump reads them."""
+"""Schedules the splits of a `SimpleSource` that no generator worker reads."""
 
 from __future__ import annotations
 
@@ -12,67 +12,63 @@ from forebay.framework.split import Split
 
 
 @dataclass(slots=True, eq=False)
-class _Parked:
-    """A split between two runs."""
-
+class _Entry:
     split: Split
 
 
 class SplitScheduler:
-    """The splits without a pump: those that may run, those that rest, those that are paused.
+    """The splits without a worker: ready, delayed or paused. Used on the fetcher thread only.
 
-    What one start costs does not depend on how many splits there are. Used on the fetcher thread only.
+    The cost of one `take` does not depend on the number of splits.
     """
 
     def __init__(self) -> None:
-        self._here: dict[str, _Parked] = {}  # what comes out below counts only if it is the entry here
-        self._waiting: deque[_Parked] = deque()
-        self._timers: list[tuple[float, int, _Parked]] = []
-        self._held: dict[str, _Parked] = {}
+        self._entries: dict[str, _Entry] = {}  # an entry of the collections below is valid only if it is in here
+        self._ready: deque[_Entry] = deque()
+        self._timers: list[tuple[float, int, _Entry]] = []
+        self._held: dict[str, _Entry] = {}
         self._count = 0
         self.paused: set[str] = set()
-        """The splits that may not run now, with or without a pump."""
+        """The paused splits, with or without a worker."""
 
-    def park(self, split: Split, *, until: float | None = None) -> None:
-        """Take a split in; one of the same id that is here is replaced.
+    def add(self, split: Split, *, until: float | None = None) -> None:
+        """Add a split, or replace the one with the same id.
 
-        Args:
-            split: With its position.
-            until: The second of the clock before which it rests; None for no rest.
+        It must not run before the monotonic time `until`.
         """
-        one = self._here[split.id] = _Parked(split)
+        entry = self._entries[split.id] = _Entry(split)
         if until is None:
-            self._waiting.append(one)
+            self._ready.append(entry)
         else:
             self._count += 1
-            heapq.heappush(self._timers, (until, self._count, one))
+            heapq.heappush(self._timers, (until, self._count, entry))
 
     def has_next(self, now: float) -> bool:
         """Whether a split may run."""
         while self._timers and self._timers[0][0] <= now:
-            self._waiting.append(heapq.heappop(self._timers)[2])
-        while self._waiting:
-            one = self._waiting[0]
-            if self._here.get(one.split.id) is one:
-                if one.split.id not in self.paused:
+            self._ready.append(heapq.heappop(self._timers)[2])
+        while self._ready:
+            entry = self._ready[0]
+            if self._entries.get(entry.split.id) is entry:
+                if entry.split.id not in self.paused:
                     return True
-                self._held[one.split.id] = one
-            self._waiting.popleft()
+                self._held[entry.split.id] = entry
+            self._ready.popleft()
         return False
 
     def take(self, now: float) -> Split | None:
-        """Give out the split that has waited longest, if one may run."""
+        """Remove and return the split that has waited longest, if one may run."""
         if not self.has_next(now):
             return None
-        one = self._waiting.popleft()
-        del self._here[one.split.id]
-        return one.split
+        entry = self._ready.popleft()
+        del self._entries[entry.split.id]
+        return entry.split
 
     def next_due(self) -> float | None:
-        """Return when the next resting split may run."""
+        """Return when the first delayed split may run."""
         return self._timers[0][0] if self._timers else None
 
-    def pause(self, splits: Collection[str], resume: Collection[str]) -> None:
-        """Keep splits back, and let others go."""
-        self.paused = (self.paused - set(resume)) | set(splits)
-        self._waiting.extend(self._held.pop(one) for one in resume if one in self._held)
+    def pause(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Pause some splits and resume others."""
+        self.paused = (self.paused - set(resume)) | set(pause)
+        self._ready.extend(self._held.pop(one) for one in resume if one in self._held)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one retry policy: how often, after which pauses and for how long a `RetriableError` is tried again."""
+"""The retry policy: number, pauses and duration of retries after a `RetriableError`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Final
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RetriableError
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 
-_FORGIVEN: Final = 600.0
-"""Seconds without a failure after which failures are counted from one again: a quiet split may have nothing to read."""
+_RESET_AFTER: Final = 600.0
+"""Seconds without a failure that reset the count: a quiet split may have had nothing to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Bounds of retries: exponential pauses with jitter, as the host's options say.
+    """Exponential back-off with jitter, within limits.
 
     Args:
         retries: Retries after the first try.
         first_pause: Seconds before the first retry.
         factor: Growth of the pause from one retry to the next.
-        max_pause: Longest pause in seconds, unless the service asks for a longer one.
-        timeout: Seconds from the first failure after which no retry begins.
+        max_pause: Maximum pause in seconds, unless the service asks for more.
+        timeout: Seconds after the first failure within which retries begin.
     """
 
     retries: int = 3
@@ -45,24 +45,18 @@ class RetryPolicy:
         )
 
     def pause(self, failures: int, random: Random, error: BaseException | None = None) -> float:
-        """Return the seconds to wait after so many failures in a row; at least the error's `retry_after`.
+        """Return the seconds to wait after `failures` failures in a row; at least the error's `retry_after`.
 
         Half of the pause is jitter, so that readers that failed together do not return together.
         """
-        # The exponent is bounded: a source that never answers would overflow a float.
+        # The bound on the exponent avoids a float overflow for a source that never answers.
         bound = min(self.max_pause, self.first_pause * self.factor ** min(failures - 1, 64))
         asked = error.retry_after if isinstance(error, RetriableError) else None
         return max(bound / 2 + random.random() * bound / 2, asked or 0.0)
 
 
 class RetryCount:
-    """Failures in a row of one operation, under a policy.
-
-    Args:
-        policy: The bounds.
-        clock: Time of the failures.
-        random: Jitter of the pauses.
-    """
+    """Counts the failures in a row of one operation."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, random: Random) -> None:
         self._policy = policy
@@ -72,16 +66,16 @@ class RetryCount:
         self.failures = 0
         """Failures since the last success."""
         self.exhausted = False
-        """Whether the policy ends the retries."""
+        """Whether the policy allows no further retry."""
 
     def succeed(self) -> None:
-        """Begin to count anew."""
+        """Reset the count."""
         self.failures, self.exhausted = 0, False
 
     def fail(self, error: RetriableError) -> float:
-        """Count a failure, and return the seconds until the next try; `exhausted` says whether there is one."""
+        """Count a failure; return the seconds until the next try and set `exhausted`."""
         now = self._clock.monotonic()
-        if not self.failures or now - self._last_at > _FORGIVEN + self._policy.max_pause:
+        if not self.failures or now - self._last_at > _RESET_AFTER + self._policy.max_pause:
             self.failures, self._first_at = 0, now
         self.failures += 1
         pause = self._policy.pause(self.failures, self._random, error)
@@ -90,40 +84,33 @@ class RetryCount:
         return pause
 
     def last_error(self, error: RetriableError) -> RetriableError:
-        """Return the error that ends the retries: it says how long was tried, and what to do next."""
+        """Return the error that ends the retries, with the number and duration of tries and the next step."""
         seconds = self._clock.monotonic() - self._first_at
-        error.message = (
-            f"{error.message} ({self.failures} {'tries' if self.failures > 1 else 'try'} in {seconds:.1f} s)"
-        )
+        error.message += f" ({self.failures} {'tries' if self.failures > 1 else 'try'} in {seconds:.1f} s)"
+        advice = "check that the service answers, or raise the options retries, retryFirstPause and retryMaxPause"
         if error.retry_after:
             asked = f"the service asks to wait {error.retry_after:g} s: "
             advice = f"{asked}read with fewer tasks (numPartitions), or raise the options retries and retryTimeout"
-        else:
-            advice = "check that the service answers, or raise the options retries, retryFirstPause and retryMaxPause"
-        return error.located(advice=advice)
+        return error.with_context(advice=advice)
 
 
 class ServicePauses:
-    """Until when the readers of a process leave a service alone that asked for a pause. Called from any thread.
-
-    Args:
-        clock: Monotonic time.
-    """
+    """The pauses that services asked for; all readers that share this object keep them. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until: dict[str, float] = {}
 
     def note(self, source: str, error: RetriableError) -> None:
-        """Make all readers of a source in this process wait as long as an error's `retry_after` asks for."""
+        """Pause all readers of a source for the error's `retry_after`, if it has one."""
         if error.retry_after:
             until = self._clock.monotonic() + error.retry_after
             self._until[source] = max(until, self._until.get(source, until))
 
     def remaining(self, source: str) -> float:
-        """Return the seconds that a source is still to be left alone; 0 or less: none."""
+        """Return the seconds left of a source's pause; 0 or less = no pause."""
         return self._until[source] - self._clock.monotonic() if source in self._until else 0.0
 
 
-of_process = ServicePauses(SystemClock())
+PROCESS_PAUSES: Final = ServicePauses(SystemClock())
 """The pauses of this process."""

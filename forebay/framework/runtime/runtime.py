@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads, locks, time and chance, behind one object: `ThreadRuntime` for life, a simulated one for tests.
+"""Threads, locks, time and random numbers behind one object: `ThreadRuntime` in production, a simulated one in tests.
 
-All machinery of the framework is made of `Worker` objects with a `step` that does a little and never waits for
-another worker. The runtime decides who steps when, so a simulator can run everything in one thread.
+The machinery consists of `Worker` objects. A `step` does little work and never waits for another worker, so a simulator
+can run all workers in one thread.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Protocol, TypeVar
 
 from forebay.clock import Clock, SystemClock
-from forebay.framework.runtime.retry import ServicePauses, of_process
+from forebay.framework.runtime.retry import PROCESS_PAUSES, ServicePauses
 
 T = TypeVar("T")
 
 
 class Next(Enum):
-    """What a worker's step says about its next one."""
+    """What a step returns about the next one."""
 
     AGAIN = "step again now"
     WAIT = "step again once signalled"
@@ -39,75 +38,65 @@ class WaitFor:
 
 
 class Signal(Protocol):
-    """A flag that wakes whoever waits; set and remembered until it is cleared. Thread-safe."""
+    """An event flag, as `threading.Event`: set and remembered until it is cleared. Thread-safe."""
 
     def set(self) -> None:
-        """Raise the flag and wake the waiter."""
+        """Set the flag and wake the waiter."""
 
     def is_set(self) -> bool:
-        """Whether the flag is up."""
+        """Whether the flag is set."""
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is up, at most `timeout` seconds; return whether it is."""
+        """Wait until the flag is set, at most `timeout` seconds; return whether it is set."""
 
 
 class Worker(Protocol):
-    """Something that runs by steps on a thread of its own.
+    """Runs in steps on a thread of its own.
 
-    `signal` must be set by whoever changes anything the worker waits for. The runtime clears it *before* each step,
-    so a change during the step is never missed.
+    Every change that the worker waits for sets `signal`. The runtime clears it *before* each step, so a change during
+    the step is never missed.
     """
 
     @property
     def signal(self) -> Signal:
-        """The flag that ends a wait between steps."""
+        """Ends a wait between steps."""
 
     def step(self) -> Next | WaitFor:
-        """Do a little. May block in outside I/O only, and must not raise."""
+        """Do little work. May block in external I/O only; must not raise."""
 
 
 class WorkerHandle(Protocol):
-    """A running worker, as its owner sees it."""
+    """A running worker."""
 
     def alive(self) -> bool:
         """Whether the worker may still step."""
 
     def join(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds for its end; return whether it has ended."""
+        """Wait at most `timeout` seconds for the end; return whether it has ended."""
 
 
 class Runtime(ABC):
-    """Threads, locks, time and chance."""
+    """Threads, locks, time and random numbers."""
 
-    @property
-    @abstractmethod
-    def clock(self) -> Clock:
-        """Where time comes from."""
-
-    @property
-    @abstractmethod
-    def random(self) -> random.Random:
-        """Where chance (back-off jitter) comes from."""
-
-    @cached_property
-    def service_pauses(self) -> ServicePauses:
-        """How long services that asked for a pause are left alone."""
-        return ServicePauses(self.clock)
+    def __init__(self, clock: Clock, rng: random.Random) -> None:
+        self.clock = clock
+        self.random = rng
+        self.service_pauses = ServicePauses(clock)
 
     def thread_id(self) -> int:
-        """Return which thread is calling. A simulator that steps everything in one thread has only one."""
+        """Return the id of the calling thread. A simulator has only one."""
         return threading.get_ident()
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[bool]:
-        """Return a new lock, for use in a `with` block; not re-entrant."""
+        """Return a new lock for `with` blocks; not re-entrant."""
 
     @abstractmethod
     def signal(self) -> Signal:
-        """Return a new signal, down."""
+        """Return a new signal, not set."""
 
     @abstractmethod
     def start(self, name: str, worker: Worker) -> WorkerHandle:
@@ -118,39 +107,33 @@ class Runtime(ABC):
         """Run `work` once on another thread, then `done(result, error)` on that same thread."""
 
 
-class ThreadRuntime(Runtime):
-    """Real threads, all daemons: a process never hangs on a connector that blocks for ever.
+def run_job(work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    """Run `work`, then `done(result, error)`."""
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 - any error goes to `done`
+        done(None, error)
+    else:
+        done(result, None)
 
-    Args:
-        clock: Where time comes from; the machine's own by default.
-        seed: For reproducible jitter; random by default.
+
+class ThreadRuntime(Runtime):
+    """Runs workers on daemon threads, so a connector that blocks for ever cannot hang the process.
+
+    With the system clock, all readers of the process share the pauses that services ask for.
     """
 
     def __init__(self, clock: Clock | None = None, seed: int | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._random = random.Random(seed)
-
-    @property
-    def clock(self) -> Clock:
-        """Where time comes from."""
-        return self._clock
-
-    @property
-    def random(self) -> random.Random:
-        """Where chance comes from."""
-        return self._random
-
-    @cached_property
-    def service_pauses(self) -> ServicePauses:
-        """How long services that asked for a pause are left alone: one answer for all readers of the process."""
-        return of_process if isinstance(self._clock, SystemClock) else ServicePauses(self._clock)
+        super().__init__(clock or SystemClock(), random.Random(seed))
+        if isinstance(self.clock, SystemClock):
+            self.service_pauses = PROCESS_PAUSES
 
     def lock(self) -> AbstractContextManager[bool]:
-        """Return a new lock."""
+        """Return a `threading.Lock`."""
         return threading.Lock()
 
     def signal(self) -> Signal:
-        """Return a new signal, down."""
+        """Return a `threading.Event`."""
         return threading.Event()
 
     def start(self, name: str, worker: Worker) -> WorkerHandle:
@@ -159,16 +142,7 @@ class ThreadRuntime(Runtime):
 
     def submit(self, name: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` once on a new daemon thread."""
-
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - handed to `done`, whatever it is
-                done(None, error)
-            else:
-                done(result, None)
-
-        _ThreadHandle(name, run)
+        _ThreadHandle(name, lambda: run_job(work, done))
 
 
 class _ThreadHandle:
@@ -189,8 +163,6 @@ def _drive(worker: Worker) -> None:
     while True:
         signal.clear()
         match worker.step():
-            case Next.AGAIN:
-                continue
             case Next.WAIT:
                 signal.wait()
             case WaitFor(seconds):

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from importlib import import_module
-from typing import NamedTuple
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
 from forebay.formats.compression import CODECS
 from forebay.options import OptionSpec, class_options, parse_options
-from forebay.stores.file_status import last_name
+from forebay.registry import Entry, Registry
+from forebay.stores.paths import last_name
 
 _SUFFIXES = {
     "csv": "csv",
@@ -26,36 +24,21 @@ _SUFFIXES = {
     "log": "text",
 }
 
-
-class _Entry(NamedTuple):
-    """Where a format is written: imported when it is used, for each brings its own part of Arrow along.
-
-    The module of the options may also say `ALIASES` (Spark's second name → first name), `OPTION_NAMES` (name → field,
-    where Spark's name is not the usual one) and `REFUSED` and `IGNORED` (Spark's option → why it is not honoured).
-    """
-
-    module: str
-    format: str
-    options_module: str
-    options: str
-
-
-_FORMATS = {
-    "csv": _Entry("forebay.formats.csv.format", "CsvFormat", "forebay.formats.csv.options", "CsvOptions"),
-    "json": _Entry("forebay.formats.json.format", "JsonFormat", "forebay.formats.json.options", "JsonOptions"),
-    "parquet": _Entry(
-        "forebay.formats.parquet.format", "ParquetFormat", "forebay.formats.parquet.format", "ParquetOptions"
-    ),
-    "text": _Entry("forebay.formats.text", "TextFormat", "forebay.formats.text", "TextOptions"),
+BUILT_INS = {
+    "csv": "forebay.formats.csv.format:CsvFormat",
+    "json": "forebay.formats.json.format:JsonFormat",
+    "parquet": "forebay.formats.parquet.format:ParquetFormat",
+    "text": "forebay.formats.text:TextFormat",
 }
+"""The formats that come with forebay. Each is imported when it is used, because it imports its own part of Arrow."""
 
-NAMES = tuple(_FORMATS)
+GROUP = "forebay.formats"
+"""The entry-point group in which a package offers its formats: `lines = "shop.lines:LinesFormat"`."""
 
-FIXED = ("text",)
-"""Formats whose schema is known without a file."""
-
-COUNT_ROWS = frozenset({"parquet"})
-"""Formats whose positions are rows; those of the others are bytes."""
+_KIND = "file format"
+# Two registries: a built-in format is found without a search for installed packages.
+_built_in = Registry([Entry(name, path) for name, path in BUILT_INS.items()], group="", kind=_KIND)
+_installed = Registry([], group=GROUP, kind=_KIND)
 
 ELSEWHERE = {
     name: f": this release does not read it; Spark's own reader does: spark.read.format({name!r})"
@@ -96,28 +79,43 @@ def _suffixes(path: str) -> list[str]:
     return last_name(path.rstrip("/")).split(".")[1:]
 
 
-def format_options(name: str) -> tuple[OptionSpec, ...]:
-    """Return the options of a format, under all names that Spark has for them."""
-    entry = _FORMATS[name]
-    module = import_module(entry.options_module)
-    names = {field: shown for shown, field in getattr(module, "OPTION_NAMES", {}).items()}
-    aliases: dict[str, list[str]] = {}
-    for alias, meant in getattr(module, "ALIASES", {}).items():
-        aliases.setdefault(meant.lower(), []).append(alias)
-    return tuple(
-        replace(
-            spec,
-            name=names.get(spec.python_name, spec.name),
-            aliases=(*spec.aliases, *aliases.get(spec.name.lower(), ())),
+def names() -> tuple[str, ...]:
+    """Return the names of all formats in lower case: the built-in ones, then those of installed packages."""
+    return tuple(dict.fromkeys((*BUILT_INS, *(entry.name.lower() for entry in _installed.entries()))))
+
+
+def has_format(name: str) -> bool:
+    """Return whether a format has this name, which is in lower case. Searches newly installed packages for it."""
+    if name in BUILT_INS or name in names():
+        return True
+    _installed.refresh()
+    return name in names()
+
+
+def format_class(name: str) -> type[FileFormat]:
+    """Return the class of a format, and import it.
+
+    Raises:
+        ConfigurationError: No format has this name, or its package cannot be loaded.
+    """
+    found = (_built_in if name in BUILT_INS else _installed).lookup(name)
+    if not issubclass(found, FileFormat):
+        raise ConfigurationError(
+            f"the file format {name!r} cannot be used: {found.__module__}.{found.__qualname__} is no FileFormat",
+            option="fileFormat",
+            advice="let the entry point name a subclass of forebay.formats.base.FileFormat",
         )
-        for spec in class_options(getattr(module, entry.options))
-    )
+    return found
+
+
+def format_options(name: str) -> tuple[OptionSpec, ...]:
+    """Return the options of a format."""
+    return class_options(format_class(name).options_class)
 
 
 def refused_options(name: str) -> Mapping[str, str]:
     """Return the options of Spark's reader of a format that are refused, and why."""
-    module = import_module(_FORMATS[name].options_module)
-    return {**REFUSED, **getattr(module, "IGNORED", {}), **getattr(module, "REFUSED", {})}
+    return {**REFUSED, **format_class(name).refused}
 
 
 def make_format(
@@ -131,7 +129,7 @@ def make_format(
     """Make a format from the options the user wrote.
 
     Args:
-        name: One of `NAMES`.
+        name: One of `names()`.
         given: The options that are not the source's or the host's own.
         source: The format name of the source, for errors.
         others: Options of the source and the host, which may have been meant.
@@ -140,9 +138,9 @@ def make_format(
     Raises:
         ConfigurationError: An option is unknown, one of Spark's that is not honoured, or has a wrong value.
     """
-    entry = _FORMATS[name]
+    found = format_class(name)
     specs = format_options(name)
-    known = {spelling for spec in specs for spelling in spec.spellings}
+    known = _spellings(name)
     refused = {spelling.lower(): reason for spelling, reason in refused_options(name).items()}
     for option in given:
         if option.lower() in known:
@@ -156,29 +154,21 @@ def make_format(
             )
         raise _unknown(option, name, source, specs, others)
     values = parse_options(specs, given, source=source, defaults=defaults)
-    options = getattr(import_module(entry.options_module), entry.options)
     try:
-        made = getattr(import_module(entry.module), entry.format)(options(**values))
+        return found(found.options_class(**values))
     except ConfigurationError as error:
-        raise error.located(source=source) from error.__cause__
-    if not isinstance(made, FileFormat):
-        raise TypeError(f"{entry.format} is no FileFormat")
-    return made
+        raise error.with_context(source=source) from error.__cause__
 
 
 def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collection[OptionSpec]) -> None:
-    """Refuse options that no format has; called while the format is not known yet.
+    """Refuse options that no built-in format has; called while the format is not known yet.
 
     Raises:
         ConfigurationError: Naming the option.
     """
-    if not given:
-        return
-    specs = [spec for name in NAMES for spec in format_options(name)]
-    known = {spelling for spec in specs for spelling in spec.spellings}
-    known |= {spelling.lower() for name in NAMES for spelling in refused_options(name)}
     for option in given:
-        if option.lower() not in known:
+        if not any(option.lower() in _spellings(name) | _refused_spellings(name) for name in BUILT_INS):
+            specs = [spec for name in BUILT_INS for spec in format_options(name)]
             raise _unknown(option, None, source, specs, others)
 
 
@@ -189,7 +179,7 @@ def _unknown(
     meant = {spelling: spec.name for spec in candidates if spec.prefix is None for spelling in spec.spellings}
     meant |= {alias.lower(): alias for spec in candidates for alias in spec.aliases}
     near = difflib.get_close_matches(option.lower(), meant, 1, _ALIKE)
-    elsewhere = [one for one in NAMES if one != name and option.lower() in _spellings(one)]
+    elsewhere = [one for one in BUILT_INS if one != name and option.lower() in _spellings(one)]
     hint = f"; did you mean {meant[near[0]]!r}?" if near else ""
     if elsewhere:
         hint = f"; it is an option of {' and '.join(elsewhere)} files"
@@ -204,3 +194,7 @@ def _unknown(
 
 def _spellings(name: str) -> set[str]:
     return {spelling for spec in format_options(name) for spelling in spec.spellings}
+
+
+def _refused_spellings(name: str) -> set[str]:
+    return {spelling.lower() for spelling in refused_options(name)}

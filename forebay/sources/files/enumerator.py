@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the files, and cuts the big ones."""
+"""Lists files, and cuts big ones into slices."""
 
 from __future__ import annotations
 
@@ -9,59 +9,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from forebay.formats.base import FileFormat
+from forebay.formats.base import FileFormat, even_borders
 from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerator
 from forebay.framework.split import Split
-from forebay.sources.files.columns import METADATA
 from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.split import FileSplit
+from forebay.sources.files.schema.columns import METADATA
+from forebay.sources.files.split import FileSplit, offset_and_rows
 
 _log = logging.getLogger(__name__)
 
 
 class FileEnumerator(DiscoveryEnumerator):
-    """One split per file; slices at the format's borders.
-
-    Args:
-        source: What to list.
-    """
+    """Makes one split for each file, with slices at the borders of the format."""
 
     def __init__(self, source: FileScan) -> None:
         self._source = source
-        self._told_of = 0
+        self._left_out = 0
 
     @cached_property
     def _format(self) -> FileFormat:
-        # Not in the constructor, which must not block: it may take a listing.
+        # Not in the constructor, which must not block: this may list files.
         return self._source.format()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files, by path; empty ones hold no rows, whatever their format."""
+        """List all files by path, without empty ones."""
         index = self._source.list()
         if index.files:
-            _ = self._format  # files of no one format, and wrong options, are errors of planning
+            _ = self._format  # raises at planning if the format is unknown or an option is wrong
         self._warn_left_out(index)
         names = index.partition_schema.names
         return Discovered(
             [
-                FileSplit(
-                    file.path,
-                    0,
-                    size=file.size,
-                    modified_at=file.modified_at,
-                    etag=file.etag,
-                    partitions=tuple(zip(names, texts, strict=True)),
-                )
+                FileSplit.of(file, tuple(zip(names, texts, strict=True)))
                 for file, texts in zip(index.files, index.partition_texts, strict=True)
                 if file.size
             ]
         )
 
     def _warn_left_out(self, index: FileIndex) -> None:
-        told, self._told_of = self._told_of, len(index.left_out)
-        # A stream may meet its first partition directory late: what comes to be left out then must not be silent.
-        if self._told_of > told:
+        warned, self._left_out = self._left_out, len(index.left_out)
+        # In a stream, a first partition directory that comes late adds to the files left out.
+        if self._left_out > warned:
             _log.warning(
                 "%d files are not read, for Spark would not either: they lie beside the partition directories or "
                 "deeper than the path, such as %s; set recursiveFileLookup=true to read them",
@@ -75,30 +64,48 @@ class FileEnumerator(DiscoveryEnumerator):
             return None
         if split.weight is not None:
             return split.weight
-        # The cost of opening makes the framework ask for slices of a file that is small, but too big for the user.
+        # OPEN_COST makes the framework ask for slices of a small file that exceeds maxPartitionBytes.
         return split.size + (OPEN_COST if split.size > self._source.max_partition_bytes else 0)
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut a file at about equal borders, none larger than `maxPartitionBytes`."""
-        if not isinstance(split, FileSplit) or split.position or split.end is not None:
+        """Cut a file, or the part of it that a micro-batch reads, into slices of at most `maxPartitionBytes`."""
+        if not isinstance(split, FileSplit):
             return [split]
+        start, end = bounds(split)
+        if split.position not in (None, start) or split.end not in (None, end):
+            return [split]  # it begins or ends inside a block, which must not be cut
         stored = self._source.stored(split.status)
-        target = max(1, min(-(-split.size // max(1, count)), self._source.max_partition_bytes))
-        if target >= split.size or not self._format.sliceable(stored):
+        size = self._bytes(split)
+        target = max(1, min(-(-size // max(1, count)), self._source.max_partition_bytes))
+        if target >= size or not self._format.sliceable(stored):
             return [split]
-        cuts: list[int | None] = [0, *self._format.borders(stored, target), None]
+        whole = start == 0 and end is None
+        if whole or self._format.counts_rows:
+            borders = self._format.borders(stored, target)
+        else:
+            borders = [start + border for border in even_borders(size, target)]
+        cuts = [start, *(cut for cut in borders if start < cut and (end is None or cut < end)), end]
         if len(cuts) == 2:
             return [split]
-        shown = METADATA in self._source.schema().names
-        shares = [split.size * number // (len(cuts) - 1) for number in range(len(cuts))]
+        # Only if it is read: the planner joins slices that differ in nothing but their borders.
+        with_block = whole and METADATA in self._source.schema().names
+        shares = [size * number // (len(cuts) - 1) for number in range(len(cuts))]
         return [
             replace(
                 split,
-                position=start,
-                end=end,
-                weight=after - before,
-                # Only where it is shown: slices that differ in nothing but their borders can be joined again.
-                block=(before, after - before) if shown else None,
+                position=before,
+                end=after,
+                weight=last - first,
+                block=(first, last - first) if with_block else None,
             )
-            for (start, end), (before, after) in zip(itertools.pairwise(cuts), itertools.pairwise(shares), strict=True)
+            for (before, after), (first, last) in zip(itertools.pairwise(cuts), itertools.pairwise(shares), strict=True)
         ]
+
+    def _bytes(self, split: FileSplit) -> int:
+        """Return the bytes from position to end, as far as they are known without reading."""
+        return split.size
+
+
+def bounds(split: FileSplit) -> tuple[int, int | None]:
+    """Return position and end of a split, without rows after them; None for the end of the file."""
+    return offset_and_rows(split.position)[0], split.end if isinstance(split.end, int) else None

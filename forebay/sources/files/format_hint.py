@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file format by the suffixes of paths and files, where the user gives none."""
+"""Infers the file format from the suffixes of paths and files."""
 
 from __future__ import annotations
 
@@ -17,47 +17,43 @@ def format_of_paths(paths: Sequence[str], source: str) -> str | None:
     Raises:
         ConfigurationError: The suffixes name several formats.
     """
-    told = {catalog.format_of_path(path) for path in paths}
-    if len(told) == 1:
-        return told.pop()
-    if None in told:
-        return None
-    raise ConfigurationError(
-        f"the file format is not given, and the suffixes of the paths do not agree on one: {_counted(paths)}",
-        source=source,
-        option="fileFormat",
-        advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
-    )
+    found = {catalog.format_of_path(path) for path in paths}
+    if len(found) == 1 or None in found:
+        return found.pop() if len(found) == 1 else None
+    raise _no_format(f"the suffixes of the paths do not agree on one: {_counted(paths)}", source)
 
 
 def format_of_files(files: Sequence[FileStatus]) -> str | None:
     """Return the format by the suffixes of listed files; None if they differ."""
-    told = {catalog.format_of_path(file.path) for file in _with_content(files)}
-    return told.pop() if len(told) == 1 else None
+    found = {catalog.format_of_path(file.path) for file in _with_content(files)}
+    return found.pop() if len(found) == 1 else None
 
 
 def unknown_format(paths: Sequence[str], files: Sequence[FileStatus], source: str) -> ConfigurationError:
     """Return the error for files whose suffixes name no format, or several."""
     below = f"below {', '.join(paths)}"
-    what = f"there are no files {below} to tell it"
-    if files:
-        what = f"the suffixes of the files {below} do not tell one: "
-        what += _counted([file.path for file in _with_content(files)])
+    if not files:
+        return _no_format(f"there are no files {below} to infer it from", source)
+    suffixes = _counted([file.path for file in _with_content(files)])
+    return _no_format(f"the suffixes of the files {below} do not identify one: {suffixes}", source)
+
+
+def _no_format(why: str, source: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the file format is not given, and {what}",
+        f"the file format is not given, and {why}",
         source=source,
         option="fileFormat",
-        advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
+        advice=f"give fileFormat as one of {', '.join(catalog.names())}",
     )
 
 
 def _counted(paths: Sequence[str]) -> str:
-    """Return the suffixes of some paths, each with how many have it, the most frequent ones first."""
+    """Return the most frequent suffixes with their counts, as text."""
     counts = Counter(catalog.suffix_of_path(path) or "no suffix" for path in paths)
     shown = [f"{count} × {suffix}" for suffix, count in counts.most_common(8)]
     return ", ".join([*shown, "…"] if len(counts) > len(shown) else shown)
 
 
 def _with_content(files: Sequence[FileStatus]) -> Sequence[FileStatus]:
-    """Return the files that hold something: an empty one says nothing of the others. All of them if all are empty."""
+    """Return the files that are not empty; all files if all are empty."""
     return [file for file in files if file.size] or files

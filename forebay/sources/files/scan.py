@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file source reads: its options, paths, format, and the listing of its files."""
+"""The options of the file source, and what follows from them: paths, format, listing, arguments of stores."""
 
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -12,13 +14,14 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
+from forebay.options.secret import is_sensitive
 from forebay.sources.files import catalog
 from forebay.sources.files.format_hint import format_of_files, format_of_paths, unknown_format
-from forebay.sources.files.listing.file_index import FileIndex, ListOptions, list_files
-from forebay.sources.files.store_arguments import store_arguments
+from forebay.sources.files.listing.file_index import FileIndex, list_files
+from forebay.sources.files.listing.listing import ListOptions
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import refuse_password
 from forebay.stores.storage_options import StorageOptions
@@ -27,19 +30,25 @@ from forebay.stores.stored_file import StoredFile
 if TYPE_CHECKING:
     FormatOptions = Mapping[str, str | bool | int | float]
 else:
-    # Kept as texts: what "1" or "TRUE" means, only the format knows.
+    # Kept as texts: only the format knows the type of "1" or "TRUE".
     FormatOptions = dict[str, str]
+
+# Words in the names of numeric arguments. Digits elsewhere are a name or a credential.
+_NUMBERS = re.compile(
+    r"(?:^|_)(?:blocksize|concurrency|connections|count|expiry|level|limit|max|paths|port|retries|retry|seconds|size|"
+    r"time|timeout|tries|ttl|workers)(?:_|$)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+_WORDS = {"true": True, "false": False}
 
 
 class FileScan(Source):
-    """The options of `FileSource`, and what follows from them: the paths, the format, the listing.
-
-    Listing, inference, cleaning, the enumerators and the split reader depend on this class, not on the source.
-    """
+    """The base of `FileSource`, for the modules that the source itself imports."""
 
     path: str | None = option(default=None, doc="a file, a directory, a glob, or a URL of one")
     paths: list[str] = option(default_factory=list, doc="several of them")
-    file_format: str | None = option(default=None, doc="csv, json, parquet or text; not set: as the suffixes say")
+    file_format: str | None = option(default=None, doc="csv, json, parquet, text …; by default inferred from suffixes")
     path_glob_filter: str | None = option(default=None, doc="read only files whose name matches this glob")
     recursive_file_lookup: bool = option(default=False, doc="read nested directories too, without partition columns")
     modified_before: str | None = option(default=None, doc="read only files last changed before this time")
@@ -49,18 +58,18 @@ class FileScan(Source):
         default=True, doc="infer the types of partition columns; else they are strings"
     )
     include_metadata: bool = option(default=False, doc="add the column _metadata with what Spark's own has")
-    ignore_missing_files: bool = option(default=False, doc="leave out files that are gone by the time they are read")
-    ignore_corrupt_files: bool = option(default=False, doc="keep what could be read of a damaged file, and go on")
+    ignore_missing_files: bool = option(default=False, doc="leave out files that no longer exist when they are read")
+    ignore_corrupt_files: bool = option(default=False, doc="keep the rows before the damage of a file, and continue")
     max_partition_bytes: ByteSize = option(default="128m", doc="most bytes of a file in one slice")
     time_zone: str = option(default="UTC", doc="zone of times without one; on Spark the session's by default")
     latest_first: bool = option(
-        default=False, may_change=False, doc="a stream takes the newest files first; then `maxFileAge` does not hold"
+        default=False, may_change=False, doc="a stream reads the newest files first, and `maxFileAge` does not apply"
     )
     max_file_age: Duration = option(
-        default="7d", doc="a stream passes over files that are older by this than the newest one it has taken"
+        default="7d", doc="a stream skips files that are older than the newest one read by more than this"
     )
     file_name_only: bool = option(
-        default=False, doc="a stream takes files of the same name for the same file, whatever their directories"
+        default=False, doc="a stream treats files of one name as one file, in whatever directories"
     )
     on_changed_file: Literal["error", "ignore", "reread"] = option(
         default="error", doc="what a stream does with a file that changed after it was read"
@@ -82,14 +91,14 @@ class FileScan(Source):
         if isinstance(self.format_options, Mapping):
             texts = {name: _text(value) for name, value in self.format_options.items()}
             object.__setattr__(self, "format_options", texts)
-        # What the listed files tell: one memory for all copies of this source, and pickled along.
+        # The format that listed files have. All copies of this source share it, and it is pickled with them.
         object.__setattr__(self, "_found", {})
         super().__post_init__()
 
     def check(self) -> None:
-        """Refuse a source without a path, of an unknown format, or with options the format does not have.
+        """Refuse a source without a path, of an unknown format, or with options that the format does not have.
 
-        Looks at no store: where only the files can tell the format, its options are checked when they are listed.
+        Looks at no store. If only the files have the format, its options are checked once they are listed.
 
         Raises:
             ConfigurationError: Naming the option.
@@ -100,17 +109,15 @@ class FileScan(Source):
             )
         for path in self.all_paths():
             refuse_password(path)
-        if self.base_path is not None:
-            refuse_password(self.base_path, option="basePath")
-        if self.source_archive_dir is not None:
-            refuse_password(self.source_archive_dir, option="sourceArchiveDir")
-        if self.file_format is None and format_of_paths(self.all_paths(), self.name) is None:
+        refuse_password(self.base_path or "", option="basePath")
+        refuse_password(self.source_archive_dir or "", option="sourceArchiveDir")
+        if self.chosen_format() is None:
             catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
         else:
             self.format()
 
     def all_paths(self) -> list[str]:
-        """Return what `path` and `paths` say."""
+        """Return the paths of both options, `path` and `paths`."""
         return [*([self.path] if self.path is not None else []), *self.paths]
 
     def format(self) -> FileFormat:
@@ -127,16 +134,18 @@ class FileScan(Source):
             defaults={"time_zone": self.time_zone},
         )
 
-    def format_name(self) -> str:
-        """Return which of the formats it is: the one given, or what the suffixes of the paths or of the files tell.
+    def chosen_format(self) -> str | None:
+        """Return the format by the option or by the suffixes of the paths; None if only the files have it."""
+        return self.file_format or format_of_paths(self.all_paths(), self.name)
 
-        Lists the files, once, if neither the user nor the paths say it.
+    def format_name(self) -> str:
+        """Return the name of the format, which is the user's or is inferred from suffixes. May list the files, once.
 
         Raises:
-            ConfigurationError: It is unknown, or the files do not agree on one.
+            ConfigurationError: It is unknown, or the suffixes of the files differ.
             RetriableError: A store did not answer.
         """
-        chosen = self.file_format or format_of_paths(self.all_paths(), self.name)
+        chosen = self.chosen_format()
         if chosen is None:
             if not self._found:
                 files = self.list().files
@@ -144,15 +153,16 @@ class FileScan(Source):
                     raise unknown_format(self.all_paths(), files, self.name)
             return self._found["format"]
         name = chosen.lower()
-        if name in catalog.NAMES:
+        if catalog.has_format(name):
             return name
-        near = difflib.get_close_matches(name, catalog.NAMES, 1)
+        known = catalog.names()
+        near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else catalog.ELSEWHERE.get(name, "")
         raise ConfigurationError(
             f"the file format {chosen!r} is unknown{hint}",
             source=self.name,
             option="fileFormat",
-            advice=f"give fileFormat as one of {', '.join(catalog.NAMES)}",
+            advice=f"give fileFormat as one of {', '.join(known)}",
         )
 
     @abstractmethod
@@ -164,16 +174,11 @@ class FileScan(Source):
         """Return this scan with a schema of the user's."""
 
     def list(self, *, repeated: bool = False, begun: bool = False) -> FileIndex:
-        """Look at the stores and return the files there are.
-
-        Args:
-            repeated: A glob that matches nothing is no error, nor is what goes away meanwhile: files come and go.
-            begun: An earlier listing found the paths: one that is not there now is away for a while, or, in an object
-                store, empty.
+        """List the files. `repeated` and `begun` are those of `ListOptions`.
 
         Raises:
             ConfigurationError: A path matches nothing, or an option is wrong.
-            RetriableError: A store did not answer, or a path is away.
+            RetriableError: A store did not answer, or something disappeared.
         """
         types = {} if self._schema is None else {field.name: field.type for field in self._schema}
         index = list_files(
@@ -198,7 +203,7 @@ class FileScan(Source):
         return index
 
     def learn_format(self, path: str) -> None:
-        """Learn the format from a file that was planned, unless it is known: nothing need be listed for it then."""
+        """Infer the format from a planned file, unless it is known. This saves a listing."""
         if (name := catalog.format_of_path(path)) is not None:
             self._found.setdefault("format", name)
 
@@ -207,15 +212,34 @@ class FileScan(Source):
         return StoredFile(status, self.storage_options())
 
     def storage_options(self) -> StorageOptions:
-        """Return the arguments of the store, revealed where they are used."""
-        return store_arguments(self.storage)
+        """Return the arguments of the store, revealed and typed."""
+        return StorageOptions({name: typed_argument(name, secret.reveal()) for name, secret in self.storage.items()})
 
     def _other_options(self) -> Sequence[OptionSpec]:
         return [spec for owner in (type(self), HostOptions) for spec in class_options(owner)]
 
 
+def typed_argument(name: str, text: str) -> object:
+    """Convert an argument of a store: JSON, or for names without a secret a boolean or a number.
+
+    Digits become a number only if the name says so. Others stay text, with leading zeros.
+    """
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    if is_sensitive(name):
+        return text
+    if text.strip().lower() in _WORDS:
+        return _WORDS[text.strip().lower()]
+    if _NUMBERS.search(name) and _NUMBER.fullmatch(text.strip()):
+        return json.loads(text)
+    return text
+
+
 def _text(value: object) -> object:
-    """Return an option's value as the text that a user of Spark would write; what cannot be one, as it is."""
+    """Return a bool or a number as the text that a user of Spark would write."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value

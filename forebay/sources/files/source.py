@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file source: schemas, and the factory of its enumerators and split readers."""
+"""The file source: its schema, and the factory of its enumerators and split readers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
-from forebay.sources.files.cleaning import check_cleaning
-from forebay.sources.files.columns import nullable
-from forebay.sources.files.inference import inferred_schema
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.split import FileSplit, place_of
-from forebay.sources.files.user_schema import check_schema
+from forebay.sources.files.schema.columns import nullable
+from forebay.sources.files.schema.resolve import check_schema, inferred_schema
+from forebay.sources.files.split import FileSplit, offset_and_rows
+from forebay.sources.files.streaming.cleaning import check_cleaning
 
 
 class FileSource(FileScan):
-    """Reads CSV, JSON lines, Parquet and text files with Spark's own options, slicing big ones.
+    """Reads CSV, JSON lines, Parquet and text files with Spark's own options. Big files are sliced.
 
-    Options that are not listed here belong to the file format, such as `header` and `sep` for CSV:
+    The options of the file format are in `format_options`, such as `header` and `sep` for CSV:
     `FileSource(path="orders.csv", format_options={"header": True})`.
     """
 
@@ -33,9 +32,7 @@ class FileSource(FileScan):
     split_class: ClassVar[type[Split]] = FileSplit
 
     def check(self) -> None:
-        """Refuse what `FileScan` refuses, and an archive that overlaps the input.
-
-        If files are to be archived, it follows local links.
+        """Refuse what `FileScan` refuses, and an archive that overlaps the input (local links are followed).
 
         Raises:
             ConfigurationError: Naming the option.
@@ -44,7 +41,7 @@ class FileSource(FileScan):
         check_cleaning(self)
 
     def schema(self) -> pa.Schema:
-        """Return the schema: the one given, or what the files and directories say, then the partition columns."""
+        """Return the user's or the inferred schema, with the selected columns."""
         full = self.full_schema()
         if self._columns is None:
             return full
@@ -59,27 +56,27 @@ class FileSource(FileScan):
         return pa.schema([full.field(name) for name in self._columns])
 
     def full_schema(self) -> pa.Schema:
-        """Return the schema before columns were chosen; settled by a host before anything is read."""
+        """Return the schema before columns are selected. A host resolves it before anything is read."""
         return self._schema if self._schema is not None else inferred_schema(self)
 
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Return this source reading with a schema of the user's; partition columns are those it names.
+        """Return this source with a schema of the user, which must name the partition columns to be read.
 
         Raises:
-            ConfigurationError: The schema has two columns of one name, or a type that no file is read as.
+            ConfigurationError: The schema has duplicate column names, or a type that files cannot have.
         """
         check_schema(self, schema)
-        # As Spark does for files: nobody checked what is in them when they were written (SPARK-28651).
+        # As in Spark: nothing checked the files for nulls when they were written (SPARK-28651).
         return self._with(_schema=nullable(schema))
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return this source reading only these columns: others are not decoded."""
+        """Return this source with only these columns. Others are not decoded."""
         return self._with(_columns=columns)
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make the enumerator that lists and slices; in a stream one that lists again and again."""
+        """Make the enumerator of a bounded read or of a stream."""
         if context.streaming:
-            from forebay.sources.files.stream_enumerator import FileStreamEnumerator
+            from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
 
             return FileStreamEnumerator(self, context.clock)
         from forebay.sources.files.enumerator import FileEnumerator
@@ -87,18 +84,17 @@ class FileSource(FileScan):
         return FileEnumerator(self)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make the reader of files, one after the other."""
+        """Make a reader that reads one file after another."""
         from forebay.sources.files.split_reader import FileSplitReader
 
         return FileSplitReader(self, context.options)
 
     def order_key(self, position: Position) -> tuple[int, int]:
-        """Return a position as offset and rows after it, also one that is an offset alone."""
-        return place_of(position)
+        """Return the offset and the number of rows after it."""
+        return offset_and_rows(position)
 
-    def _with(self, **settled: object) -> Self:
-        """Return a copy that carries what a host settled; not options, so not fields."""
+    def _with(self, **attributes: object) -> Self:
         other = copy.copy(self)
-        for name, value in settled.items():
+        for name, value in attributes.items():
             object.__setattr__(other, name, value)
         return other

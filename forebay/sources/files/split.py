@@ -3,75 +3,88 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from forebay.framework.split import Position, Split
 from forebay.stores.file_status import FileStatus
 
-_VERSION = "//@"  # no path that a listing makes of a local file has two slashes in a row
+Partitions = tuple[tuple[str, str], ...]
+
+_VERSION = "//@"  # listings never put two slashes in a row into the path of a local file
 
 
 class FileSplit(Split):
-    """One file, as it was listed.
+    """One version of a file, as it was listed.
 
-    The position is what its format says: a byte offset, or a row index. Where a byte offset has several rows after it
-    that were parsed together, a position between them is the pair of the offset and the number of rows.
+    A position is that of the format: a byte offset or a row index. Between rows that were parsed in one block, it is a
+    pair: the byte offset of the block, and the number of rows after it.
 
     Args:
         size: Bytes of the whole file.
-        modified_at: Nanoseconds since 1970 of the last change; 0 where the store does not say.
-        etag: The store's own mark of the content, if it has one.
-        partitions: Names and raw texts of the partition columns, outermost first.
+        modified_at: Time of the last change in nanoseconds since 1970; 0 if the store does not report it.
+        etag: The store's version of the content, if it has one.
+        partitions: Names and raw values of the partition columns, outermost first.
         weight: Estimated bytes of a slice; None for the whole file.
-        block: First byte and length of a slice as `_metadata` shows them; None where nothing shows them.
-        mark: What the id has behind the path, where a stream has read an earlier version of the file.
-        clean: It may be deleted or archived once it is read: `cleanSource` was on when it was begun. None = no.
+        block: Start and length of a slice in bytes, for `_metadata`; None if `_metadata` is not read.
+        mark: The version at the end of the id; None for the first version that a stream read.
+        clean: True if `cleanSource` was on when a stream began to read the file.
     """
 
     size: int
     modified_at: int
     etag: str | None = None
-    partitions: tuple[tuple[str, str], ...] = ()
+    partitions: Partitions = ()
     weight: int | None = None
     block: tuple[int, int] | None = None
     mark: str | None = None
     clean: bool | None = None
 
+    @classmethod
+    def of(cls, file: FileStatus, partitions: Partitions, *, split_id: str | None = None, clean: bool = False) -> Self:
+        """Return the split that reads a listed file from its start."""
+        return cls(
+            file.path if split_id is None else split_id,
+            0,
+            size=file.size,
+            modified_at=file.modified_at,
+            etag=file.etag,
+            partitions=partitions,
+            mark=None if split_id in (None, file.path) else version_mark(file),
+            clean=clean or None,
+        )
+
     @property
     def path(self) -> str:
-        """The path of the file: the id, but for the mark of a later version."""
+        """The path of the file."""
         return self.id if self.mark is None else self.id.removesuffix(_VERSION + self.mark)
 
     @property
     def status(self) -> FileStatus:
-        """The file as it was listed: what a reader checks it against."""
+        """The file as it was listed."""
         return FileStatus(self.path, self.size, self.modified_at, self.etag)
 
 
-def place_of(position: Position | None) -> tuple[int, int]:
-    """Return the position of the format that a split's position is based on, and the number of rows after it."""
+def offset_and_rows(position: Position | None) -> tuple[int, int]:
+    """Return the position of the format, and the number of rows after it."""
     match position:
         case int():
             return position, 0
-        case (int(before), int(rows)):
-            return before, rows
+        case (int(offset), int(rows)):
+            return offset, rows
         case _:
             return 0, 0
 
 
 def version_mark(status: FileStatus) -> str:
-    """Return what tells one version of a file from another."""
+    """Return the text that distinguishes versions of a file."""
     return f"{status.modified_at}-{status.size}" if status.etag is None else status.etag
 
 
 def version_id(status: FileStatus) -> str:
-    """Return the id of a version of a file that is not the first one read."""
+    """Return the split id of a later version of a file."""
     return f"{status.path}{_VERSION}{version_mark(status)}"
 
 
-def is_version_id(split_id: str) -> bool:
-    """Whether an id is that of a version that is not the first one."""
-    return _VERSION in split_id
-
-
 def path_of(split_id: str) -> str:
-    """Return the path that an id begins with."""
+    """Return the path that a split id begins with."""
     return split_id.split(_VERSION, 1)[0]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files and slices of files, one after the other."""
+"""Reads files and slices of files, one after another."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import cached_property
 
@@ -14,30 +14,30 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
 from forebay.framework.arrow.batch_slices import slices_within
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.sources.files.catalog import COUNT_ROWS
-from forebay.sources.files.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
-from forebay.sources.files.read_errors import excused, placed
+from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.split import FileSplit, place_of
+from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
+from forebay.sources.files.split import FileSplit, offset_and_rows
 from forebay.stores.paths import is_url
 from forebay.stores.stored_file import StoredFile
 
 _log = logging.getLogger(__name__)
 
 Batches = Generator[tuple[pa.RecordBatch, int], None, None]
-Place = tuple[int, int]
-Parts = Generator[tuple[pa.RecordBatch, Place, Place], None, None]
+RowPosition = tuple[int, int]
+"""The position of a format, and the number of rows after it."""
+Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
 
 
 class FileSplitReader(SplitReader):
-    """A fetch is one record batch of the file at hand; at its end the file is checked once more.
+    """A fetch returns one record batch of the current file. At its end the file is checked for changes.
 
     Args:
-        source: With its schema settled.
-        options: Most rows and bytes of a record batch; None for the defaults.
+        source: The scan, with its schema resolved.
+        options: Row and byte limits of a record batch; None for the defaults.
     """
 
     def __init__(self, source: FileScan, options: HostOptions | None = None) -> None:
@@ -51,12 +51,12 @@ class FileSplitReader(SplitReader):
         self._waiting.extend(split for split in splits if isinstance(split, FileSplit))
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return the next record batch, or the end of the file at hand.
+        """Return the next record batch, or the end of the current file.
 
         Raises:
-            ConfigurationError: The file does not go together with the schema or an option.
-            DataError: The file is gone, damaged or no longer the one listed, or has a record that `mode` forbids.
-            RetriableError: The store did not answer; the next call goes on after the last record batch.
+            ConfigurationError: The file contradicts the schema or an option.
+            DataError: The file is gone, damaged or changed, or has a record that `mode` forbids.
+            RetriableError: The store did not answer. The next call continues after the last record batch.
         """
         if self._reading is None:
             if not self._waiting:
@@ -69,33 +69,33 @@ class FileSplitReader(SplitReader):
             reading.rewind()
             raise
         except ConfigurationError as error:
-            raise error.located(source=self._source.name, split=reading.split.id)  # noqa: B904 - the same error
+            raise error.with_context(source=self._source.name, split=reading.split.id)  # noqa: B904 - the same error
         except DataError as error:
-            part = self._excused(reading, error)
+            part = self._end_if_ignored(reading, error)
         if part.finished:
             self._reading = None
         return [part]
 
     def wake_up(self) -> None:
-        """Do nothing: a fetch reads one block and comes back."""
+        """Do nothing: a fetch ends after one block."""
 
     def close(self) -> None:
-        """Close the file at hand."""
+        """Close the current file."""
         if self._reading is not None:
             self._reading.rewind()
             self._reading = None
 
     @cached_property
     def _format(self) -> FileFormat:
-        # Not in the constructor, which must not block; what planning learned of the format came along.
+        # Not in the constructor, which must not block.
         return self._source.format()
 
     @cached_property
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """All columns, and those to be read. Files are looked at only if no host has settled the schema."""
+        """The schema of all columns and that of the selected ones. Infers it if no host has resolved it."""
         full = self._source.full_schema()
-        shown = self._source.with_schema(full).schema()
-        return full, pa.schema([field.remove_metadata() for field in shown])
+        selected = self._source.with_schema(full).schema()
+        return full, pa.schema([field.remove_metadata() for field in selected])
 
     def _begin(self, split: FileSplit) -> _Reading:
         self._source.learn_format(split.path)
@@ -104,7 +104,7 @@ class FileSplitReader(SplitReader):
         data = data_schema(full, partitions)
         constants = partition_scalars(partitions, schema, self._source.time_zone)
         wanted = [name for name in schema.names if name not in constants and name != METADATA]
-        # Of a read that wants nothing from inside the file, the rows are still counted.
+        # A read without columns of the file still has to count its rows.
         columns = wanted or data.names[:1]
         stored = self._source.stored(split.status)
         if METADATA in schema.names:
@@ -117,34 +117,29 @@ class FileSplitReader(SplitReader):
                 for batch, after in found:
                     yield assemble(batch, constants, schema, after), after
             finally:
-                _close(found)
+                if isinstance(found, Generator):
+                    found.close()
 
-        counts_rows = self._source.format_name() in COUNT_ROWS
-        return _Reading(split, stored, batches, self._options, counts_rows=counts_rows)
+        return _Reading(split, stored, batches, self._options, counts_rows=self._format.counts_rows)
 
-    def _excused(self, reading: _Reading, error: DataError) -> Fetched:
-        """Return the end of a file whose trouble is to be ignored.
-
-        Raises:
-            DataError: It is not; the file is named.
-        """
-        # A generator that failed gives no more: if the store does not answer now, the next fetch must not take that for
-        # the end of the file.
+    def _end_if_ignored(self, reading: _Reading, error: DataError) -> Fetched:
+        """Return the end of a file whose error is ignored; raise another error with the file in it."""
+        # The generator has ended. If the store fails below, the next fetch must not take that for the end of the file.
         reading.rewind()
         try:
-            if not excused(self._source, reading.stored, error):
+            if not is_ignored(self._source, reading.stored, error):
                 raise error
         except DataError as final:
-            raise placed(final, self._source, reading.split.id)  # noqa: B904 - often the same error
+            raise with_file(final, self._source, reading.split.id)  # noqa: B904 - often the same error
         _log.warning("left out the rest of %s: %s", reading.split.id, error.message)
         return Fetched(reading.split.id, position=reading.position, finished=True)
 
 
 class _Reading:
-    """One file or slice being read.
+    """A file or slice being read.
 
-    A format gives record batches of any size, and the position after each. They go out in slices within the limits of
-    the host; the position after an inner slice is the position before the whole batch and the number of rows since.
+    The record batches of the format are sliced to the limits of the host. The position after an inner slice is that
+    before the whole batch, with the number of rows since.
     """
 
     def __init__(
@@ -162,43 +157,42 @@ class _Reading:
         self._batches = batches
         self._options = options
         self._counts_rows = counts_rows
-        self._end = None if split.end is None else place_of(split.end)
+        self._end = None if split.end is None else offset_and_rows(split.end)
         self._parts: Parts | None = None
         self._slices: deque[pa.RecordBatch] = deque()
-        self._place = self._after = place_of(self.position)
+        self._here = self._after = offset_and_rows(self.position)
 
     def next(self) -> Fetched:
-        """Return the next record batch, or the end, after a last look whether the file is still the one listed."""
+        """Return the next record batch; at the end, check that the file has not changed."""
         if not self._slices and not self._fill():
-            self._verify()
+            # A local file that was deleted while it was open has been read to its end.
+            if is_url(self.stored.path) or self.stored.now() is not None:
+                self.stored.verify_unchanged()
             end: Position = self.position if self.split.end is None else self.split.end
             return Fetched(self.split.id, position=end, finished=True)
         batch = self._slices.popleft()
-        offset, rows = self._place
-        self._place = (offset, rows + batch.num_rows) if self._slices else self._after
-        self.position = self._position()
+        offset, rows = self._here
+        offset, rows = self._here = (offset, rows + batch.num_rows) if self._slices else self._after
+        if self._counts_rows:
+            self.position = offset + rows
+        else:
+            self.position = (offset, rows) if rows else offset
         return Fetched(self.split.id, batch, self.position)
 
     def rewind(self) -> None:
-        """Close the file; `next` opens it again, after the last record batch. A generator that failed gives no more."""
+        """Close the file. `next` opens it again after the last record batch."""
         self._slices.clear()
         if self._parts is not None:
             self._parts.close()
             self._parts = None
 
-    def _position(self) -> Position:
-        offset, rows = self._place
-        if self._counts_rows:
-            return offset + rows
-        return (offset, rows) if rows else offset
-
     def _fill(self) -> bool:
         """Slice the next record batch of the format; False at the end of the file."""
         if self._parts is None:
-            self._parts = self._read(*place_of(self.position))
+            self._parts = self._read(*offset_and_rows(self.position))
         options = self._options
-        for batch, before, after in self._parts:
-            self._place, self._after = before, after
+        for batch, here, after in self._parts:
+            self._here, self._after = here, after
             self._slices.extend(
                 slices_within(batch, max_rows=options.max_rows_per_batch, max_bytes=options.max_bytes_per_batch)
             )
@@ -207,7 +201,7 @@ class _Reading:
         return False
 
     def _read(self, offset: int, rows: int) -> Parts:
-        """Yield record batches from a place to the end, each with its place and the place after it."""
+        """Yield the record batches from a position to the end, each with the positions before and after it."""
         stop, last_rows = (None, 0) if self._end is None else self._end
         if stop is None or offset < stop:
             yield from self._blocks(offset, rows, stop)
@@ -216,33 +210,23 @@ class _Reading:
             yield from self._rows_of_block(stop, rows, last_rows)
 
     def _blocks(self, offset: int, skip: int, stop: int | None) -> Parts:
-        """Yield the records that start in `[offset, stop)`, but for the first rows."""
+        """Yield the records that start in `[offset, stop)`, without the first `skip` ones."""
         with closing(self._batches(offset, stop)) as batches:
             for batch, position in batches:
-                # The last record of a slice may reach into the next one, which begins with the record after it.
+                # The last record of a slice may end in the next slice, which begins with the record after it.
                 after = position if stop is None else min(position, stop)
                 if skip < batch.num_rows:
                     yield batch.slice(skip), (offset, skip), (after, 0)
                 offset, skip = after, max(0, skip - batch.num_rows)
 
     def _rows_of_block(self, offset: int, start: int, stop: int) -> Parts:
-        """Yield the rows `[start, stop)` after an offset; their places stay relative to it, to order before the end."""
-        seen = 0
+        """Yield rows `[start, stop)` after an offset. Positions stay relative to it, so they precede the end."""
+        before = 0
         with closing(self._batches(offset, None)) as batches:
             for batch, _ in batches:
-                first, last = max(seen, start), min(seen + batch.num_rows, stop)
+                first, last = max(before, start), min(before + batch.num_rows, stop)
                 if first < last:
-                    yield batch.slice(first - seen, last - first), (offset, first), (offset, last)
-                seen += batch.num_rows
-                if seen >= stop:
+                    yield batch.slice(first - before, last - first), (offset, first), (offset, last)
+                before += batch.num_rows
+                if before >= stop:
                     return
-
-    def _verify(self) -> None:
-        # A local file that was deleted while it was open has been read whole all the same.
-        if is_url(self.stored.path) or self.stored.now() is not None:
-            self.stored.verify_unchanged()
-
-
-def _close(batches: Iterator[object]) -> None:
-    if isinstance(batches, Generator):
-        batches.close()

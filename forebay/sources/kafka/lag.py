@@ -80,14 +80,7 @@ class Lag:
 
 
 class LagReader:
-    """Computes lags from the ends of partitions. Called by the command line, on one thread; connects at the first call.
-
-    Args:
-        options: Texts as given by the user: `kafka.bootstrap.servers`, `kafka.security.protocol`, …
-
-    Raises:
-        ConfigurationError: An option is unknown or invalid, or no brokers are given.
-    """
+    """Computes lags from the ends of partitions. Called on one thread; connects at the first call."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
         specs = [spec for spec in class_options(KafkaSource) if spec.python_name in _OPTIONS]
@@ -110,14 +103,11 @@ class LagReader:
         Args:
             positions: The positions. Of several in one partition, the lowest of the current topic counts.
             others: Begins the note on the topics' other partitions.
-
-        Raises:
-            ForebayError: The brokers do not answer, or refuse to.
         """
         given = list(positions)
         topics = self._topics({one.topic_partition.topic for one in given})
         current = _current(given, topics)
-        led = dict.fromkeys(partition for partition in current if _leader(topics, partition) >= 0)
+        led = [partition for partition in current if _leader(topics, partition) not in (None, -1)]
         committed = self._options.read_committed
         ends = self._cluster.offsets(dict.fromkeys(led, LATEST), committed=committed)
         starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST), committed=committed)
@@ -125,7 +115,7 @@ class LagReader:
         for partition, one in sorted(current.items()):
             position, end = one.position, ends.get(partition)
             if end is None:
-                note = "it has no leader" if _exists(topics, partition) else "it is gone"
+                note = "it is gone" if _leader(topics, partition) is None else "it has no leader"
                 rows.append(PartitionLag(*partition, position, None, None, note))
             elif _is_of(one, topics):
                 lag = None if position > end else end - position
@@ -139,7 +129,6 @@ class LagReader:
 
         Raises:
             ConfigurationError: The group has committed nothing: it does not exist, or its offsets have expired.
-            ForebayError: The brokers do not answer, or refuse to.
         """
         offsets = self._cluster.group_offsets(group, None)
         if not offsets:
@@ -178,12 +167,10 @@ def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> 
     return found
 
 
-def _exists(topics: Mapping[str, Topic], partition: TopicPartition) -> bool:
-    return partition.topic in topics and partition.partition in topics[partition.topic].leaders
-
-
-def _leader(topics: Mapping[str, Topic], partition: TopicPartition) -> int:
-    return topics[partition.topic].leaders[partition.partition] if _exists(topics, partition) else -1
+def _leader(topics: Mapping[str, Topic], partition: TopicPartition) -> int | None:
+    """Return the leader of a partition; -1 = none, None = the partition is gone."""
+    topic = topics.get(partition.topic)
+    return None if topic is None else topic.leaders.get(partition.partition)
 
 
 def _note(position: int, start: int, end: int) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import DiscoveryEnumerator
@@ -12,19 +12,8 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
-from forebay.options import class_options
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit
-
-_DECODING = (
-    "value_format",
-    "key_format",
-    "value_schema",
-    "key_schema",
-    "mode",
-    "column_name_of_corrupt_record",
-    "json_options",
-)
 
 
 class KafkaSource(KafkaOptions):
@@ -67,21 +56,7 @@ class KafkaSource(KafkaOptions):
         _check_installed()
         from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
 
-        columns, payloads = self.schema(), self.payloads()
-        if not payloads.decoded(columns.names):
-            return KafkaSplitReader(self, context)
-        from forebay.sources.kafka.reading.payload_reader import PayloadDecoder, PayloadSplitReader
-
-        raw = KafkaSplitReader(self._raw(payloads.raw_columns(columns.names)), context)
-        return PayloadSplitReader(raw, PayloadDecoder(payloads, columns, self.name), self.name)
-
-    def _raw(self, columns: tuple[str, ...]) -> Self:
-        """Return this source with raw keys and values."""
-        raw = self.with_columns(columns)
-        for spec in class_options(type(self)):
-            if spec.python_name in _DECODING:
-                object.__setattr__(raw, spec.python_name, spec.fresh_default())
-        return raw
+        return KafkaSplitReader(self, context)
 
 
 def _check_installed() -> None:

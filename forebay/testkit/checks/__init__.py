@@ -5,28 +5,31 @@ from __future__ import annotations
 
 from forebay.testkit.checks.base import Check
 from forebay.testkit.checks.coordination import COORDINATION
-from forebay.testkit.checks.discovery import ABILITIES, ALONE, ENDS
-from forebay.testkit.checks.factory import COPIES, VALUES
-from forebay.testkit.checks.fetching import FETCHING
+from forebay.testkit.checks.ends import ENDS, MOVES
+from forebay.testkit.checks.enumerators import ENUMERATORS
+from forebay.testkit.checks.optional_methods import OPTIONAL_METHODS
 from forebay.testkit.checks.ranges import RANGES
-from forebay.testkit.checks.reading import PLAIN, READING
+from forebay.testkit.checks.readers import READ, READERS, REPEATED
+from forebay.testkit.checks.sources import COPIES, FACTORY
+from forebay.testkit.checks.split_readers import SPLIT_READERS
+from forebay.testkit.checks.splits import IDS, POSITIONS, VALUES
 
-READ: Check = PLAIN[0]
-"""The plain read, whose result the checks after it compare with."""
-
-BEFORE_READING: tuple[Check, ...] = (*VALUES, *ALONE)
+BEFORE_READING: tuple[Check, ...] = (*FACTORY, *IDS, *ENUMERATORS)
 AFTER_READING: tuple[Check, ...] = (
-    *PLAIN[1:],
+    *POSITIONS,
+    REPEATED,
+    *VALUES,
     *COPIES,
     *ENDS,
-    *FETCHING,
-    *READING,
+    *SPLIT_READERS,
+    *READERS,
     *RANGES,
     *COORDINATION,
-    *ABILITIES,
+    *OPTIONAL_METHODS,
+    *MOVES,
 )
 
 ALL: tuple[Check, ...] = (*BEFORE_READING, READ, *AFTER_READING)
-"""In the order they run: what others stand on comes first, so the first that fails is nearest to the cause."""
+"""In the order they run: causes before their effects, so the first that fails is nearest to the cause."""
 
 __all__ = ["AFTER_READING", "ALL", "READ", "Check"]

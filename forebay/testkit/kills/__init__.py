@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills processes of a streaming query at named points, and tells whether its rows arrived exactly once all the same.
+"""Kills processes of a streaming query at named points, and shows whether its rows still arrived exactly once.
 
 ```python
 class KillableOrders(Killable, Orders): ...          # the source under test, with points in it

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts points into any source, and into the framework of each process that works for it."""
+"""Adds kill points to any source, and to the framework in each of its processes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,15 +25,15 @@ _PLANNING: Final = {
 }
 
 _hooked: list[KillList] = []
-_plans: list[bool] = []
-"""Not empty where a stream's planner works: what is written to the state location there is no claim."""
+_met: set[str] = set()
+"""The points that this process has come to."""
 
 
 class Killable(Source):
     """Mixed in before a source: `class KillableOrders(Killable, Orders)`. Not for production.
 
-    Wherever such a source is made or unpickled, that process gets the points: hooks in the framework's planner, tasks
-    and state store, and in this source's enumerator. The code that runs otherwise knows nothing of it.
+    Each process that makes or unpickles such a source gets the points, as hooks in the framework's planner, tasks and
+    state store, and in this source's enumerator.
     """
 
     kills: str = option(doc="the directory of the kill list")
@@ -57,34 +57,31 @@ class Killable(Source):
 
 
 def _meet(point: str) -> None:
+    _met.add(point)
     _hooked[-1].meet(point)
 
 
 def _hook(directory: str) -> None:
-    """Put points into the framework of this process, once; a later source changes only the list."""
+    """Add the points to the framework of this process, once; a later source changes only the list."""
     first = not _hooked
     if first or _hooked[-1].directory != directory:
         _hooked[:] = [KillList(directory)]
     if not first:
         return
     for name, (before, after) in _PLANNING.items():
-        _around(StreamPlanner, name, before, after, first=_note_planner)
+        _around(StreamPlanner, name, before, after)
     _hook_store()
     _hook_tasks()
-
-
-def _note_planner() -> None:
-    if not _plans:
-        _plans.append(True)
 
 
 def _hook_store() -> None:
     put = LocalStateStore.put_if_absent
 
     def put_if_absent(self: LocalStateStore, name: str, data: bytes) -> bool:
-        _meet("state-begins" if _plans else "claim-begins")
+        plans = any(before in _met for before, _ in _PLANNING.values())  # a planner writes state, a task claims
+        _meet("state-begins" if plans else "claim-begins")
         written = put(self, name, data)
-        _meet("state-written" if _plans else "claim-made")
+        _meet("state-written" if plans else "claim-made")
         return written
 
     setattr(LocalStateStore, "put_if_absent", put_if_absent)  # noqa: B010 - a class is patched on purpose
@@ -116,15 +113,11 @@ def _hook_tasks() -> None:
     vars(batch)["run_task"] = run
 
 
-def _around(
-    owner: object, name: str, before: str | None, after: str, *, first: Callable[[], None] | None = None
-) -> None:
-    """Replace a method of a class or of an object by one that comes to points before and after."""
+def _around(owner: object, name: str, before: str | None, after: str) -> None:
+    """Add points before and after a method of a class or of an object."""
     method = getattr(owner, name)
 
     def around(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes
-        if first is not None:
-            first()
         if before is not None:
             _meet(before)
         result = method(*args, **kwargs)

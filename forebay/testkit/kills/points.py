@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Final, Literal
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.processes import alive, parent_jvm
+from forebay.testkit.servers.processes import alive, parent_jvm
 
 POINTS: Final = {
-    "plan-begins": "the stream runner is asked for the next offset; the micro-batch before it is proven done",
-    "discovered": "the enumerator has looked for splits, and nothing is decided",
-    "ends-known": "the enumerator has said how far the splits go",
+    "plan-begins": "the stream runner is asked for the next offset; the micro-batch before it is committed",
+    "discovered": "discover() has returned, and nothing is planned",
+    "ends-known": "latest() has returned the ends of the splits",
     "state-begins": "the planner is about to write to the state location",
     "state-written": "the planner has written to the state location; the offset is not made",
     "plan-ends": "the offset is made, and Spark has not logged it",
     "tasks-begin": "the offset is logged, and not yet turned into tasks",
     "tasks-end": "the tasks are made, and Spark has none of them",
     "commit-begins": "Spark commits a micro-batch to the source, whose successor is logged",
-    "commit-ends": "the source has done what it does after a micro-batch",
+    "commit-ends": "the source has finished its work after a micro-batch",
     "read-begins": "a task begins, and nothing is read",
     "read-first": "a task has its first record batch, and has handed none on",
     "read-middle": "a task has handed on some rows, and has more; one of a single row has handed that on",
@@ -37,7 +37,7 @@ POINTS: Final = {
     "offset-logged": "the file of an offset appears in the checkpoint; watched from outside",
     "commit-logged": "the file of a finished micro-batch appears in the checkpoint; watched from outside",
 }
-"""What has happened and what has not, at each point."""
+"""What has happened and what has not, at each point of a run."""
 
 Victim = Literal["self", "executor", "jvm", "driver", "broker"]
 
@@ -49,11 +49,11 @@ class Kill:
     """One death.
 
     Args:
-        point: Where; one of `POINTS`.
-        victim: Who: the process that comes to the point, the JVM that it works for (a worker's executor), the JVM of
-            the driver, the driver's Python process, or a broker that the source reads from.
-        at: At which visit of the point, over all processes and restarts, from 1. For the points that are watched
-            from outside: the number of the micro-batch.
+        point: One of `POINTS`.
+        victim: The process that comes to the point, its executor (the JVM above a worker), the driver's JVM, the
+            driver's Python process, or a broker that the source reads from.
+        at: The visit of the point, over all processes and restarts, from 1; for `offset-logged` and `commit-logged`,
+            which are watched from outside, the number of the micro-batch.
     """
 
     point: str
@@ -68,12 +68,10 @@ class Kill:
 
 
 class KillList:
-    """The kills of a run, in a directory that all of its processes see: armed, then fired.
-
-    Any number of objects, in any number of processes, may stand for one directory.
+    """The kills of a run, armed and then fired, in a directory that all of its processes share.
 
     Args:
-        directory: Where; made when it is needed.
+        directory: The directory; made when it is needed.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -97,29 +95,23 @@ class KillList:
         return self._all("fired")
 
     def these_are(self, *, jvm: int, driver: int) -> None:
-        """Say who the victims are. Called by the driver of each start, before the query starts."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        temporary = self._root / f"processes.{os.getpid()}"
-        temporary.write_text(json.dumps({"jvm": jvm, "driver": driver}))
-        temporary.replace(self._root / "processes")
+        """Register the victims. Called by the driver of each start, before the query starts."""
+        self._register("processes", jvm=jvm, driver=driver)
 
     def broker_is(self, pid: int) -> None:
-        """Say which process the broker is. Called by the test after each of its starts: a driver's death is not its."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        temporary = self._root / f"broker.{os.getpid()}"
-        temporary.write_text(json.dumps({"broker": pid}))
-        temporary.replace(self._root / "broker")
+        """Register the broker. Called by the test after each of its starts; it may outlive a driver."""
+        self._register("broker", broker=pid)
 
     def forget_processes(self) -> None:
-        """Forget who the victims are. Called before a driver is started again: their numbers may be others' soon."""
+        """Forget the victims. Called before a driver is started again: other processes may get their ids."""
         (self._root / "processes").unlink(missing_ok=True)
 
     def processes(self) -> dict[str, int]:
-        """Return the process ids that the last driver has told; none before the first."""
-        return self._told("processes")
+        """Return the process ids that the last driver has registered."""
+        return self._registered("processes")
 
     def meet(self, point: str) -> None:
-        """Come to a point: somebody dies here if it is armed. Called in any process, on any thread."""
+        """Come to a point: a process dies here if the point is armed. Called in any process, on any thread."""
         if not (self._root / "armed").is_dir():
             return
         visit = self._visit(point)
@@ -131,31 +123,30 @@ class KillList:
                 return
 
     def armed_files(self, point: str) -> list[tuple[Path, Kill]]:
-        """Return the armed kills of a point with their files, for who watches from outside."""
+        """Return the armed kills of a point with their files, to watch them from outside."""
         return _loaded(self._root / "armed", f"{point}.*")
 
     def take(self, path: Path) -> Kill | None:
         """Make one armed kill a fired one; None if another process was first."""
         fired = self._root / "fired" / path.name
-        try:
+        with suppress(FileNotFoundError):
             path.rename(fired)
-        except FileNotFoundError:
-            return None
-        return _load(fired)
+            return _load(fired)
+        return None
 
     def carry_out(self, kill: Kill) -> None:
         """Kill, and return only when the victim is dead.
 
         Raises:
-            ConfigurationError: Nobody has said who the victim is, or there is none.
+            ConfigurationError: The victim is not registered, or there is none.
             FatalError: It does not die.
         """
         own = {"self": os.getpid, "executor": parent_jvm}.get(kill.victim)
-        told = {**self.processes(), **self._told("broker")}
-        pid = told.get(kill.victim) if own is None else own()
+        registered = {**self.processes(), **self._registered("broker")}
+        pid = registered.get(kill.victim) if own is None else own()
         if pid is None:
             raise ConfigurationError(
-                f"nobody said which process {kill.victim!r} is",
+                f"the kill list does not know which process {kill.victim!r} is",
                 advice="call these_are(…), and broker_is(…) for a broker, before the query starts",
             )
         with suppress(ProcessLookupError):
@@ -163,14 +154,20 @@ class KillList:
         deadline = time.monotonic() + _PATIENCE
         while alive(pid):
             if time.monotonic() > deadline:
-                raise FatalError(f"process {pid} lives on after SIGKILL", advice="see what the kernel says of it")
+                raise FatalError(f"process {pid} is alive after SIGKILL", advice=f"look at /proc/{pid}/status")
             time.sleep(0.001)
 
     def _broker_lives(self) -> bool:
-        pid = self._told("broker").get("broker")
-        return pid is None or alive(pid)  # one that nobody named is an error, told where it should die
+        pid = self._registered("broker").get("broker")
+        return pid is None or alive(pid)  # an unregistered broker is an error of `carry_out`
 
-    def _told(self, name: str) -> dict[str, int]:
+    def _register(self, name: str, **pids: int) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        temporary = self._root / f"{name}.{os.getpid()}"
+        temporary.write_text(json.dumps(pids))
+        temporary.replace(self._root / name)
+
+    def _registered(self, name: str) -> dict[str, int]:
         try:
             return {str(name): int(pid) for name, pid in json.loads((self._root / name).read_text()).items()}
         except FileNotFoundError:
@@ -190,18 +187,13 @@ class KillList:
 
 
 def _loaded(directory: Path, pattern: str) -> list[tuple[Path, Kill]]:
-    """Return the kills of these files; not those that another process takes while one looks."""
-    found = ((path, _load_if_there(path)) for path in sorted(directory.glob(pattern)))
-    return [(path, kill) for path, kill in found if kill is not None]
+    """Return the kills of these files; not those that another process takes meanwhile."""
+    found = []
+    for path in sorted(directory.glob(pattern)):
+        with suppress(FileNotFoundError):
+            found.append((path, _load(path)))
+    return found
 
 
 def _load(path: Path) -> Kill:
     return Kill(**json.loads(path.read_text()))
-
-
-def _load_if_there(path: Path) -> Kill | None:
-    """Return an armed kill; None if another process has just taken it."""
-    try:
-        return _load(path)
-    except FileNotFoundError:
-        return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a query, or a whole program, again after each kill, until it has come to its end."""
+"""Restarts a query, or a whole program, after each kill, until it ends by itself."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from typing import Protocol
 
 from forebay.errors import FatalError
 from forebay.testkit.kills.points import KillList
-from forebay.testkit.processes import alive, end_session
+from forebay.testkit.servers.processes import alive, end_session
 
 _WATCHED = {"offset-logged": "offsets", "commit-logged": "commits"}
 _POLL = 0.002
 
 
 class Query(Protocol):
-    """What is used of a streaming query."""
+    """The part of a StreamingQuery that is used here."""
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
-        """Wait for its end; raises what ended it."""
+        """Wait for its end; raises its error."""
 
 
 def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: int = 100) -> int:
-    """Start a query, again whenever a kill has ended it, until it ends by itself. Called in the driver.
+    """Start a query, again after each kill that ended it, until it ends by itself. Called in the driver.
 
-    For kills of the stream runner and of workers: the driver lives on.
+    For kills of the stream runner and of workers, which the driver survives.
 
     Args:
         start: Starts the query, on the same checkpoint each time.
-        kills: What may end it.
-        starts: How often at most.
+        kills: The kills that may end it.
+        starts: Most starts.
 
     Returns:
-        How often it was started.
+        The number of starts.
 
     Raises:
-        Exception: What ended the query, where no kill did.
-        FatalError: It did not come to its end in so many starts.
+        Exception: The query's error, if no kill ended it.
+        FatalError: It did not end in so many starts.
     """
     for number in range(1, starts + 1):
         before = len(kills.fired())
         try:
             start().awaitTermination()
-        except Exception:  # of whatever kind a kill leaves behind; without a kill it is an error of its own
+        except Exception:  # a kill leaves errors of any kind; without a kill it is the query's own
             if len(kills.fired()) == before:
                 raise
         else:
@@ -63,24 +63,24 @@ def run_until_done(
     starts: int = 100,
     timeout: float = 120.0,
 ) -> int:
-    """Run a program that is a driver, again whenever a kill has ended it, until it exits with 0.
+    """Run a program that is a driver, again after each kill that ended it, until it exits with 0.
 
-    For kills of the driver, its JVM or its Python process. What a dead driver leaves behind (workers, a stream
-    runner) is left to end by itself, as on a real machine; only a JVM that outlives its driver is waited for,
-    because two drivers on one checkpoint are an error of the operator.
+    For kills of the driver, its JVM or its Python process. Workers and stream runners of a dead driver end by
+    themselves, as on a real machine; a JVM that outlives its driver is waited for, because two drivers on one
+    checkpoint are an error of the operator.
 
     Args:
         command: The program; it calls `KillList.these_are`.
-        kills: What may end it.
+        kills: The kills that may end it.
         checkpoint: Watched for `offset-logged` and `commit-logged`.
-        starts: How often at most.
-        timeout: Seconds one run may take.
+        starts: Most starts.
+        timeout: Most seconds of one run.
 
     Returns:
-        How often it was started.
+        The number of starts.
 
     Raises:
-        FatalError: It failed without a kill, took too long, or did not come to its end; with the end of its output.
+        FatalError: It failed without a kill, took too long, or did not end; with the end of its output.
     """
     leaders: list[int] = []
     try:
@@ -122,17 +122,17 @@ def _run(
 
 
 def _watched(kills: KillList, checkpoint: Path) -> dict[Path, Path]:
-    """Return which armed kill, by its file, the appearing of which file carries out."""
-    found = {}
-    for point, directory in _WATCHED.items():
-        for path, kill in kills.armed_files(point):
-            found[path] = checkpoint / directory / str(kill.at)
-    return found
+    """Return the file of each armed kill that is watched from outside, and the file of the checkpoint that fires it."""
+    return {
+        path: checkpoint / directory / str(kill.at)
+        for point, directory in _WATCHED.items()
+        for path, kill in kills.armed_files(point)
+    }
 
 
 def _watch(kills: KillList, watched: dict[Path, Path]) -> None:
     for path, appears in list(watched.items()):
-        # Not before the driver has told its JVM: the one before it is dead.
+        # Not before the driver has registered its JVM: the previous one is dead.
         if appears.exists() and kills.processes():
             del watched[path]
             if (kill := kills.take(path)) is not None:
@@ -146,6 +146,4 @@ def _wait_for_jvm(kills: KillList, deadline: float) -> None:
 
 
 def _endless(starts: int) -> FatalError:
-    return FatalError(
-        f"{starts} starts did not bring the query to its end", advice="see which kills fired, and in which order"
-    )
+    return FatalError(f"the query did not end in {starts} starts", advice="look at KillList.fired() and at its log")

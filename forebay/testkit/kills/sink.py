@@ -14,7 +14,7 @@ from forebay.testkit.kills.points import KillList
 
 
 class Frame(Protocol):
-    """What the sink uses of a DataFrame."""
+    """The part of a DataFrame that the sink uses."""
 
     def collect(self) -> Sequence[tuple[object, ...]]:
         """Return the rows."""
@@ -26,12 +26,11 @@ class Frame(Protocol):
 class MicroBatchFiles:
     """For `foreachBatch`: one file per micro-batch, written whole and replaced by a replay, so replays double nothing.
 
-    It reads each micro-batch twice, as users do, and holds that every read of a micro-batch, in whatever process
-    and after whatever restart, brings the same rows.
+    It reads each micro-batch twice, and checks that all reads of it, also after a restart, bring the same rows.
 
     Args:
-        directory: Where; made when it is needed.
-        kills: The points `sink-begins` and `sink-written` are in here.
+        directory: The directory; made when it is needed.
+        kills: The kill list for the points `sink-begins` and `sink-written`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], kills: KillList | None = None) -> None:

@@ -15,7 +15,7 @@ import pytest
 from forebay.sources.kafka.records.codecs import NAMES
 from forebay.sources.kafka.records.wire import Header, headers
 from forebay.sources.kafka.split import TopicPartition
-from forebay.testkit.kafka_jars import VERSION, Module, fetched, jars, java
+from forebay.testkit.servers.kafka_jars import VERSION, Module, fetched, jars, java
 
 pytestmark = pytest.mark.soak
 
@@ -62,9 +62,9 @@ class Writers:
         settings = {"bootstrap_servers": self._kafka.address, "linger_ms": 50, "batch_size": 2000}
         with KafkaProducer(**settings, compression_type=None if codec == "none" else codec) as producer:
             for number, (key, value, pairs) in enumerate(rows):
-                told = [(name, held) for name, held in pairs if held is not None]  # it knows no null
+                sent = [(name, held) for name, held in pairs if held is not None]  # it knows no null
                 held = b"" if key is None else value  # nor a record without both
-                producer.send(topic, held if value is None else value, key, headers=told, partition=number % partitions)
+                producer.send(topic, held if value is None else value, key, headers=sent, partition=number % partitions)
             producer.flush()
 
     def librdkafka(self, topic: str, codec: str, rows: Iterable[Record], partitions: int = 2, **more: Any) -> None:
@@ -92,9 +92,9 @@ class Writers:
             f"{'-' if number % 7 == 3 else 'välue ' * (number * 5 % 40)}\n"
             for number in range(ROWS)
         ]
-        told = ["parse.key=true", "parse.headers=true", "null.marker=-"]
+        properties = ["parse.key=true", "parse.headers=true", "null.marker=-"]
         arguments = ["--compression-codec", codec, "--batch-size", "2000", "--timeout", "50"]
-        arguments += itertools.chain.from_iterable(("--property", one) for one in told)
+        arguments += itertools.chain.from_iterable(("--property", one) for one in properties)
         arguments = ["--bootstrap-server", self._kafka.address, "--topic", topic, *arguments]
         self._start("ConsoleProducer", arguments, "".join(lines))
 

@@ -303,15 +303,15 @@ def problem(case: Case) -> tuple[str | None, str]:
     old = case.kind == "old" or any(header.magic < 2 for header in _headers(fetch))
     plain = outcome(PlainDecoder(case.schema, **options), fetch, case.schema, old=old)
     columnar = outcome(Columnar(case.schema, **options), fetch, case.schema, old=old)
-    told = "refused" if isinstance(plain, str) else "read" if plain[0].num_rows else "nothing in it"
+    kind = "refused" if isinstance(plain, str) else "read" if plain[0].num_rows else "nothing in it"
     if isinstance(plain, str) and (case.pruned or isinstance(columnar, str)):
         # The columnar decoder looks only at columns that are wanted: it may not see damage of the others.
         same = case.pruned or plain == columnar
     else:
         same = plain == columnar
     if case.kind == "written" and isinstance(plain, str):
-        return f"what a producer writes is refused: {plain}", told
-    return None if same else f"columnar {_shown(columnar)}; record by record {_shown(plain)}", told
+        return f"what a producer writes is refused: {plain}", kind
+    return None if same else f"columnar {_shown(columnar)}; record by record {_shown(plain)}", kind
 
 
 def _shown(rows: Rows) -> str:
@@ -320,7 +320,7 @@ def _shown(rows: Rows) -> str:
 
 def problems(first: int, cases: int, *, each: bool) -> Iterator[str]:
     """Try the seeds; yield what is wrong. Progress goes to the output."""
-    began = told = time.monotonic()
+    began = reported_at = time.monotonic()
     counts: collections.Counter[str] = collections.Counter()
     for seed in range(first, first + cases):
         if each:
@@ -334,10 +334,13 @@ def problems(first: int, cases: int, *, each: bool) -> Iterator[str]:
             wrong = f"{type(error).__name__}: {error}"
         if wrong is not None:
             yield f"seed {seed}: {wrong[:500]}\n  again: python -P {__file__} --first {seed} --cases 1"
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > 10:
+            reported_at = time.monotonic()
             done = seed - first + 1
-            say(f"{done:,} of {cases:,} record batches, {done / (told - began):.0f} a second, {_peak():.0f} MB at most")
+            say(
+                f"{done:,} of {cases:,} record batches, {done / (reported_at - began):.0f} a second, "
+                f"{_peak():.0f} MB at most"
+            )
     faulthandler.cancel_dump_traceback_later()
     for name, count in sorted(counts.items()):
         say(f"  {name:<32} {count:>7,}")

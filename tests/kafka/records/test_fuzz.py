@@ -34,10 +34,12 @@ def run_clean(record_property, first, cases, patience):
 
 
 def test_2000_record_batches_are_clean(record_property):
-    told = run_clean(record_property, 0, 2000, 250)
-    counts = {name: int(count) for name, count in re.findall(r"^  (\w+ (?:read|refused)) +(\d+)$", told, re.MULTILINE)}
+    output = run_clean(record_property, 0, 2000, 250)
+    counts = {
+        name: int(count) for name, count in re.findall(r"^  (\w+ (?:read|refused)) +(\d+)$", output, re.MULTILINE)
+    }
     # Every kind of damage came, and some of it can be read all the same: else clean cases would say little.
-    assert min(counts.values()) >= 3 and len(counts) >= 12, told
+    assert min(counts.values()) >= 3 and len(counts) >= 12, output
 
 
 @pytest.mark.soak
@@ -46,7 +48,7 @@ def test_100000_other_record_batches_are_clean(record_property):
     run_clean(record_property, 1_000_000, 100_000, 3500)
 
 
-def told(data, **options):
+def error_of(data, **options):
     """Return the error text of both decoders, which agree."""
     found = set()
     for decoder in (ColumnarDecoder(FULL, **options), PlainDecoder(FULL, **options)):
@@ -62,26 +64,26 @@ def test_the_least_time_stamp_there_is_is_out_of_range(wire, field):
     """Its absolute value does not fit in 64 bits, and was taken for a small one."""
     attributes = wire.LOG_APPEND if field == "latest" else 0
     batch = wire.Batch([(0, 0, None, b"v", ())], attributes=attributes, **{field: LEAST})
-    assert f"the timestamp {LEAST} ms is out of range" in told(wire.join(batch))
+    assert f"the timestamp {LEAST} ms is out of range" in error_of(wire.join(batch))
 
 
 @pytest.mark.parametrize("base", [LEAST, -1, 2**63 - 1])
 def test_an_offset_that_cannot_be_is_damage(wire, base):
     data = bytearray(wire.join(wire.Batch([(0, 0, None, b"v", ())])))
     struct.pack_into(">q", data, 0, base)  # the checksum does not cover it
-    assert f"offset {base}: a record batch has an invalid offset" in told(memoryview(data))
+    assert f"offset {base}: a record batch has an invalid offset" in error_of(memoryview(data))
 
 
 def test_offsets_that_run_beyond_64_bits_are_damage(wire):
     batch = wire.Batch([(0, 0, None, b"v", ()), (9, 0, None, b"v", ())], 2**63 - 5, last=2**63 + 4)
-    assert "a record batch has the invalid counts of 2 records over 10 offsets" in told(wire.join(batch))
+    assert "a record batch has the invalid counts of 2 records over 10 offsets" in error_of(wire.join(batch))
 
 
 @pytest.mark.parametrize("second", [0, 5, 9])
 def test_a_batch_does_not_begin_before_the_end_of_the_one_before_it(wire, second):
     """Its records came twice, and the position went back."""
     data = wire.join(wire.Batch([(0, 0, None, b"v", ())], last=9), wire.Batch([(0, 0, None, b"v", ())], second))
-    assert f"offset {second}: a record batch begins here after one that ends at 9" in told(data)
+    assert f"offset {second}: a record batch begins here after one that ends at 9" in error_of(data)
 
 
 def test_records_before_a_damaged_old_message_are_read(wire):
@@ -102,7 +104,7 @@ def old_message(offset, attributes, value):
 def test_an_old_message_does_not_hold_offsets_after_its_own(wire):
     inner = old_message(2**62, 0, b"v") + old_message(-(2**62), 0, b"v")
     data = memoryview(old_message(5, 1, bytes(cramjam.gzip.compress(inner))))
-    assert "a message of format 1 is damaged" in told(data, check_crcs=False)
+    assert "a message of format 1 is damaged" in error_of(data, check_crcs=False)
 
 
 @pytest.mark.parametrize("framed", [False, True])

@@ -85,11 +85,11 @@ def test_both_decoders_agree_on_a_damaged_long_batch(wire, seed):
     spoilt = bytearray(wire.join(wire.Batch(rows)))
     for _ in range(3):
         spoilt[chance.randrange(61, len(spoilt))] = chance.randrange(256)
-    told = []
+    outcomes = []
     for decoder in (ColumnarDecoder(SCHEMA, check_crcs=False), PlainDecoder(SCHEMA, check_crcs=False)):
         try:
             parts = [*decoder.decode(RawFetch("t", 0, memoryview(bytes(spoilt)), 0))]
-            told.append([part.batch.to_pylist() for part in parts if part.batch])
+            outcomes.append([part.batch.to_pylist() for part in parts if part.batch])
         except DataError as error:
-            told.append(str(error))
-    assert told[0] == told[1]
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]

@@ -179,7 +179,7 @@ def test_wakeup_then_assign(kafka, send):
     reader = PartitionFetcher({"bootstrap_servers": kafka.address}, record_schema(["value"]))
     try:
         reader.wake_up()
-        reader.assign(topic, 0, 0, 3)
+        reader.assign(KafkaSplit(id=f"{topic}/0", position=0, end=3))
         parts = []
         while not any(part.finished for part in parts):
             parts += reader.fetch(30)

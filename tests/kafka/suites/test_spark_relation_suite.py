@@ -9,9 +9,9 @@ import random
 import pytest
 
 from forebay.errors import ConfigurationError, DataLossError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 
 
@@ -58,7 +58,9 @@ def test_default_starting_and_ending_offsets_with_headers(kafka, send, table):
     ],
 )  # fmt: skip
 def test_timestamps_and_offsets_provided_for_starting_and_ending(batch, timed, start, end, expected):
-    options = {name: each(timed, *told) if isinstance(told, tuple) else told for name, told in {**start, **end}.items()}
+    options = {
+        name: each(timed, *value) if isinstance(value, tuple) else value for name, value in {**start, **end}.items()
+    }
     assert batch(subscribe=timed, **options) == expected
 
 

@@ -10,6 +10,7 @@ import pytest
 from kafka import KafkaProducer
 
 from forebay.errors import ConfigurationError, DataLossError
+from forebay.sources.kafka.client import offset_loss
 
 HOW = pytest.mark.parametrize("how", ["assign", "subscribe", "subscribePattern"])
 EARLIEST = {"startingOffsets": "earliest"}
@@ -191,7 +192,10 @@ def test_composite_read_limit(kafka, send, begin):
 
 
 @pytest.mark.parametrize("failing", [True, False])
-def test_query_with_trigger_available_now_when_topic_partitions_got_unavailable(kafka, send, begin, failing):
+def test_query_with_trigger_available_now_when_topic_partitions_got_unavailable(
+    kafka, send, begin, failing, monkeypatch
+):
+    monkeypatch.setattr(offset_loss, "_TIMEOUT_MS", 300)
     topic = kafka.topic(5)
     send(topic, range(15), spread=5)
     options = (

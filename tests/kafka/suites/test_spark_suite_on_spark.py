@@ -72,10 +72,10 @@ def test_cannot_stop_kafka_stream(spark, kafka, send, frame, tmp_path):
     """It returns, with nothing to read, and again and again on one checkpoint."""
     topic = kafka.topic(2)
     send(topic, range(4))
-    seen: list[int] = []
+    counts: list[int] = []
     for _ in range(2):
         writer = frame(topic, refreshInterval="50ms").writeStream.foreachBatch(
-            lambda rows, _: seen.append(rows.count())
+            lambda rows, _: counts.append(rows.count())
         )
         query = writer.option("checkpointLocation", str(tmp_path)).start()
         query.processAllAvailable()
@@ -83,4 +83,4 @@ def test_cannot_stop_kafka_stream(spark, kafka, send, frame, tmp_path):
         query.processAllAvailable()
         query.stop()
         assert not query.isActive and query.exception() is None
-    assert sum(seen) == 12
+    assert sum(counts) == 12

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from forebay_simulator.inline import InlineRuntime
 from forebay_simulator.microbatch import StreamOutcome, simulate_stream
-from forebay_simulator.runtime import Livelock, Manner, SimulatedRuntime
+from forebay_simulator.runtime import Livelock, Schedule, SimulatedRuntime
 from forebay_simulator.scenario import Fault
 from forebay_simulator.simulation import Outcome, simulate
 
@@ -18,8 +18,8 @@ __all__ = [
     "Fault",
     "InlineRuntime",
     "Livelock",
-    "Manner",
     "Outcome",
+    "Schedule",
     "SimulatedRuntime",
     "StreamOutcome",
     "simulate",

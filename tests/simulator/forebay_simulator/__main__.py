@@ -21,7 +21,7 @@ _SEEDS_AT_A_TIME = 50
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says; return 0 if nothing was wrong, 1 otherwise."""
+    """Run the command line; return 0 without problems, 1 otherwise."""
     asked = _parser().parse_args(arguments)
     if asked.streams and asked.seed is not None:
         return _streams(range(asked.seed, asked.seed + 1), trace=asked.trace)
@@ -99,7 +99,7 @@ def _outcomes(seeds: range, jobs: int) -> Iterator[Iterable[Outcome]]:
     if jobs == 1 or len(seeds) <= _SEEDS_AT_A_TIME:
         yield map(simulate, seeds)
         return
-    # Processes that begin afresh: a fork would inherit the threads of whoever runs this.
+    # Spawned processes: a fork would inherit the threads of this one.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
             yield pool.map(simulate, seeds, chunksize=_SEEDS_AT_A_TIME)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer of a simulation: one worker that asks an engine for record batches, checks them, and is a nuisance."""
+"""The consumer of a simulation: a worker that takes record batches, checks them, and injects faults."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from forebay_simulator.world import Killed, World, is_injected
 
 
 class Consumer:
-    """Takes record batches until everything is there, the engine fails, or the process ends.
+    """Takes record batches until all are delivered, the engine fails, or the process ends.
 
     Args:
-        engine: What runs the source.
-        world: Faults and books.
+        engine: Runs the source.
+        world: Faults and checks.
     """
 
     def __init__(self, engine: Engine, world: World) -> None:
@@ -36,7 +36,7 @@ class Consumer:
         self._paused: list[tuple[float, SimulatedReader, list[str]]] = []
 
     def step(self) -> Next | WaitFor:
-        """Do what a consumer's thread does in one go; `over` says why it has ended."""
+        """Take one batch or inject a fault; `over` is the reason of the end."""
         try:
             return self._step()
         except Killed as death:
@@ -54,7 +54,7 @@ class Consumer:
         world.kill("between two steps")
         if world.process < len(world.scenario.parallelism) and world.happens(Fault.STOP):
             return self._close("stopped")
-        self._meddle()
+        self._inject_faults()
         if not self._asked:
             self._asked = True
             world.cover()
@@ -73,7 +73,7 @@ class Consumer:
         return self._or_resume(outcome)
 
     def _nothing_will_come(self) -> bool:
-        """Whether an unbounded source has given everything that a world has."""
+        """Whether all records of an unbounded world are delivered."""
         return not self._world.scenario.bounded and self._world.all_delivered()
 
     def _finish(self) -> Next:
@@ -92,9 +92,9 @@ class Consumer:
             self._rests_until = world.clock.monotonic() + world.chance.choice((0.001, 1.0, 20.0))
         return Next.AGAIN
 
-    # ---- a nuisance
+    # ---- faults
 
-    def _meddle(self) -> None:
+    def _inject_faults(self) -> None:
         world = self._world
         if world.happens(Fault.CHECKPOINT):
             try:
@@ -132,7 +132,7 @@ class Consumer:
         for error in self._engine.close():
             self._judge(error)
         world = self._world
-        may_fail = world.counts[Fault.STORE_TROUBLE] or world.counts[Fault.SNAPSHOT_TROUBLE]
+        may_fail = world.counts[Fault.STORE_FAILURE] or world.counts[Fault.SNAPSHOT_FAILURE]
         if not may_fail and world.stored != world.covered:
             world.broken(f"after an orderly end {world.stored} are stored, and {world.covered} were covered")
         return self._end(why)

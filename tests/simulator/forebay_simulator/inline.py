@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runtime without threads: what is submitted has run when `submit` returns, and waiting moves a clock by hand."""
+"""A runtime without threads: `submit` runs the work at once, and waiting moves a manual clock."""
 
 from __future__ import annotations
 
@@ -7,46 +7,41 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from forebay.clock import ManualClock
-from forebay.framework.runtime.runtime import Signal, ThreadRuntime
+from forebay.framework.runtime.runtime import Signal, ThreadRuntime, run_job
 
 T = TypeVar("T")
 
 
 class InlineRuntime(ThreadRuntime):
-    """For whatever submits work and waits for it, such as a planner: deterministic, and fast.
+    """A deterministic runtime for code that submits work and waits for it, such as a planner.
 
     Args:
-        clock: Moved by whoever waits in vain, and by the test.
+        clock: Moved by waits that time out, and by the test.
         seed: For the jitter of back-off.
     """
 
     def __init__(self, clock: ManualClock | None = None, seed: int = 0) -> None:
-        self.hands = clock or ManualClock()
-        super().__init__(self.hands, seed)
+        self.manual_clock = clock or ManualClock()
+        super().__init__(self.manual_clock, seed)
 
     def signal(self) -> Signal:
         """Return a new signal, down."""
-        return InlineSignal(self.hands)
+        return InlineSignal(self.manual_clock)
 
     def submit(self, name: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work`, then `done`, here and now."""
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - handed to `done`, whatever it is
-            done(None, error)
-        else:
-            done(result, None)
+        """Run `work`, then `done`, at once."""
+        run_job(work, done)
 
 
 class InlineSignal:
-    """A flag that nobody else can raise while one waits: the time-out passes at once.
+    """A flag that no other thread can set during a wait: the time-out passes at once.
 
     Args:
-        hands: The clock that moves.
+        clock: The clock that moves.
     """
 
-    def __init__(self, hands: ManualClock) -> None:
-        self._hands = hands
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
         self._up = False
 
     def set(self) -> None:
@@ -65,10 +60,10 @@ class InlineSignal:
         """Let the time-out pass, unless the flag is up; return whether it is.
 
         Raises:
-            RuntimeError: It would be waited for ever.
+            RuntimeError: The wait would never end.
         """
         if not self._up:
             if timeout is None:
                 raise RuntimeError("nobody can raise this flag: one thread waits for itself")
-            self._hands.advance(timeout)
+            self._clock.advance(timeout)
         return self._up

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.errors import RetriableError
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import ByteSize, Duration
 from forebay_simulator.inline import InlineRuntime
 from forebay_simulator.outside import Broken, Crash, Kind, Outside, OutsideSource, Row, StreamScript
@@ -33,11 +33,11 @@ _TRIGGERS = ("default", "default", "now", "now", "once")
 
 @dataclass(frozen=True, slots=True)
 class StreamOutcome:
-    """What the simulation of one seed came to.
+    """The result of one seed.
 
     Args:
         seed: The seed.
-        problem: What was wrong; None if nothing was.
+        problem: The first broken rule, or None.
         processes: How many there were.
         crashes: How many of them were killed.
         turns: Micro-batches.
@@ -64,7 +64,7 @@ def simulate_stream(seed: int, trace: Callable[[str], None] | None = None) -> St
 
     Args:
         seed: Decides everything.
-        trace: Takes a line for everything that happens.
+        trace: Takes a line for each event.
     """
     logger = logging.getLogger("forebay")
     level = logger.level
@@ -75,7 +75,7 @@ def simulate_stream(seed: int, trace: Callable[[str], None] | None = None) -> St
         driver.run_all()
     except Broken as broken:
         problem = str(broken)
-    except Exception as error:  # noqa: BLE001 - whatever the planner does wrong is the outcome
+    except Exception as error:  # noqa: BLE001 - any error of the planner is the outcome
         problem = f"{type(error).__name__}: {error}"
     finally:
         logger.setLevel(level)
@@ -95,7 +95,7 @@ def draw_outside(chance: random.Random) -> Outside:
         drops=chance.random() < 0.3,
         forgets=chance.random() < 0.4,
         texts=chance.random() < 0.25,
-        trouble=chance.choice((0.0, 0.0, 0.1, 0.3)),
+        failure_rate=chance.choice((0.0, 0.0, 0.1, 0.3)),
         lag=chance.choice((0.0, 0.0, 0.3)),
     )
     scripts = []
@@ -117,7 +117,7 @@ def draw_outside(chance: random.Random) -> Outside:
 
 
 class _Driver:
-    """Spark's side, and what survives a process: the write-ahead log, the commit log, the sink."""
+    """Spark's side, and the state that survives a process: the write-ahead log, the commit log, the sink."""
 
     def __init__(self, seed: int, trace: Callable[[str], None]) -> None:
         self.chance = random.Random(seed)
@@ -127,12 +127,12 @@ class _Driver:
         self.wal: list[str] = []
         self.committed: set[int] = set()
         self.sink: dict[int, list[Row]] = {}
-        self.seen: dict[int, list[Row]] = {}
+        self.first_rows: dict[int, list[Row]] = {}
         self.rules = StreamRules(self.outside)
         # As with asynchronous progress tracking: a micro-batch is known to be done only once the next one is logged.
         self.lazy = self.chance.random() < 0.3
         self.processes = self.crashes = self.replays = 0
-        self.book: InlineOffsetCodec
+        self.codec: InlineOffsetCodec
         self.planner: StreamPlanner
         self.options: HostOptions
         trace(f"{self.outside.kind}")
@@ -142,7 +142,7 @@ class _Driver:
     # ---- runs
 
     def run_all(self) -> None:
-        """Run process after process, and a last one without trouble that must finish everything."""
+        """Run several processes, and a last one without faults that must finish the input."""
         for _ in range(self.chance.randint(1, 8)):
             try:
                 self._run(self.chance.choice(_TRIGGERS))
@@ -150,7 +150,7 @@ class _Driver:
                 self.crashes += 1
                 self.trace("killed")
             except RetriableError as error:
-                if not self.outside.trouble:
+                if not self.outside.failures:
                     raise
                 self.trace(f"the query failed: {error.message}")
             self._wait()
@@ -166,7 +166,7 @@ class _Driver:
         self.trace(f"process {self.processes} at {self.outside.now():.1f} s, trigger {trigger}, {self._limits()}")
         runtime = InlineRuntime(self.outside.clock, self.chance.randrange(1 << 30))
         self.planner = open_stream(source, self.options, parallelism=self.chance.choice((1, 2, 5)), runtime=runtime)
-        self.book = InlineOffsetCodec(source)
+        self.codec = InlineOffsetCodec(source)
         self.rules.begin()
         if trigger == "now":
             self.planner.prepare_available_now()
@@ -188,7 +188,7 @@ class _Driver:
             raise Broken(f"an AvailableNow run did not end after {MOST_TURNS} micro-batches (S17)")
 
     def _recover(self) -> str:
-        """Do what Spark does before the first look: replay the last micro-batch, unless it was committed."""
+        """Recover as Spark does: replay the last micro-batch, unless it was committed."""
         initial = json.dumps(self.planner.initial())
         last = len(self.wal) - 1
         if last < 0:
@@ -214,7 +214,7 @@ class _Driver:
 
     def _batch(self, start: str, end: str, *, limited: bool) -> None:
         number = len(self.wal)
-        before, after = self.book.read(json.loads(start)), self.book.read(json.loads(end))
+        before, after = self.codec.read(json.loads(start)), self.codec.read(json.loads(end))
         if json.loads(start) != json.loads(end):  # else other words for the same: a micro-batch of nothing (trap 1)
             self.rules.check_plan(before, after, self.options if limited else None)
         self.trace(f"{self.outside.now():.1f} s: {number} = {end}")
@@ -227,14 +227,14 @@ class _Driver:
         self._execute(start, number)
 
     def _execute(self, start: str, number: int) -> None:
-        """Read a micro-batch, as often as its actions and retries read it, into the sink."""
+        """Read a micro-batch into the sink, as often as its actions and retries do."""
         end = self.wal[number]
         for _ in range(self.chance.choice((1, 1, 1, 2, 3))):
             rows = self._read(start, end)
-            if self.seen.setdefault(number, rows) != rows:
-                raise Broken(f"micro-batch {number} read {self.seen[number]} before, and {rows} now (S2, S6)")
+            if self.first_rows.setdefault(number, rows) != rows:
+                raise Broken(f"micro-batch {number} read {self.first_rows[number]} before, and {rows} now (S2, S6)")
             self.outside.maybe_crash()
-        self.sink[number] = self.seen[number]
+        self.sink[number] = self.first_rows[number]
         self.outside.maybe_crash()
         if not self.lazy:
             self.committed.add(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated stream reads: splits that appear, grow, lag, end and vanish, and an author who fails."""
+"""The input of a simulated stream: splits that appear, grow, lag, end and vanish, and an author's failures."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from forebay.framework.split import Json, Position, Split
 from forebay.framework.split_reader import SplitReader
 
 ROW_BYTES = 10
-"""Bytes of a row, as far as sizes and budgets are concerned."""
+"""Bytes of a row, for sizes and budgets."""
 
 Row = tuple[str, int]
 
 
 class Crash(BaseException):
-    """The process is gone: nothing may catch this, as nothing catches a SIGKILL."""
+    """Ends the process, as SIGKILL does: nothing may catch it."""
 
 
 class Broken(BaseException):
-    """A rule was broken, the text says which; whoever catches all errors must not hide it."""
+    """A broken rule, named in the text; not an `Exception`, so that no handler hides it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StreamScript:
         size: Rows that it ever has.
         start: Its first position; None for "the start", which is 0.
         appears: When a discovery can find it, in seconds.
-        rate: Rows a second that arrive from then on; 0 = all are there at once.
+        rate: Rows a second that arrive from then on; 0 = all at once.
         closed: Whether it is discovered with its end.
         vanishes: When no discovery finds it any more, in seconds.
     """
@@ -70,17 +70,17 @@ class StreamScript:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What kind of source it is.
+    """The kind of a source.
 
     Args:
-        bounded: All splits are there at once, and end.
+        bounded: All splits are present at once, and end.
         in_order: Splits are files: taken one after the other.
         knows_ends: Whether `latest` answers for a bounded source.
-        drops: Whether a vanished split is given up.
+        drops: Whether vanished splits are dropped.
         forgets: Whether a discovery gives a horizon.
         texts: Whether positions are tuples that end in a text.
-        trouble: How likely a call fails for now.
-        lag: How likely an end lags behind.
+        failure_rate: The probability that a call raises a retriable error.
+        lag: The probability that an end lags behind.
     """
 
     bounded: bool
@@ -89,12 +89,12 @@ class Kind:
     drops: bool
     forgets: bool
     texts: bool
-    trouble: float
+    failure_rate: float
     lag: float
 
 
 class Outside:
-    """The outside of one simulated query; outlives its processes.
+    """The environment of one simulated query, across its processes.
 
     Args:
         chance: Decides everything.
@@ -112,39 +112,39 @@ class Outside:
         self.calm = False
         self.offsets = 0
         self.crash_rate = 0.0
-        self.trouble = 0
+        self.failures = 0
 
     def now(self) -> float:
         """Return the virtual time."""
         return self.clock.monotonic()
 
     def maybe_crash(self) -> None:
-        """Die, if the seed says so."""
+        """Crash, if the seed decides so."""
         if not self.calm and self.chance.random() < self.crash_rate:
             raise Crash
 
     def maybe_fail(self, what: str) -> None:
-        """Die or fail in an author's call."""
+        """Crash or fail in an author's call."""
         self.maybe_crash()
-        if not self.calm and self.chance.random() < self.kind.trouble:
-            self.trouble += 1
+        if not self.calm and self.chance.random() < self.kind.failure_rate:
+            self.failures += 1
             raise RetriableError(f"{what} is not there for now")
 
     def encoded(self, position: int | None) -> Position | None:
-        """Return a position as the connector spells it."""
+        """Return a position in the connector's encoding."""
         return (position, "x") if self.kind.texts and position is not None else position
 
     def rows(self, split: Split) -> Iterator[Row]:
         """Read a slice.
 
         Raises:
-            Broken: It was deleted, or does not stay within what there is.
+            Broken: It was deleted, or exceeds the present rows.
         """
         script = self.scripts[split.id]
         start = script.first if split.position is None else plain(split.position)
         end = script.size if split.end is None else plain(split.end)
         if split.id in self.deleted and end > start:
-            raise Broken(f"{split.id} is read after finished() was told, and so may be deleted (S19)")
+            raise Broken(f"{split.id} is read after finished() was called, and so may be deleted (S19)")
         if not script.first <= start <= end <= script.available(self.now()):
             raise Broken(f"{split.id} is read from {start} to {end}, and has {script.available(self.now())}")
         return ((split.id, number) for number in range(start, end))
@@ -156,10 +156,10 @@ def plain(position: Any) -> int:
 
 
 class OutsideEnumerator(DiscoveryEnumerator):
-    """An author's, over the outside.
+    """An author's enumerator of the outside.
 
     Args:
-        outside: What there is.
+        outside: The outside.
     """
 
     exact_ends = True
@@ -169,23 +169,23 @@ class OutsideEnumerator(DiscoveryEnumerator):
         self.in_order = outside.kind.in_order
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return what is there now."""
+        """Return the present splits."""
         outside, now = self._outside, self._outside.now()
         outside.maybe_fail("discover")
         if first != (outside.offsets == 0):
             raise Broken(f"discover(first={first}) with {outside.offsets} offsets in the log")
-        seen = [one for one in outside.scripts.values() if one.appears <= now < one.vanishes]
+        present = [one for one in outside.scripts.values() if one.appears <= now < one.vanishes]
         gone = {one.id for one in outside.scripts.values() if one.vanishes <= now}
         only_new = outside.chance.random() < 0.3 and not outside.kind.drops and not outside.kind.in_order
         splits = [
             Split(one.id, outside.encoded(one.start), outside.encoded(one.size if one.closed else None))
-            for one in seen
+            for one in present
             if not (only_new and one.id in known)
         ]
         return Discovered(splits, (lambda split: split.id in gone) if outside.kind.forgets else None)
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the ends, some of them as of a while ago."""
+        """Return the ends, some of them outdated."""
         outside = self._outside
         outside.maybe_fail("latest")
         if outside.kind.bounded and not outside.kind.knows_ends:
@@ -194,7 +194,7 @@ class OutsideEnumerator(DiscoveryEnumerator):
         for split in splits:
             script = outside.scripts[split.id]
             end = script.available(outside.now())
-            # The end of what is bounded is not one to wait for: it has to be true.
+            # The end of a bounded split must be exact.
             if not outside.calm and not outside.kind.bounded and outside.chance.random() < outside.kind.lag:
                 end = max(script.first, end - outside.chance.randint(1, 5))
             outside.reported[split.id] = end
@@ -217,26 +217,26 @@ class OutsideEnumerator(DiscoveryEnumerator):
         return [split.slice(low, high) for low, high in itertools.pairwise(coded)]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return how far a budget reaches; not a byte further."""
+        """Return the position after exactly the budget."""
         script = self._outside.scripts[split.id]
         start = script.first if split.position is None else plain(split.position)
         reach = start + (rows if rows is not None else (byte_budget or 0) // ROW_BYTES)
         return self._outside.encoded(min(reach, script.size if split.end is None else plain(split.end)))
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Give vanished splits up, if this is such a source."""
+        """Drop vanished splits, if this kind of source does."""
         drops = self._outside.kind.drops
         if drops:
             self._outside.dropped.update(split.id for split in splits)
         return drops
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Delete what was read."""
+        """Delete the finished splits."""
         self._outside.maybe_fail("finished")
         self._outside.deleted.update(split.id for split in splits)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Pass it over, if it comes through at all."""
+        """Do nothing, or fail."""
         self._outside.maybe_fail("committed")
 
     def restore_state(self, state: Json) -> None:
@@ -244,18 +244,18 @@ class OutsideEnumerator(DiscoveryEnumerator):
 
 
 class OutsideSource(Source):
-    """A source over an outside; made anew in every process."""
+    """A source over an outside; every process makes a new one."""
 
     name = "simulated"
     outside: ClassVar[Outside]
 
     @property
     def bounded(self) -> bool:
-        """Whether all splits are there at once."""
+        """Whether all splits are present at once."""
         return self.outside.kind.bounded
 
     def schema(self) -> pa.Schema:
-        """Return nothing of interest: the driver reads slices itself."""
+        """Return an empty schema: the driver reads slices itself."""
         return pa.schema([])
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:

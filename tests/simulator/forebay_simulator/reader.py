@@ -12,7 +12,7 @@ from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay_simulator.scenario import Fault
-from forebay_simulator.world import InjectedTrouble, World
+from forebay_simulator.world import InjectedFailure, World
 
 
 class SimulatedReader(SourceReaderBase):
@@ -20,8 +20,8 @@ class SimulatedReader(SourceReaderBase):
 
     Args:
         source: Makes the split readers.
-        context: The host's side.
-        world: Faults and books.
+        context: The host.
+        world: Faults and checks.
     """
 
     def __init__(self, source: Source, context: SourceReaderContext, world: World) -> None:
@@ -29,7 +29,7 @@ class SimulatedReader(SourceReaderBase):
         self.subtask = context.subtask
         self.gate: set[str] = set()
         self._world = world
-        self._told_no_more = False
+        self._no_more_splits = False
         self._ended = False
         world.readers.append(self)
 
@@ -43,7 +43,7 @@ class SimulatedReader(SourceReaderBase):
         world = self._world
         for split in splits:
             world.note(f"  reader {self.subtask} gets {split.id} at {split.position}")
-            if self._told_no_more:
+            if self._no_more_splits:
                 world.broken(f"{split.id} came to reader {self.subtask} after it was told that none follow (CTX-3)")
             if split.id in world.holder:
                 world.broken(f"{split.id} came to reader {self.subtask} while a reader holds it (SPL-1)")
@@ -55,7 +55,7 @@ class SimulatedReader(SourceReaderBase):
         """Remember it."""
         world = self._world
         world.note(f"  reader {self.subtask} gets no more splits")
-        self._told_no_more = True
+        self._no_more_splits = True
         super().notify_no_more_splits()
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
@@ -72,8 +72,8 @@ class SimulatedReader(SourceReaderBase):
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[Split]:
         """Snapshot, or fail."""
-        if self._world.happens(Fault.SNAPSHOT_TROUBLE):
-            raise InjectedTrouble("snapshot", advice="nothing: it was injected")
+        if self._world.happens(Fault.SNAPSHOT_FAILURE):
+            raise InjectedFailure("snapshot", advice="nothing: it was injected")
         return super().snapshot_state(checkpoint_id)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
@@ -97,7 +97,7 @@ class SimulatedReader(SourceReaderBase):
         super().close()
 
     def held(self) -> list[str]:
-        """Return what this reader holds, by the books of the simulation."""
+        """Return the splits of this reader, as the simulation tracks them."""
         return [split_id for split_id, holder in self._world.holder.items() if holder is self]
 
 

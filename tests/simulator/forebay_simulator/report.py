@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many simulations came to: their sums, as a table, and the failures, each with the command that replays it."""
+"""A report on many simulations: a table of sums, and each failure with the command that replays it."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ class Report:
 
 
 def described(outcome: Outcome) -> str:
-    """Say what went wrong in one simulation and how to see it again."""
+    """Return the problem of one simulation and the command that replays it."""
     return f"seed {outcome.seed}: {outcome.problem}\n  replay: {outcome.replay}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runtime without threads: one scheduler steps every worker, a seed decides who is next and when time passes."""
+"""A runtime without threads: one scheduler steps all workers; a seed decides the order and the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from forebay.clock import Clock, ManualClock
+from forebay.clock import ManualClock
 from forebay.framework.runtime.runtime import Runtime, Signal, Worker, WorkerHandle
 from forebay_simulator.tasks import JobWorker, SimulatedLock, SimulatedSignal, Task, after_step
 
@@ -20,20 +20,20 @@ _DEEPEST = 4
 """Steps inside one another by interruption; joins may go deeper."""
 
 _PASSING = 0.02
-"""While somebody joins, time passes now and then although others could step: their steps take time."""
+"""Probability that time passes during a join although others could step: steps take time."""
 
 
 class Livelock(BaseException):
-    """Raised out of a simulation that stepped too often: not an `Exception`, so that nothing handles it."""
+    """A simulation stepped too often. Not an `Exception`, so that no handler hides it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How a scheduler chooses.
+class Schedule:
+    """The probabilities of a scheduler's choices.
 
     Args:
-        interrupt: How likely another worker steps at each place where it can.
-        jump: How likely time passes although somebody could step.
+        interrupt: Probability that another worker steps at each place where it can.
+        jump: Probability that time passes although a worker could step.
         lopsided: Whether some workers are much slower than others.
     """
 
@@ -53,9 +53,9 @@ class SimulatedRuntime(Runtime):
     so only when the flag is up, its own signal is, or the time-out has passed: the wait happens behind the step.
 
     Args:
-        chance: Decides everything. Used by nobody else, or by others in a fixed order.
-        clock: The time; moved by this runtime alone.
-        manner: How it chooses.
+        chance: Decides everything. Other users must draw in a fixed order.
+        clock: The time; only this runtime moves it.
+        schedule: The probabilities of choices.
         job_delay: Draws the seconds until a submitted job runs, and again until its result arrives.
         before_step: Called before every step.
         trace: Takes a line for each step.
@@ -67,7 +67,7 @@ class SimulatedRuntime(Runtime):
         chance: random.Random,
         clock: ManualClock | None = None,
         *,
-        manner: Manner | None = None,
+        schedule: Schedule | None = None,
         job_delay: Callable[[], float] = lambda: 0.0,
         before_step: Callable[[], None] = lambda: None,
         trace: Callable[[str], None] | None = None,
@@ -79,10 +79,11 @@ class SimulatedRuntime(Runtime):
         self.stuck_joins = 0
         self._chance = chance
         self._clock = clock or ManualClock()
-        manner = manner or Manner()
-        self._interrupt = manner.interrupt
-        self._jump = manner.jump
-        self._lopsided = manner.lopsided
+        super().__init__(self._clock, chance)
+        schedule = schedule or Schedule()
+        self._interrupt = schedule.interrupt
+        self._jump = schedule.jump
+        self._lopsided = schedule.lopsided
         self._job_delay = job_delay
         self._before_step = before_step
         self._trace = trace
@@ -92,26 +93,16 @@ class SimulatedRuntime(Runtime):
 
     # ---- the runtime of the framework
 
-    @property
-    def clock(self) -> Clock:
-        """The virtual time."""
-        return self._clock
-
-    @property
-    def random(self) -> random.Random:
-        """The one generator."""
-        return self._chance
-
     def thread_id(self) -> int:
         """Return 1: there is one thread."""
         return 1
 
     def lock(self) -> AbstractContextManager[bool]:
-        """Return a lock that is never waited for."""
+        """Return a lock that never blocks."""
         return SimulatedLock(self)
 
     def signal(self) -> Signal:
-        """Return a signal that is never waited for."""
+        """Return a signal that never blocks."""
         return SimulatedSignal(self)
 
     def start(self, name: str, worker: Worker) -> WorkerHandle:
@@ -119,14 +110,14 @@ class SimulatedRuntime(Runtime):
         return self._add(name, worker, self._clock.monotonic(), job=False)
 
     def submit(self, name: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` at a moment of the scheduler's choice, then, at another, `done`."""
+        """Run `work` in one step, then `done` in another, when the scheduler chooses."""
         job = JobWorker(self.signal(), work, done, self._job_delay)
         self._add(name, job, self._clock.monotonic() + self._job_delay(), job=True)
 
-    # ---- whoever runs the simulation
+    # ---- called by the simulation
 
     def step(self) -> bool:
-        """Let one worker step, or let time pass; return False if nobody will ever step again by itself.
+        """Let one worker step, or time pass; return False if no worker will ever step again.
 
         Raises:
             Livelock: There were too many steps.
@@ -138,15 +129,15 @@ class SimulatedRuntime(Runtime):
         return self._pass_time(len(ready) > 0)
 
     def alive(self, *, jobs: bool = False) -> list[str]:
-        """Return the names of the workers that have not ended, and, if wanted, of the jobs."""
+        """Return the names of running workers, and with `jobs` of running jobs."""
         return [task.name for task in self._tasks if jobs or not task.job]
 
     def forget(self) -> None:
-        """End the process: nobody steps again."""
+        """End the process: no worker steps again."""
         self._tasks.clear()
 
     def wake(self) -> str | None:
-        """Wake a worker for no reason; return its name."""
+        """Wake a worker without reason; return its name."""
         if not self._tasks:
             return None
         task = self._tasks[int(self._chance.random() * len(self._tasks))]
@@ -154,7 +145,7 @@ class SimulatedRuntime(Runtime):
         return task.name
 
     def stall(self, seconds: float, but: str) -> str | None:
-        """Keep a worker, but not the one of that name, from stepping for a while; return its name."""
+        """Stall a worker, other than the one named `but`; return its name."""
         tasks = [task for task in self._tasks if task.name != but]
         if not tasks:
             return None
@@ -163,7 +154,7 @@ class SimulatedRuntime(Runtime):
         return task.name
 
     def interleave(self) -> None:
-        """Let others step, perhaps several: what a blocking call calls while it is under way."""
+        """Let other workers step. Called by a blocking call while it runs."""
         if self._interrupt:
             while self._chance.random() < 0.5 and self._interrupted():
                 pass
@@ -171,22 +162,22 @@ class SimulatedRuntime(Runtime):
     # ---- called by locks, signals and handles
 
     def maybe_interrupt(self) -> None:
-        """Let another worker step in between, if the seed says so."""
+        """Let another worker step, if the seed decides so."""
         if self._interrupt and self._stack and not self.locks_held and self._chance.random() < self._interrupt:
             self._interrupted()
 
     def misused(self, what: str) -> None:
-        """Note a misuse of a lock; the first one is the `problem`."""
+        """Note a misuse of a lock; keep the first one in `problem`."""
         self.problem = self.problem or f"{what}, in a step of {self._stack[-1].name if self._stack else 'nobody'}"
 
     def defer(self, signal: SimulatedSignal, timeout: float | None) -> None:
-        """A worker waited in its step for a flag that is down."""
+        """Note that a worker waited in its step for a flag that is not set."""
         if self._stack:
             until = math.inf if timeout is None else self._clock.monotonic() + timeout
             self._stack[-1].waited.append((signal, until))
 
     def join(self, task: Task, timeout: float) -> bool:
-        """Step the others until a worker has ended or `timeout` seconds have passed."""
+        """Step other workers until a worker has ended or `timeout` seconds have passed."""
         now = self._clock.monotonic
         deadline = now() + timeout
         if self.locks_held:
@@ -268,6 +259,6 @@ class SimulatedRuntime(Runtime):
         due = self._next_due()
         if due == math.inf:
             return False
-        # A little more than needed: a clock that is moved by a difference need not arrive.
+        # At least 1 µs: rounding could leave the clock just before the due time.
         self._clock.advance(max(1e-6, due - self._clock.monotonic()))
         return True

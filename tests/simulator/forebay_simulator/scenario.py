@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a seed stands for: the input, the options, and which faults come how often."""
+"""The scenario of a seed: the input, the options, and the rates of faults."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from enum import Enum
 
 from forebay.framework.split import Position
-from forebay_simulator.runtime import Manner
+from forebay_simulator.runtime import Schedule
 
 NUMBERS = 1000
 """Split k of a scenario has the numbers from k · NUMBERS on."""
 
 
 class Fault(Enum):
-    """What can go wrong, or merely happen, at some step. The value says what it is."""
+    """An event that a simulation injects at some step. The value describes it."""
 
-    WAKE = "a worker or split reader is woken for nothing"
+    WAKE = "a worker or split reader is woken without reason"
     STALL = "a worker does not step for a while"
     PAUSE = "splits are paused, later resumed"
-    FETCH_TROUBLE = "a fetch raises a retriable error"
+    FETCH_FAILURE = "a fetch raises a retriable error"
     READER_CRASH = "a reader fails: in a fetch, a poll, before or after records went out, at its start or end"
-    SNAPSHOT_TROUBLE = "a reader's snapshot fails"
-    STORE_TROUBLE = "a checkpoint is not written, or is and says not"
-    DISCOVERY_TROUBLE = "a discovery raises a retriable error"
-    AUTHOR_TROUBLE = "telling the author of ends and positions raises a retriable error"
+    SNAPSHOT_FAILURE = "a reader's snapshot fails"
+    STORE_FAILURE = "a checkpoint is not written, or is and says not"
+    DISCOVERY_FAILURE = "a discovery raises a retriable error"
+    AUTHOR_FAILURE = "reporting ends and positions to the author raises a retriable error"
     SLOW_JOB = "a discovery takes long"
     CHECKPOINT = "the consumer asks for a checkpoint"
     SLOW_CONSUMER = "the consumer is busy for a while"
-    KILL = "the process dies: between steps, around a write of a checkpoint, while the author is told"
+    KILL = "the process dies: between steps, around a write of a checkpoint, during a report to the author"
     STOP = "the run is closed orderly and started again"
 
     # By identity: that of Enum is written in Python, and this is asked several times a step.
@@ -41,12 +41,12 @@ _RATES = {
     Fault.WAKE: (0.02, 0.3),
     Fault.STALL: (0.005, 0.03),
     Fault.PAUSE: (0.02, 0.2),
-    Fault.FETCH_TROUBLE: (0.05, 0.3),
+    Fault.FETCH_FAILURE: (0.05, 0.3),
     Fault.READER_CRASH: (0.01, 0.05),
-    Fault.SNAPSHOT_TROUBLE: (0.1, 0.5),
-    Fault.STORE_TROUBLE: (0.1, 0.4),
-    Fault.DISCOVERY_TROUBLE: (0.1, 0.6),
-    Fault.AUTHOR_TROUBLE: (0.1, 0.5),
+    Fault.SNAPSHOT_FAILURE: (0.1, 0.5),
+    Fault.STORE_FAILURE: (0.1, 0.4),
+    Fault.DISCOVERY_FAILURE: (0.1, 0.6),
+    Fault.AUTHOR_FAILURE: (0.1, 0.5),
     Fault.SLOW_JOB: (0.2, 0.8),
     Fault.CHECKPOINT: (0.02, 0.3),
     Fault.SLOW_CONSUMER: (0.05, 0.3),
@@ -57,13 +57,13 @@ _RATES = {
 
 @dataclass(frozen=True, slots=True)
 class SplitScript:
-    """What one split has.
+    """The input of one split.
 
     Args:
         id: Its id.
         base: Added to a position to get the number in the record there.
         size: Positions in it.
-        gaps: Positions without a record, as markers in a log have them.
+        gaps: Positions without a record, such as markers in a log.
         appears: When a discovery can find it, in seconds.
         rate: Positions a second that arrive from then on, while the source is unbounded.
         start: Its first position as discovered: 0, or None for "the start".
@@ -108,26 +108,26 @@ class SplitScript:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that is fixed before the first step.
+    """Everything that a seed decides before the first step.
 
     Args:
-        seed: Where it comes from.
-        simple: Over a `SimpleSource` and its pumps; else over a split reader of the full layer.
-        bounded: Whether all splits are there at once and end.
+        seed: The seed.
+        simple: Over a `SimpleSource` and its generator workers; else over a split reader.
+        bounded: Whether all splits are present at once and end.
         splits: The input.
         fetchers: As `Source.fetchers`.
         parallelism: Of the first process, the second …
         queue_batches: Capacity of the hand-over queue.
-        queue_bytes: The same in bytes; a small one also fills the gate of paused splits.
+        queue_bytes: The same in bytes; a small one also fills the buffer of paused splits.
         batch_rows: Most records of one fetch for one split.
         parts: Most parts in one fetch, of one split or of several.
         can_pause: Whether the split reader pauses by itself.
-        late_end: Whether an end comes by a fetch of its own.
+        late_end: Whether an end is reported by a separate fetch.
         only_new: Whether a discovery leaves out what is known.
-        horizon: Whether a discovery never again finds what has finished.
+        horizon: Whether finished splits are never discovered again.
         checkpoint_interval: Seconds.
         manner: How the scheduler chooses.
-        rates: How likely each fault is where it can happen.
+        rates: The probability of each fault where it can happen.
     """
 
     seed: int
@@ -145,11 +145,11 @@ class Scenario:
     only_new: bool
     horizon: bool
     checkpoint_interval: float
-    manner: Manner
+    schedule: Schedule
     rates: Mapping[Fault, float]
 
     def lines(self) -> Iterator[str]:
-        """Say what it is, for people."""
+        """Describe the scenario."""
         layer = f"a SimpleSource, {self.fetchers} fetcher(s)" if self.simple else f"fetchers {self.fetchers}"
         yield (
             f"{'bounded' if self.bounded else 'unbounded'}, {layer}, parallelism {self.parallelism},"
@@ -158,7 +158,7 @@ class Scenario:
         )
         yield (
             f"can_pause={self.can_pause} late_end={self.late_end} only_new={self.only_new} horizon={self.horizon}"
-            f" {self.manner}"
+            f" {self.schedule}"
         )
         for split in self.splits:
             yield (
@@ -169,7 +169,7 @@ class Scenario:
 
 
 def draw_scenario(seed: int) -> Scenario:
-    """Make the scenario of a seed. Each leaves out some kinds of faults: one may hide what another brings to light."""
+    """Make the scenario of a seed. Each leaves out some faults, because one may hide the effect of another."""
     chance = random.Random(seed)
     bounded = chance.random() < 0.6
     simple = chance.random() < 0.2
@@ -188,9 +188,9 @@ def draw_scenario(seed: int) -> Scenario:
         late_end=chance.random() < 0.4,
         only_new=chance.random() < 0.4,
         horizon=chance.random() < 0.3,
-        # Without periodic checkpoints nothing wakes a run that has gone to sleep for good.
+        # Without periodic checkpoints, a lost wake-up leaves a run asleep for ever.
         checkpoint_interval=chance.choice((1e6, 1e6, 5.0, 0.5)),
-        manner=Manner(
+        schedule=Schedule(
             interrupt=chance.choice((0.0, 0.02, 0.1, 0.25)),
             jump=chance.choice((0.0, 0.0, 0.02)),
             lopsided=chance.random() < 0.4,

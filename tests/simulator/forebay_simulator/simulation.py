@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seed: draw the scenario, run its processes one after the other, say what was wrong."""
+"""Simulates one seed: draws the scenario, runs its processes one after the other, and reports the first problem."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from forebay.framework.host_options import HostOptions
-from forebay.framework.inprocess.checkpointing import CheckpointPlan
+from forebay.framework.inprocess.checkpointing.checkpointer import CheckpointPlan
 from forebay.framework.inprocess.engine import Engine
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import ByteSize, Duration
 from forebay_simulator.consumer import Consumer
 from forebay_simulator.runtime import Livelock, SimulatedRuntime
@@ -25,24 +25,24 @@ MAX_STEPS = 20_000
 """Steps of one process; more are a livelock. The longest of 25,000 schedules took 7,568 in all its processes."""
 
 MAX_SECONDS = 3_000.0
-"""Virtual seconds of one process. More means that nobody woke what should have gone on."""
+"""Maximum virtual seconds of one process. A longer one has lost a wake-up."""
 
 _COMMAND = "python -m forebay_simulator"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the simulation of one seed came to.
+    """The result of one seed.
 
     Args:
         seed: The seed.
-        problem: What was wrong; None if nothing was.
+        problem: The first broken rule, or None.
         steps: Steps of all workers in all processes.
         seconds: Virtual seconds.
-        processes: How many there were: one more than there were deaths and stops.
+        processes: Number of processes: one more than kills and stops.
         records: Records of the input.
         replayed: Records that came again in a later process, from the checkpoint on.
-        faults: How often each fault came.
+        faults: Number of each fault.
         endings: Why each process ended.
     """
 
@@ -67,7 +67,7 @@ def simulate(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
 
     Args:
         seed: Decides everything.
-        trace: Takes the scenario and then a line for each step and for everything that happens.
+        trace: Takes the scenario, then a line for each step and event.
     """
     scenario = draw_scenario(seed)
     if trace is not None:
@@ -100,7 +100,7 @@ def _runtime(scenario: Scenario, world: World, trace: Callable[[str], None] | No
     return SimulatedRuntime(
         world.chance,
         world.clock,
-        manner=scenario.manner,
+        schedule=scenario.schedule,
         job_delay=world.job_delay,
         before_step=world.disturb,
         trace=trace,
@@ -111,7 +111,7 @@ def _runtime(scenario: Scenario, world: World, trace: Callable[[str], None] | No
 def _run_process(
     scenario: Scenario, world: World, runtime: SimulatedRuntime, store: MemoryStore, endings: list[str]
 ) -> bool:
-    """Run one process to its end; return whether everything is done."""
+    """Run one process to its end; return whether the input is complete."""
     parallelism = scenario.parallelism[min(world.process, len(scenario.parallelism)) - 1]
     world.note(f"process {world.process} begins with {parallelism} reader(s), from {world.stored}")
     engine = Engine(
@@ -147,7 +147,7 @@ def _goes_on(world: World, runtime: SimulatedRuntime) -> bool:
 
 
 def _check_nothing_is_left(world: World, runtime: SimulatedRuntime) -> None:
-    """After an orderly end no worker is left; one that seemed blocked ends by itself; every split reader is closed."""
+    """Check that an orderly end leaves no worker, except ones that seemed blocked, and closes every split reader."""
     alive = runtime.alive()
     if alive and not world.seemed_blocked:
         world.broken(f"workers are left after close: {alive} (RDR-9)")
@@ -174,7 +174,7 @@ def _options(queue_batches: int, queue_bytes: int, batch_rows: int) -> HostOptio
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the framework's warnings about injected trouble out of the way."""
+    """Silence the framework's warnings about injected faults."""
     logger = logging.getLogger("forebay")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

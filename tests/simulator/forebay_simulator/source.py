@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connectors of a simulation: they read a world, on the full layer and on the simple one, and fail as it says."""
+"""The connectors of a simulation: they read a world through both layers, and fail on its faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay_simulator.reader import SimulatedReader
 from forebay_simulator.scenario import Fault, SplitScript
-from forebay_simulator.world import RETRIES, InjectedTrouble, World
+from forebay_simulator.world import RETRIES, InjectedFailure, World
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 
@@ -36,9 +36,9 @@ def _records(script: SplitScript, start: int, stop: int) -> pa.RecordBatch:
 
 
 def watch(context: SplitEnumeratorContext, world: World) -> None:
-    """Check what the framework's enumerator says to readers, when it does: it has the context that sources are given.
+    """Check the calls of the framework's enumerator, through the context that sources get too.
 
-    Every split must be out before any reader hears that none follow; what a failed reader gives back was out.
+    Every split must have been assigned before a reader gets no-more-splits.
     """
     assign, signal = context.assign_splits, context.signal_no_more_splits
 
@@ -59,7 +59,7 @@ class ScriptedEnumerator(DiscoveryEnumerator):
     """Discovers the splits of a world that have appeared.
 
     Args:
-        world: Where they are.
+        world: The world.
     """
 
     def __init__(self, world: World) -> None:
@@ -67,12 +67,12 @@ class ScriptedEnumerator(DiscoveryEnumerator):
         self._failed = 0
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return what has appeared; also what is known already, unless the scenario says otherwise."""
+        """Return the splits that have appeared; known ones too, unless the scenario leaves them out."""
         world = self._world
         if first:
             self._fail_first()
         else:
-            world.trouble(Fault.DISCOVERY_TROUBLE, "discovery")
+            world.maybe_fail(Fault.DISCOVERY_FAILURE, "discovery")
         scenario, now = world.scenario, world.clock.monotonic()
         gone = frozenset(world.retired) if scenario.horizon else frozenset()
         found = [
@@ -84,32 +84,32 @@ class ScriptedEnumerator(DiscoveryEnumerator):
         return Discovered(found, horizon=(lambda split: split.id in gone) if gone else None)
 
     def _fail_first(self) -> None:
-        """Fail, but no more often than the host bears before it gives up."""
-        if self._failed < RETRIES and self._world.happens(Fault.DISCOVERY_TROUBLE, "first discovery"):
+        """Fail at most as often as the host retries."""
+        if self._failed < RETRIES and self._world.happens(Fault.DISCOVERY_FAILURE, "first discovery"):
             self._failed += 1
-            raise InjectedTrouble("first discovery", advice="nothing: it was injected")
+            raise InjectedFailure("first discovery", advice="nothing: it was injected")
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Check that they are stored as delivered."""
+        """Check that the splits are stored as delivered."""
         self._world.kill("before telling of ends")
-        self._world.trouble(Fault.AUTHOR_TROUBLE, "finished")
+        self._world.maybe_fail(Fault.AUTHOR_FAILURE, "finished")
         for split in splits:
-            self._world.told_finished(split.id, split.position)
+            self._world.check_finished(split.id, split.position)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Check that so much is stored as delivered."""
+        """Check that the positions are stored as delivered."""
         self._world.kill("before telling of positions")
-        self._world.trouble(Fault.AUTHOR_TROUBLE, "committed")
+        self._world.maybe_fail(Fault.AUTHOR_FAILURE, "committed")
         for split_id, position in positions.items():
-            self._world.told_committed(split_id, position)
+            self._world.check_committed(split_id, position)
 
 
 class ScriptedSplitReader(SplitReader):
     """Reads splits of a world, in a random order.
 
     Args:
-        world: Where the records are.
-        context: The host's side.
+        world: The world.
+        context: The host.
     """
 
     def __init__(self, world: World, context: SourceReaderContext) -> None:
@@ -131,9 +131,9 @@ class ScriptedSplitReader(SplitReader):
     def fetch(self) -> Sequence[Fetched]:
         """Return the next records of some splits; without any, wait as a client would."""
         world = self._world
-        if self._failed < RETRIES and world.happens(Fault.FETCH_TROUBLE, "fetch"):
+        if self._failed < RETRIES and world.happens(Fault.FETCH_FAILURE, "fetch"):
             self._failed += 1
-            raise InjectedTrouble("fetch", advice="nothing: it was injected")
+            raise InjectedFailure("fetch", advice="nothing: it was injected")
         world.crash("fetch")
         if world.runtime is not None:
             world.runtime.interleave()
@@ -193,7 +193,7 @@ class ScriptedSplitReader(SplitReader):
 
 
 class _OverWorld(Source):
-    """What both layers share; `world` is set when a source is made, for it is no option."""
+    """The common part of both layers; `world` is set when a source is made, because it is not an option."""
 
     world: ClassVar[World]
 
@@ -241,7 +241,7 @@ class ScriptedSimpleSource(_OverWorld, SimpleSource):
         return _OverWorld.create_enumerator(self, context)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make the split reader with pumps."""
+        """Make the split reader with generator workers."""
         self.world.crash("making a split reader")
         return SimpleSource.create_split_reader(self, context)
 
@@ -251,7 +251,7 @@ class ScriptedSimpleSource(_OverWorld, SimpleSource):
         position = split.position if isinstance(split.position, int) else 0
         until = world.available(script)
         while position < until:
-            world.trouble_in_a_row(Fault.FETCH_TROUBLE, "read()")
+            world.maybe_fail_in_a_row(Fault.FETCH_FAILURE, "read()")
             world.crash("read()")
             if world.runtime is not None:
                 world.runtime.interleave()

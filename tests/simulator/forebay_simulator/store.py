@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay_simulator.scenario import Fault
@@ -20,7 +20,7 @@ class MemoryStore(CheckpointStore):
 
     Args:
         source: Whose they are.
-        world: Faults and books.
+        world: Faults and checks.
     """
 
     def __init__(self, source: Source, world: World) -> None:
@@ -40,12 +40,12 @@ class MemoryStore(CheckpointStore):
         world = self._world
         world.kill("before a checkpoint is written")
         if world.chance.random() < 0.5:
-            world.trouble(Fault.STORE_TROUBLE, "a checkpoint is not written")
+            world.maybe_fail(Fault.STORE_FAILURE, "a checkpoint is not written")
         splits = [split.to_json() for split in checkpoint.splits]
         self._text = json.dumps({"number": checkpoint.number, "enumerator": checkpoint.enumerator, "splits": splits})
         self._check(json.loads(self._text))
         world.kill("after a checkpoint was written")
-        world.trouble(Fault.STORE_TROUBLE, "a checkpoint is written, and says not")
+        world.maybe_fail(Fault.STORE_FAILURE, "a checkpoint is written, and says not")
         return Path("memory")
 
     def _check(self, data: Mapping[str, Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, Whole
+from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd
+from forebay.framework.runtime.host_options import HostOptions
 from forebay_simulator.outside import ROW_BYTES, Broken, Outside, Row, plain
 
 
@@ -23,11 +23,11 @@ class StreamRules:
         self._ends_at: float | None = None
 
     def begin(self) -> None:
-        """A process begins."""
+        """Begin a process."""
         self._waited, self._ends_at = {}, None
 
     def first_look(self) -> None:
-        """An AvailableNow run has looked: the first time it ends at what is there now."""
+        """Fix the end of an AvailableNow run at its first poll."""
         if self._ends_at is None:
             self._ends_at = self._outside.now()
 
@@ -45,7 +45,12 @@ class StreamRules:
             if earlier is not None and earlier.to != planned.split.position:
                 raise Broken(f"{planned.split.id} stood at {earlier.to}, and goes on from {planned.split.position}")
             to, position = planned.to, planned.split.position
-            if not isinstance(to, Whole) and to is not None and position is not None and plain(to) < plain(position):
+            if (
+                not isinstance(to, UnknownEnd)
+                and to is not None
+                and position is not None
+                and plain(to) < plain(position)
+            ):
                 raise Broken(f"{planned.split.id} goes back to {to} (S4)")
             self._check_target(planned)
         if limits is not None:
@@ -57,7 +62,7 @@ class StreamRules:
             return
         script = self._outside.scripts[planned.split.id]
         there = script.available(self._ends_at)
-        reached = script.size if isinstance(planned.to, Whole) else plain(planned.to)
+        reached = script.size if isinstance(planned.to, UnknownEnd) else plain(planned.to)
         if reached > there or script.appears > self._ends_at:
             raise Broken(f"{script.id} is read to {reached}, and when the run began there was {there} (S17)")
 
@@ -75,7 +80,7 @@ class StreamRules:
             raise Broken(f"{rows * ROW_BYTES} bytes, and {most} is the limit (S16)")
 
     def _check_turns(self, offset: Offset) -> None:
-        """Whoever has something to read is served before everybody else was served since."""
+        """Check that a split with unread rows waits for at most one turn of all others."""
         if self._outside.kind.in_order:
             return
         for planned in offset.splits:
@@ -88,7 +93,7 @@ class StreamRules:
                 raise Broken(f"{split.id} got nothing in {self._waited[split.id]} micro-batches (S16)")
 
     def check_complete(self, sink: Mapping[int, Sequence[Row]]) -> None:
-        """Check that every row is in the sink, once; of what vanished and was given up, the first ones.
+        """Check that every row is in the sink, once; of vanished and dropped splits only the first rows.
 
         Raises:
             Broken: It is not.

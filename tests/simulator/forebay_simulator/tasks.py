@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated runtime hands out: handles of workers, jobs, locks and signals; all of them plain objects."""
+"""The objects of a simulated runtime: handles of workers, jobs, locks and signals."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from forebay.framework.runtime.runtime import Next, Signal, WaitFor, Worker
 
 
 class Scheduler(Protocol):
-    """What these objects ask of the runtime that handed them out."""
+    """The part of the simulated runtime that these objects use."""
 
     locks_held: int
 
     def maybe_interrupt(self) -> None:
-        """Raise an interrupt here, if one is due."""
+        """Let another worker step here, if the seed decides so."""
 
     def misused(self, what: str) -> None:
         """Note a misuse of the runtime's objects."""
 
     def defer(self, signal: SimulatedSignal, timeout: float | None) -> None:
-        """Note what the stepping worker waits for."""
+        """Note the signal that the stepping worker waits for."""
 
     def join(self, task: Task, timeout: float) -> bool:
-        """Step the others until a task has ended, or virtual time has passed."""
+        """Step other workers until a task has ended or the time-out has passed."""
 
 
 class Task:
-    """A worker with what the scheduler knows of it; the handle of its owner.
+    """A worker and its scheduling state; the handle of its owner.
 
     Args:
-        runtime: Whose.
-        name: Of the thread it would be.
-        worker: What steps.
-        wake_at: When it may step first.
+        runtime: The simulated runtime.
+        name: The name of its thread in a real runtime.
+        worker: The worker.
+        wake_at: The time of its first step.
         job: Whether it is a submitted job.
-        weight: How often it is chosen, against others.
+        weight: Its relative frequency of steps.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Task:
         return not self.done
 
     def join(self, timeout: float) -> bool:
-        """Step the others until it has ended or virtual time has passed; return whether it has ended."""
+        """Step other workers until it has ended or the time-out has passed; return whether it has ended."""
         return self.runtime.join(self, timeout)
 
     def is_ready(self, now: float) -> bool:
@@ -88,7 +88,7 @@ class Task:
         return self.wake_at <= now or self._signalled()
 
     def due(self) -> float:
-        """Return when it may step by itself; infinity if it waits for others."""
+        """Return the time of its next step; infinity if it waits for a signal."""
         at = 0.0 if self._signalled() else self.wake_at
         return at if at == math.inf else max(at, self.stalled_until)
 
@@ -112,12 +112,12 @@ def after_step(task: Task, outcome: Next | WaitFor, now: float) -> None:
 
 
 class JobWorker:
-    """A submitted job: its first step runs the work, its second tells the result.
+    """A submitted job: the first step runs the work, the second reports the result.
 
     Args:
-        signal: Of the worker.
-        work: What to run.
-        done: Told the result or the error.
+        signal: The worker's signal.
+        work: The work.
+        done: Takes the result or the error.
         delay: Draws the seconds between the two.
     """
 
@@ -135,7 +135,7 @@ class JobWorker:
         self._result: tuple[Any, BaseException | None] | None = None
 
     def step(self) -> Next | WaitFor:
-        """Run the work, or tell its result."""
+        """Run the work, or report its result."""
         if self._result is not None:
             self._done(*self._result)
             return Next.DONE
@@ -147,10 +147,10 @@ class JobWorker:
 
 
 class SimulatedLock(AbstractContextManager[bool]):
-    """A lock that nobody waits for: in one thread, finding it taken is a mistake.
+    """A lock that never blocks: in one thread, a taken lock is a mistake.
 
     Args:
-        runtime: Whose.
+        runtime: The simulated runtime.
     """
 
     __slots__ = ("_held", "_runtime")
@@ -160,7 +160,7 @@ class SimulatedLock(AbstractContextManager[bool]):
         self._held = False
 
     def __enter__(self) -> bool:
-        """Take it; others may step just before."""
+        """Take the lock; others may step just before."""
         self._runtime.maybe_interrupt()
         if self._held:
             self._runtime.misused("a lock is taken again by its holder")
@@ -171,17 +171,17 @@ class SimulatedLock(AbstractContextManager[bool]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back; others may step just after."""
+        """Release the lock; others may step just after."""
         self._held = False
         self._runtime.locks_held -= 1
         self._runtime.maybe_interrupt()
 
 
 class SimulatedSignal:
-    """A flag; waiting for it happens behind the step.
+    """A flag; the wait for it happens after the step.
 
     Args:
-        runtime: Whose.
+        runtime: The simulated runtime.
     """
 
     __slots__ = ("_runtime", "_up")
@@ -203,7 +203,7 @@ class SimulatedSignal:
         self._up = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return whether the flag is up, at once; the worker steps again when it is, or after `timeout` seconds."""
+        """Return at once whether the flag is set; the worker steps again once it is, or after `timeout` seconds."""
         self._runtime.maybe_interrupt()
         if not self._up:
             self._runtime.defer(self, timeout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies outside the machinery in a simulation: the input, the faults, the books that everything is checked by."""
+"""The environment of a simulation: the input, the faults, and the expected state that checks compare with."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from forebay_simulator.runtime import SimulatedRuntime
 from forebay_simulator.scenario import NUMBERS, Fault, Scenario, SplitScript
 
 _BUDGET = 12
-"""How often each fault comes at most in one process: what is left afterwards must come to its end."""
+"""Maximum number of each fault in one process: without more faults it must finish."""
 
 _BUDGETS = {
     Fault.READER_CRASH: 3,  # as many replacements in a row as the host allows
     Fault.WAKE: 60,
     Fault.STALL: 3,
     Fault.PAUSE: 10,
-    Fault.SNAPSHOT_TROUBLE: 4,
-    Fault.STORE_TROUBLE: 6,
+    Fault.SNAPSHOT_FAILURE: 4,
+    Fault.STORE_FAILURE: 6,
     Fault.SLOW_CONSUMER: 20,
     Fault.KILL: 1,
     Fault.STOP: 1,
 }
 
 RETRIES = 3
-"""The host's option: as often a fetch or a first discovery may fail in a row."""
+"""The host's option: maximum failures in a row of a fetch or a first discovery."""
 
 
 class Injected(Exception):
     """An error that a simulation raised on purpose."""
 
 
-class InjectedTrouble(RetriableError):
+class InjectedFailure(RetriableError):
     """A retriable error that a simulation raised on purpose."""
 
 
 class Killed(BaseException):
-    """The process dies here."""
+    """Ends the process."""
 
 
 def is_injected(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, was raised on purpose."""
     while error is not None:
-        if isinstance(error, (Injected, InjectedTrouble)):
+        if isinstance(error, (Injected, InjectedFailure)):
             return True
         error = error.__cause__
     return False
 
 
 class World:
-    """The outside of one simulation, across its processes.
+    """The environment of one simulation, across its processes.
 
     Args:
-        scenario: What there is.
-        trace: Takes a line for everything that happens.
+        scenario: Input, options and faults.
+        trace: Takes a line for each event.
     """
 
     def __init__(self, scenario: Scenario, trace: Callable[[str], None] | None = None) -> None:
@@ -73,8 +73,8 @@ class World:
         self.problem: str | None = None
         self.process = 0
         self.replayed = 0
-        # What outlives a process: what was delivered, what is stored, of what the author heard.
-        self.seen = dict.fromkeys(self.scripts, 0)
+        # State that outlives a process: delivered and stored rows, splits reported to the author.
+        self.ever_delivered = dict.fromkeys(self.scripts, 0)
         self.stored = dict.fromkeys(self.scripts, 0)
         self.ended: set[str] = set()
         self.retired: set[str] = set()
@@ -82,7 +82,7 @@ class World:
         self._forget(None)
 
     def begin(self, runtime: SimulatedRuntime) -> None:
-        """A process begins, with nothing but what is stored."""
+        """Begin a process with the stored state."""
         self.process += 1
         self._forget(runtime)
 
@@ -101,7 +101,7 @@ class World:
     # ---- faults
 
     def happens(self, fault: Fault, what: object = "") -> bool:
-        """Whether a fault comes now."""
+        """Return whether a fault happens now, and count it."""
         rate = self.scenario.rates.get(fault)
         if rate is None or self.chance.random() >= rate or not self._left[fault]:
             return False
@@ -111,32 +111,32 @@ class World:
         return True
 
     def crash(self, where: str) -> None:
-        """Raise an error that costs the reader, if it comes now."""
+        """Raise an error that ends the reader, if the fault happens now."""
         if self.happens(Fault.READER_CRASH, where):
             raise Injected(where)
 
-    def trouble(self, fault: Fault, where: str) -> None:
-        """Raise a retriable error, if it comes now."""
+    def maybe_fail(self, fault: Fault, where: str) -> None:
+        """Raise a retriable error, if the fault happens now."""
         if self.happens(fault, where):
-            raise InjectedTrouble(where, advice="nothing: it was injected")
+            raise InjectedFailure(where, advice="nothing: it was injected")
 
-    def trouble_in_a_row(self, fault: Fault, where: str) -> None:
-        """Raise a retriable error, if it comes now; but in one process no more than the host bears in a row."""
+    def maybe_fail_in_a_row(self, fault: Fault, where: str) -> None:
+        """Raise a retriable error, if the fault happens now; in one process at most as often as the host retries."""
         if self.failures_in_a_row < RETRIES and self.happens(fault, where):
             self.failures_in_a_row += 1
-            raise InjectedTrouble(where, advice="nothing: it was injected")
+            raise InjectedFailure(where, advice="nothing: it was injected")
 
     def kill(self, where: str) -> None:
-        """End the process, if it is to end now."""
+        """End the process, if the fault happens now."""
         if self.process < len(self.scenario.parallelism) and self.happens(Fault.KILL, where):
             raise Killed(where)
 
     def job_delay(self) -> float:
-        """Draw how long a job waits for its next step."""
+        """Draw the delay of a job's next step."""
         return self.chance.uniform(0, 30) if self.happens(Fault.SLOW_JOB) else 0.0
 
     def disturb(self) -> None:
-        """Wake and stall, before any step."""
+        """Wake and stall workers, before any step."""
         runtime = self.runtime
         if runtime is None:
             return
@@ -151,10 +151,10 @@ class World:
 
     @property
     def seemed_blocked(self) -> bool:
-        """Whether some worker may have looked like a blocked thread: it was stalled, or interrupted by who waited."""
+        """Whether a worker may have looked blocked: it was stalled, or interrupted by a joining worker."""
         return self.stalled or (self.runtime is not None and self.runtime.stuck_joins > 0)
 
-    # ---- the books
+    # ---- checks
 
     def note(self, line: str) -> None:
         """Trace a line."""
@@ -162,7 +162,7 @@ class World:
             self._trace(f"{self.clock.monotonic():9.3f} {line}")
 
     def broken(self, what: str) -> None:
-        """Note a broken rule. Only noted: the machinery handles exceptions of connectors. The first one counts."""
+        """Keep the first broken rule. It is not raised: the machinery would handle it as a connector's error."""
         self.note(f"BROKEN: {what}")
         self.problem = self.problem or what
 
@@ -171,11 +171,11 @@ class World:
         return split.size if self.scenario.bounded else split.available(self.clock.monotonic())
 
     def all_delivered(self) -> bool:
-        """Whether every record has come in this process, or is stored as delivered before."""
+        """Whether every record was delivered in this process, or is stored as delivered before."""
         return all(self.delivered[split_id] == len(rows) for split_id, rows in self.rows.items())
 
-    def deliver(self, numbers: list[int], told: tuple[str, Position | None] | None) -> None:
-        """Check the record batch that the consumer got: the next records of one split, once, in order."""
+    def deliver(self, numbers: list[int], reported: tuple[str, Position | None] | None) -> None:
+        """Check a delivered record batch: the next records of one split, once, in order."""
         split_id = f"s{numbers[0] // NUMBERS}"
         rows, at = self.rows[split_id], self.delivered[split_id]
         self.note(f"> {split_id} records {[number % NUMBERS for number in numbers]}")
@@ -183,22 +183,22 @@ class World:
             self.broken(f"{split_id}: {numbers} came where {rows[at : at + 5]} … were next (index {at})")
             return
         self.delivered[split_id] = at + len(numbers)
-        self.replayed += max(0, min(self.seen[split_id] - at, len(numbers)))
-        self.seen[split_id] = max(self.seen[split_id], self.delivered[split_id])
-        index = None if told is None else self.scripts[split_id].row_index(told[1])
-        if told is None or told[0] != split_id or index != self.delivered[split_id]:
-            self.broken(f"{split_id}: after record {self.delivered[split_id]} the host says it delivered {told}")
+        self.replayed += max(0, min(self.ever_delivered[split_id] - at, len(numbers)))
+        self.ever_delivered[split_id] = max(self.ever_delivered[split_id], self.delivered[split_id])
+        index = None if reported is None else self.scripts[split_id].row_index(reported[1])
+        if reported is None or reported[0] != split_id or index != self.delivered[split_id]:
+            self.broken(f"{split_id}: after record {self.delivered[split_id]} the host says it delivered {reported}")
 
     def cover(self) -> None:
-        """The consumer asked for the next batch."""
+        """Note that the consumer requested the next batch."""
         self.covered = dict(self.delivered)
 
     def store(self, indexes: Mapping[str, int], ended: Collection[str]) -> None:
-        """Check what a checkpoint says against what is covered, and keep it.
+        """Check a checkpoint against the covered records, and keep it.
 
         Args:
-            indexes: How many records of each split it holds as delivered.
-            ended: The splits that it holds as finished.
+            indexes: The number of delivered records of each split in it.
+            ended: The finished splits in it.
         """
         self.ended = {*ended, *self.retired}
         for split_id, covered in self.covered.items():
@@ -207,14 +207,14 @@ class World:
                 self.broken(f"{split_id}: a checkpoint says {said} records are delivered, and {covered} are covered")
         self.stored = dict(self.covered)
 
-    def told_finished(self, split_id: str, position: Position | None) -> None:
-        """The author heard that a split has ended."""
+    def check_finished(self, split_id: str, position: Position | None) -> None:
+        """Check that a split reported as finished is stored completely."""
         whole = len(self.rows[split_id])
         if self.stored[split_id] != whole or self.scripts[split_id].row_index(position) != whole:
             self.broken(f"{split_id} was told finished at {position}; {self.stored[split_id]} of {whole} are stored")
         self.retired.add(split_id)
 
-    def told_committed(self, split_id: str, position: Position) -> None:
-        """The author heard up to where a split is durably delivered."""
+    def check_committed(self, split_id: str, position: Position) -> None:
+        """Check that records reported as committed are stored."""
         if self.scripts[split_id].row_index(position) > self.stored[split_id]:
             self.broken(f"{split_id} was told committed up to {position}; {self.stored[split_id]} records are stored")

@@ -1,32 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of streamed files share: a directory to write into, and a stream that is read without Spark."""
+"""Fixtures for files: small tables in each format, a directory to write into, a stream without Spark, a real Spark."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from forebay.clock import ManualClock
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.files import FileSource
 
+Row = tuple[int, str | None]
 NOON = 1_700_000_000
-"""The time of day in these tests, in seconds since 1970; files are dated by it."""
+"""The clock of these tests and the time of their files, in seconds since 1970."""
 TEXT = pa.schema([("value", pa.string())])
 
 
+def encoded(file_format: str, rows: Sequence[Row]) -> bytes:
+    """Return the bytes of a file of columns `k` and `v`, or of lines."""
+    if file_format == "parquet":
+        sink = pa.BufferOutputStream()
+        table = pa.table(
+            {"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.string())}
+        )
+        pq.write_table(table, sink, row_group_size=3)
+        return sink.getvalue().to_pybytes()
+    if file_format == "csv":
+        lines = ["k,v", *(f"{k},{'' if v is None else quoted(v)}" for k, v in rows)]
+    elif file_format == "json":
+        lines = [json.dumps({"k": k, "v": v}, ensure_ascii=False) for k, v in rows]
+    else:
+        lines = [f"{k} {v}" for k, v in rows]
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def quoted(text: str) -> str:
+    """Return a CSV value in quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A file format and its test options."""
+
+    name: str
+    suffix: str
+    schema: str
+    options: dict[str, str]
+
+
+KINDS = [
+    Kind("csv", ".csv", "k bigint, v string", {"header": "true", "inferSchema": "true"}),
+    Kind("json", ".json", "k bigint, v string", {}),
+    Kind("parquet", ".parquet", "k bigint, v string", {}),
+    Kind("text", ".txt", "value string", {}),
+]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each format in turn."""
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes files, given as {relative path: rows}, below a fresh directory, and returns that."""
+
+    def write(file_format: str, files: dict[str, Sequence[Row]], *, compressed: bool = False) -> str:
+        root = tmp_path / uuid.uuid4().hex[:8]
+        root.mkdir()
+        for name, rows in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = encoded(file_format, rows)
+            path.write_bytes(gzip.compress(data) if compressed else data)
+        return str(root)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def spark() -> Any:
+    """A new session of the Spark of this process, in UTC, with forebay's formats."""
+    sql = pytest.importorskip("pyspark.sql")
+    import forebay
+
+    os.environ.setdefault("LC_ALL", "C.UTF-8")  # the JVM reads file names in it
+    builder = sql.SparkSession.builder.master("local[2,2]").appName("forebay tests of files")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate().newSession()
+    session.sparkContext.setLogLevel("OFF")
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    forebay.register(session)
+    return session
+
+
 class Stream:
-    """A streaming query: as many runs as wanted, from one checkpoint.
+    """A streaming query of any number of runs from one checkpoint.
 
     Args:
         path: What is read, as lines if nothing else is said.
@@ -43,7 +135,7 @@ class Stream:
         self._begin()
 
     def restart(self, **options: Any) -> None:
-        """End the run, and begin another one with what was committed, under other options if any are given."""
+        """End the run, and begin another one from the last commit, with other options if given."""
         self.planner.close()
         self._options |= options
         self._begin()
@@ -61,7 +153,7 @@ class Stream:
         )
 
     def plan(self, *, limited: bool = True) -> Mapping[str, Any] | None:
-        """Return the next offset, through JSON; None if there is nothing new."""
+        """Return the next offset after a JSON round trip; None if there is nothing new."""
         self.clock.advance(1.0)
         if self.offset is None:
             self.offset = self.planner.initial()
@@ -87,7 +179,7 @@ class Stream:
         return rows
 
     def drain(self, most: int = 1000) -> list[list[Any]]:
-        """Run micro-batches until there is nothing new; return the first column of each, sorted, but the empty ones."""
+        """Run micro-batches until there is nothing new; return the sorted first column of each that has rows."""
         found = []
         for _ in range(most):
             rows = self.trigger()
@@ -108,7 +200,7 @@ def inbox(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(inbox: Path) -> Callable[..., Path]:
-    """Writes a file of lines, dated so many seconds after noon."""
+    """Writes a file of lines with a time in seconds after NOON."""
 
     def put(name: str, text: str | bytes | None = None, at: float = 0.0) -> Path:
         path = inbox / name
@@ -124,7 +216,7 @@ def put(inbox: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def stream(inbox: Path) -> Iterator[Callable[..., Stream]]:
-    """Begins a query over the directory, or over another path."""
+    """Begins a query on the directory, or on another path."""
     begun: list[Stream] = []
 
     def stream(path: str | None = None, **options: Any) -> Stream:

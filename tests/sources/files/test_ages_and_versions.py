@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files a stream takes for new: late ones, old ones, files of the future, files that changed."""
+"""The files that are new to a stream: late and old files, files of the future, changed files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbers(first: int, count: int) -> str:
     return "".join(f"{number:09}\n" for number in range(first, first + count))
 
 
-def test_files_are_passed_over_by_the_newest_one_taken_and_not_by_the_clock(put: Put, stream: Begin) -> None:
+def test_the_age_of_files_counts_from_the_newest_one_read_and_not_from_the_clock(put: Put, stream: Begin) -> None:
     put("a.txt", at=-100 * DAY)
     put("b.txt", at=-90 * DAY)
     query = stream()
@@ -51,7 +51,7 @@ def test_what_is_too_old_is_forgotten_and_stays_away_over_restarts(put: Put, str
     for number in range(50):
         put(f"{number:02}.txt", at=number)
         assert query.drain() == [[f"{number:02}.txt"]]
-    remembered = query.planner._proven.done
+    remembered = query.planner._committed.done
     assert len(remembered) <= 13
     for _ in range(2):
         query.restart()
@@ -67,7 +67,7 @@ def test_a_backlog_with_a_cap_does_not_grow_too_old_while_it_waits(put: Put, str
     assert len(query.drain()) == 30
 
 
-def test_one_file_of_the_year_2100_hides_no_other_and_is_told(
+def test_one_file_of_the_year_2100_hides_no_other_and_is_logged(
     put: Put, stream: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     put("2100.txt", at=77 * 365 * DAY)
@@ -84,7 +84,7 @@ def test_one_file_of_the_year_2100_hides_no_other_and_is_told(
 
 
 def test_a_clock_that_is_fast_by_hours_hides_no_file_that_is_written_meanwhile(put: Put, stream: Begin) -> None:
-    """Such as the clock of another machine: what is dated within a day ahead counts, but only as of now."""
+    """A file of another machine, dated within a day ahead, counts as of now."""
     put("fast.txt", at=DAY - 60)
     query = stream(max_file_age="1h")
     assert query.drain() == [["fast.txt"]]
@@ -97,7 +97,7 @@ def test_a_clock_that_is_fast_by_hours_hides_no_file_that_is_written_meanwhile(p
 
 
 class SetClock(ManualClock):
-    """A clock that somebody sets."""
+    """A clock that the test sets."""
 
     ahead = 0.0
 
@@ -106,10 +106,10 @@ class SetClock(ManualClock):
 
 
 @pytest.mark.parametrize("over_a_restart", [False, True])
-def test_after_a_clock_that_was_years_ahead_nothing_is_passed_over_unsaid(
+def test_after_a_clock_that_was_years_ahead_skipped_files_are_an_error(
     put: Put, stream: Begin, over_a_restart: bool
 ) -> None:
-    """The stream's own clock was wrong, and that of the files: all that is written now would be too old."""
+    """The clocks of the stream and of the files were wrong, so all new files would be too old."""
     query = stream()
     query.clock = SetClock(NOON)
     query.restart()
@@ -128,7 +128,7 @@ def test_after_a_clock_that_was_years_ahead_nothing_is_passed_over_unsaid(
         query.drain()
     assert raised.value.option == "maxFileAge"
     assert "modifiedAfter" in str(raised.value.advice)
-    # With a new checkpoint and from the time up to which was read, as the error says, nothing is lost.
+    # With a new checkpoint and modifiedAfter, as the error advises, nothing is lost.
     again = stream(modified_after="2023-11-14T22:13:21")
     assert again.drain() == [["also-wrong.txt", "sane.txt", "wrong.txt"]]
     put("next.txt", at=61)
@@ -163,10 +163,10 @@ def test_a_clock_that_was_ahead_by_less_than_the_age_hides_nothing(put: Put, str
     assert query.drain() == [["next.txt"]]
 
 
-def test_a_micro_batch_of_a_file_that_was_replaced_fails_for_ever_until_it_is_planned_anew(
+def test_a_micro_batch_of_a_file_that_was_replaced_fails_for_ever_until_it_is_planned_again(
     put: Put, stream: Begin
 ) -> None:
-    """As docs/operations.md has it: the offset that was not committed is deleted, and the query goes on before it."""
+    """By docs/operations.md: the uncommitted offset is deleted, and the query continues from the one before."""
     put("a.txt", "1\n")
     query = stream(on_changed_file="reread")
     assert query.drain() == [["1"]]
@@ -177,7 +177,7 @@ def test_a_micro_batch_of_a_file_that_was_replaced_fails_for_ever_until_it_is_pl
         query.restart()
         with pytest.raises(DataError, match="has changed since it was listed") as raised:
             query.read(end)
-        assert "planned anew" in str(raised.value.advice)
+        assert "planned again" in str(raised.value.advice)
     query.restart()
     assert query.drain() == [["2", "3"]]
 
@@ -217,12 +217,12 @@ def test_a_version_that_was_read_does_not_come_again_when_the_first_one_is_forgo
     for number in range(11, 18):
         put(f"{number}.txt", at=number)
         assert query.drain() == [[f"{number}.txt"]]
-    assert len(query.planner._proven.done) == 8  # the first version is forgotten
+    assert len(query.planner._committed.done) == 8  # the first version is forgotten
     query.restart()
     assert query.drain() == []
 
 
-def test_a_file_that_changes_when_half_of_it_was_read_is_read_anew_or_an_error(put: Put, stream: Begin) -> None:
+def test_a_file_that_changes_when_half_of_it_was_read_is_read_again_or_an_error(put: Put, stream: Begin) -> None:
     put("a.txt", numbers(0, 30))
     put("b.txt", numbers(90, 5), at=1)
     query = stream(max_bytes_per_trigger=100, on_changed_file="ignore")
@@ -260,7 +260,7 @@ def test_a_file_that_changes_while_it_waits_for_its_turn_is_read_as_it_is_then(
 
 
 @pytest.mark.parametrize("on_changed_file", ["reread", "error"])
-def test_a_file_that_changes_when_half_of_it_was_read_is_seen_by_a_run_that_ends(
+def test_a_file_that_changes_when_half_of_it_was_read_is_noticed_by_an_available_now_run(
     put: Put, stream: Begin, on_changed_file: str
 ) -> None:
     put("a.txt", numbers(0, 30))

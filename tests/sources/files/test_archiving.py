@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in an archive stays as it is: versions side by side, and one copy of each."""
+"""An archive keeps all versions, and one copy of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 NOON = 1_700_000_000
-"""The time that `put` dates files by, in seconds since 1970."""
+"""The time of files that `put` writes, in seconds since 1970."""
 Put = Callable[..., Path]
 Begin = Callable[..., Any]
 
@@ -23,7 +23,7 @@ def archived(root: Path) -> dict[str, str]:
 
 
 def test_nothing_that_was_archived_is_overwritten(put: Put, stream: Begin, tmp_path: Path) -> None:
-    """Also not by versions of one time, as `touch -d` or a coarse clock makes them."""
+    """Nor by versions of the same time, from `touch -d` or a coarse clock."""
     archive = tmp_path / "archive"
     query = stream(clean_source="archive", source_archive_dir=str(archive), on_changed_file="reread")
     for text, at in (("1\n", 1.0), ("two\n", 2.0), ("three\n", 2.0), ("fourth\n", 2.0)):
@@ -53,7 +53,7 @@ def test_a_kill_between_copying_and_deleting_leaves_one_copy(
     assert list(inbox.iterdir()) == []
 
 
-def test_what_only_looks_like_a_copy_is_not_taken_for_one(put: Put, stream: Begin, tmp_path: Path) -> None:
+def test_a_similar_file_in_the_archive_is_no_copy(put: Put, stream: Begin, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     query = stream(clean_source="archive", source_archive_dir=str(archive))
     path = put("a.txt", "1\n")
@@ -66,8 +66,8 @@ def test_what_only_looks_like_a_copy_is_not_taken_for_one(put: Put, stream: Begi
     assert archived(archive) == {"a.txt": "2\n", f"a.txt.{NOON * 10**9}": "1\n"}
 
 
-def test_an_archive_that_is_the_inbox_by_another_way_loses_nothing(put: Put, stream: Begin, tmp_path: Path) -> None:
-    """As where a disk is mounted twice: what is found in the archive is no copy, but the file itself."""
+def test_an_archive_that_is_the_inbox_under_another_path_loses_nothing(put: Put, stream: Begin, tmp_path: Path) -> None:
+    """If a disk is mounted twice, the file in the archive is no copy, but the file itself."""
     archive = tmp_path / "archive"
     query = stream(clean_source="archive", source_archive_dir=str(archive))
     path = put("a.txt", "1\n")
@@ -82,7 +82,7 @@ def test_an_archive_that_is_the_inbox_by_another_way_loses_nothing(put: Put, str
 def test_a_store_that_copies_and_does_not_delete_is_filled_with_no_copies(
     stream: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each start cleans again what is still there."""
+    """Each start cleans again."""
     store = pytest.importorskip("fsspec").filesystem("memory")
     store.pipe_file("/kept/a.txt", b"1\n")
     query = stream("memory://kept", clean_source="archive", source_archive_dir="memory://kept-archive")

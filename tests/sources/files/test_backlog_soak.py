@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long backlog in one directory, more of it while it is read, and a restart: every file once, in small offsets."""
+"""A long backlog that grows while it is read, with a restart: every file once, in small offsets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import pytest
 
 from forebay.framework.discovery import Discovered
 from forebay.framework.split import Split
-from forebay.sources.files.stream_enumerator import FileStreamEnumerator
+from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
 
 Begin = Callable[..., Any]
 NOON = 1_700_000_000
 ROUNDS = 10
-"""Micro-batches that the backlog takes by its limit; as many parts of the late files arrive meanwhile."""
+"""Micro-batches of the backlog, and parts of the late files."""
 
 
-class Clocked:
-    """What a run took, in seconds of a real clock and of all cores, by what was done."""
+class Stopwatch:
+    """Measures the wall time and CPU time of named steps."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[tuple[float, float]]] = {}
@@ -39,8 +39,8 @@ class Clocked:
         yield
         self.took.setdefault(what, []).append((time.perf_counter() - began, time.process_time() - used))
 
-    def told(self) -> str:
-        """Return the sums of each."""
+    def report(self) -> str:
+        """Return the sums, as text."""
         return ", ".join(
             f"{what} {len(each)} times in {sum(wall):.1f} s ({sum(cpu):.1f} s of CPU)"
             for what, each in self.took.items()
@@ -49,7 +49,7 @@ class Clocked:
 
 
 class Late:
-    """Writes files from a thread of its own: a part of them whenever it is told to, each there whole at once.
+    """Writes files from a thread of its own, one part at a time. Each file appears complete.
 
     Args:
         inbox: Where they arrive.
@@ -60,42 +60,42 @@ class Late:
         self._inbox = inbox
         self._aside = inbox.parent / "aside"
         self._aside.mkdir()
-        self._told = threading.Semaphore(0)
+        self._start = threading.Semaphore(0)
         self._parts = parts
         self._failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
 
     def more(self) -> None:
-        """Let the next part arrive while other things go on."""
-        self._told.release()
+        """Write the next part in the background."""
+        self._start.release()
 
     def all(self) -> None:
-        """Wait until all of them are there."""
-        self._told.release(len(self._parts))
+        """Wait until all files are written."""
+        self._start.release(len(self._parts))
         self._thread.join()
         assert not self._failed
 
     def _write(self) -> None:
         try:
             for part in self._parts:
-                self._told.acquire()
+                self._start.acquire()
                 for name in part:
                     write(self._aside / name)
                     (self._aside / name).rename(self._inbox / name)
-        except BaseException as error:  # noqa: BLE001 - told by `all`, on the thread of the test
+        except BaseException as error:  # noqa: BLE001 - raised by `all`, on the thread of the test
             self._failed.append(error)
 
 
 def write(path: Path) -> None:
-    """Write a file of one line, dated as all others are."""
+    """Write a file of one line. All files have the same time."""
     path.write_bytes(b"x\n")
     os.utime(path, (NOON, NOON))
 
 
 @pytest.fixture
 def crowded(inbox: Path) -> Iterator[Path]:
-    """A directory for very many files, which do not stay after the test."""
+    """A directory for many files, which is removed after the test."""
     yield inbox
     shutil.rmtree(inbox)
 
@@ -113,15 +113,15 @@ def test_a_backlog_that_grows_while_it_is_read_comes_once_over_a_restart(
     record_property: Callable[[str, object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clocked = Clocked()
+    clock = Stopwatch()
     discover = FileStreamEnumerator.discover
 
     def discovered(self: FileStreamEnumerator, known: Mapping[str, Split], first: bool) -> Discovered:
-        with clocked("listed"):
+        with clock("listed"):
             return discover(self, known, first)
 
     monkeypatch.setattr(FileStreamEnumerator, "discover", discovered)
-    with clocked("written"):
+    with clock("written"):
         for number in range(files):
             write(crowded / f"{number:06}.txt")
     names = [f"{number * (files // late):06}-late.txt" for number in range(late)]  # anywhere among the others
@@ -135,7 +135,7 @@ def test_a_backlog_that_grows_while_it_is_read_comes_once_over_a_restart(
         return [split.id for task in query.planner.tasks(query.offset, end) for split in task.slices]
 
     def turn() -> bool:
-        with clocked("planned"):
+        with clock("planned"):
             end = query.plan()
         if end is None:
             return False
@@ -168,11 +168,11 @@ def test_a_backlog_that_grows_while_it_is_read_comes_once_over_a_restart(
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     record_property(
         "report",
-        f"{files:,} files and {late:,} late ones in {len(planned)} micro-batches: {clocked.told()}; the longest offset "
+        f"{files:,} files and {late:,} late ones in {len(planned)} micro-batches: {clock.report()}; the longest offset "
         f"{longest:,} characters; peak RSS {peak >> 10} MB, {(peak - before) >> 10} MB more than before",
     )
 
 
 def ids_of(directory: Path, files: int, names: Sequence[str]) -> list[str]:
-    """Return the splits of all the files there should be, each once."""
+    """Return the expected splits."""
     return [f"{directory}/{name}" for name in (*(f"{number:06}.txt" for number in range(files)), *names)]

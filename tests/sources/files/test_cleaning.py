@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of files that a stream has read."""
+"""Clean-up of files that a stream has read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.files import FileSource, cleaning
-from forebay.sources.files.cleaning import Cleaner
-from forebay.sources.files.file_tracker import split_of
-from forebay.stores import local, remote_facts, safe_delete
+from forebay.sources.files import FileSource, FileSplit
+from forebay.sources.files.streaming import cleaning
+from forebay.sources.files.streaming.cleaning import Cleaner
+from forebay.stores import fsspec_info, local, safe_delete
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
 
@@ -82,47 +82,49 @@ def test_an_archive_must_be_named_and_in_the_same_store() -> None:
 
 
 @pytest.fixture
-def told_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Makes the store in memory one that tells neither a time nor a mark, from now on; Databricks' is such a one."""
-    plain = remote_facts.status
+def without_versions(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes the in-memory store report neither times nor ETags, as Databricks' store."""
+    plain = fsspec_info.status
 
     def begin() -> None:
         monkeypatch.setattr(
-            remote_facts, "status", lambda path, info: replace(plain(path, info), modified_at=0, etag=None)
+            fsspec_info, "status", lambda path, info: replace(plain(path, info), modified_at=0, etag=None)
         )
 
     return begin
 
 
 @pytest.mark.parametrize("clean", ["delete", "archive"])
-def test_what_cannot_be_told_from_a_newer_file_is_not_cleaned(
-    stream: Begin, told_nothing: Callable[[], None], clean: str
+def test_files_without_a_version_are_not_cleaned(
+    stream: Begin, without_versions: Callable[[], None], clean: str
 ) -> None:
     store = pytest.importorskip("fsspec").filesystem("memory")
-    store.pipe_file("/untold/a.txt", b"1\n")
-    told_nothing()
-    query = stream("memory://untold", clean_source=clean, source_archive_dir="memory://archive")
-    with pytest.raises(ConfigurationError, match=r"neither when 'memory://untold/a\.txt' was changed nor") as raised:
+    store.pipe_file("/unversioned/a.txt", b"1\n")
+    without_versions()
+    query = stream("memory://unversioned", clean_source=clean, source_archive_dir="memory://archive")
+    with pytest.raises(
+        ConfigurationError, match=r"neither when 'memory://unversioned/a\.txt' was changed nor"
+    ) as raised:
         query.trigger()
     assert raised.value.option == "cleanSource"
     query.restart(clean_source="off")
     assert query.drain() == [["1"]]
-    assert store.find("/untold") == ["/untold/a.txt"]
-    store.rm("/untold", recursive=True)
+    assert store.find("/unversioned") == ["/unversioned/a.txt"]
+    store.rm("/unversioned", recursive=True)
 
 
-def test_what_was_planned_before_its_store_told_nothing_stays(
-    stream: Begin, told_nothing: Callable[[], None], caplog: pytest.LogCaptureFixture
+def test_a_file_whose_store_stops_reporting_versions_stays(
+    stream: Begin, without_versions: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = pytest.importorskip("fsspec").filesystem("memory")
-    store.pipe_file("/untold/a.txt", b"1\n")
-    split = split_of(FileStatus("memory://untold/a.txt", 2, 0), "memory://untold/a.txt", (), clean=True)
-    told_nothing()
+    store.pipe_file("/unversioned/a.txt", b"1\n")
+    split = FileSplit.of(FileStatus("memory://unversioned/a.txt", 2, 0), (), clean=True)
+    without_versions()
     with caplog.at_level(logging.WARNING):
-        Cleaner(FileSource(path="memory://untold", file_format="text", clean_source="delete")).clean([split])
+        Cleaner(FileSource(path="memory://unversioned", file_format="text", clean_source="delete")).clean([split])
     assert "neither when" in caplog.text
-    assert store.find("/untold") == ["/untold/a.txt"]
-    store.rm("/untold", recursive=True)
+    assert store.find("/unversioned") == ["/unversioned/a.txt"]
+    store.rm("/unversioned", recursive=True)
 
 
 def test_a_file_that_changed_after_it_was_read_is_not_cleaned(put: Put, stream: Begin) -> None:
@@ -134,7 +136,7 @@ def test_a_file_that_changed_after_it_was_read_is_not_cleaned(put: Put, stream: 
     assert path.read_text() == "newer\n"
 
 
-def test_what_was_read_before_it_was_asked_for_stays(put: Put, stream: Begin) -> None:
+def test_files_read_before_clean_source_was_set_stay(put: Put, stream: Begin) -> None:
     old = put("old.txt")
     query = stream()
     query.trigger()
@@ -195,14 +197,14 @@ def test_files_in_a_store_are_deleted_and_archived(stream: Begin) -> None:
     store.rm("/archive", recursive=True)
 
 
-@pytest.mark.parametrize("told", [{}, {"file_format": None}, {"base_path": "memory://emptied"}])
+@pytest.mark.parametrize("options", [{}, {"file_format": None}, {"base_path": "memory://emptied"}])
 def test_a_store_without_directories_that_was_emptied_is_empty_and_no_error(
-    stream: Begin, told: Any, caplog: pytest.LogCaptureFixture
+    stream: Begin, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There a directory is gone with its last file; with a schema of the user's nothing has to be there."""
+    """A directory disappears with its last file; with the user's schema no file is needed."""
     store = pytest.importorskip("fsspec").filesystem("memory")
     store.pipe_file("/emptied/a.txt", b"1\n")
-    query = stream("memory://emptied", clean_source="delete", **told)
+    query = stream("memory://emptied", clean_source="delete", **options)
     query.planner.prepare_available_now()
     assert query.drain() == [["1"]]
     assert not store.exists("/emptied")
@@ -224,7 +226,7 @@ def test_a_store_without_directories_that_was_emptied_is_empty_and_no_error(
 
 @pytest.fixture
 def at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Does something once when a file that is to be cleaned has just been found unchanged."""
+    """Calls a function once, after a file to be cleaned was checked and before it is removed."""
 
     def set_up(work: Callable[[], object]) -> None:
         plain, left = StoredFile.now, [work]
@@ -282,7 +284,7 @@ def test_of_two_that_came_meanwhile_both_are_read_and_the_first_one_is_named(
 def test_what_a_kill_left_half_cleaned_comes_back_at_the_next_start(
     put: Put, stream: Begin, inbox: Path, replaced: bool
 ) -> None:
-    """It was taken out of sight, and nobody had looked whether it was the file that was read."""
+    """The file was hidden, and not yet compared with the one that was read."""
     put("a.txt", "1\n")
     query = stream(clean_source="delete", on_changed_file="reread")
     end = query.plan()
@@ -320,7 +322,7 @@ def test_a_file_that_cannot_be_archived_keeps_its_name(
 def test_a_link_whose_file_was_cleaned_goes_too(
     put: Put, stream: Begin, tmp_path: Path, inbox: Path, clean: str, names: tuple[str, str]
 ) -> None:
-    """It would be a broken link, at which no listing gets past."""
+    """It would be a broken link, which makes listings fail."""
     target, link = names
     put(target, "1\n")
     (inbox / link).symlink_to(target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream forgets, what it never does, and what becomes of a forgotten file that changes."""
+"""Files that a stream forgets, and forgotten files that change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_file_that_was_forgotten_and_changes_is_a_new_one(put: Put, stream: Be
         query.clock.advance(30)
         put(f"{second}.txt", at=second)
         query.drain()
-    assert not [split_id for split_id in query.planner._proven.done if split_id.endswith("a.txt")]
+    assert not [split_id for split_id in query.planner._committed.done if split_id.endswith("a.txt")]
     put("a.txt", "1\n2\n", at=61)
     assert query.drain() == [["1", "2"]]
 
@@ -36,4 +36,4 @@ def test_what_is_never_forgotten(put: Put, stream: Begin, what: str) -> None:
         query.clock.advance(20)
         put(f"{second}.txt", at=(-1_700_000_000 if what == "no times" else second + ahead))
         query.drain()
-    assert len(query.planner._proven.done) == 5
+    assert len(query.planner._committed.done) == 5

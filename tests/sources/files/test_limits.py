@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits in a stream of files: of files, of bytes, both; big files over several micro-batches."""
+"""Limits of files and bytes in a stream, and big files over several micro-batches."""
 
 from __future__ import annotations
 

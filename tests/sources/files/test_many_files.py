@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream without stateLocation that reads more files than an offset has room for: it recognises them by digests."""
+"""A stream without stateLocation recognises files by digests, once offsets have no room for whole splits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from forebay.errors import ConfigurationError, DataError
 from forebay.framework.microbatch.offsets import codec
 from forebay.framework.split import Split
-from forebay.sources.files.file_digests import digests_of, is_version
-from forebay.sources.files.file_tracker import split_of
+from forebay.sources.files.split import FileSplit
+from forebay.sources.files.streaming.file_digests import digests_of, is_version
 from forebay.stores.file_status import FileStatus
 
 Put = Callable[..., Path]
@@ -25,15 +25,15 @@ Begin = Callable[..., Any]
 
 @pytest.fixture
 def condensed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digests take the place of splits as soon as they can."""
+    """Replaces splits by digests as early as possible."""
     monkeypatch.setattr(codec, "_MOST_WHOLE", -1)
 
 
 def planned(query: Any) -> list[str]:
-    """Plan and prove micro-batches until there is nothing new; return the paths, in order."""
+    """Plan and commit micro-batches until there is nothing new; return the paths, in order."""
     found: list[str] = []
     while (end := query.plan()) is not None:
-        found += [one.split.path for one in query.planner._book.read(end).splits]
+        found += [one.split.path for one in query.planner._codec.read(end).splits]
         query.offset = end
         query.planner.commit(end)
     return found
@@ -56,21 +56,21 @@ def test_a_stream_with_nothing_set_is_not_refused_and_takes_each_file_once(
     assert planned(query) == []
     late = str(put("late.txt", at=5))
     assert planned(query) == [late]
-    digests = query.planner._proven.done.digests
+    digests = query.planner._committed.done.digests
     assert len(digests) > 2000 and size(query) < 100_000
     assert digests.characters * 200_000 // len(digests) < codec.MOST_DIGESTS
 
 
 @pytest.mark.usefixtures("condensed")
 class TestCondensed:
-    """What whole splits do, digests do."""
+    """Digests behave as whole splits do."""
 
     def begin(self, put: Put, stream: Begin, **options: Any) -> Any:
         for number in range(5):
             put(f"{number}.txt", at=number)
         query = stream(max_files_per_trigger=2, **options)
         assert list(chain(*query.drain())) == [f"{number}.txt" for number in range(5)]
-        assert len(query.planner._proven.done.digests) == 2  # the last micro-batches are whole
+        assert len(query.planner._committed.done.digests) == 2  # the last micro-batches are whole
         query.restart()
         assert query.drain() == []
         return query
@@ -110,7 +110,7 @@ class TestCondensed:
         for number in range(50):
             put(f"{number:02}.txt", at=number)
             assert query.drain() == [[f"{number:02}.txt"]]
-        assert 10 <= query.planner._proven.done.count <= 16
+        assert 10 <= query.planner._committed.done.count <= 16
         query.restart()
         assert query.drain() == []
 
@@ -124,7 +124,7 @@ class TestCondensed:
             assert query.offset["v"] == 2  # an older release would read these files again
             query.restart()
             assert query.drain() == []
-        assert query.planner._proven.done.count == 9
+        assert query.planner._committed.done.count == 9
         query.clock.advance(300)
         put("200.txt", at=200)
         assert query.drain() == [["200.txt"]]
@@ -132,7 +132,7 @@ class TestCondensed:
         assert query.drain() == [["201.txt"]]
         query.restart()
         assert query.drain() == []
-        assert not query.planner._proven.done.digests
+        assert not query.planner._committed.done.digests
 
     def test_going_back_in_one_process_reads_again_what_came_after(self, put: Put, stream: Begin) -> None:
         query = self.begin(put, stream)
@@ -164,7 +164,7 @@ class TestCondensed:
             query.drain()
 
 
-def test_more_than_fits_is_refused_by_name(
+def test_more_files_than_an_offset_can_remember_are_refused_by_name(
     condensed: None, put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(codec, "MOST_DIGESTS", 150)
@@ -174,7 +174,7 @@ def test_more_than_fits_is_refused_by_name(
             put(f"{number}.txt", at=number)
             query.drain()
     assert raised.value.option == "stateLocation"
-    assert "half of what fits" in caplog.text
+    assert "half of the maximum" in caplog.text
 
 
 BEGUN = FileStatus("s3://b/a", 10, 5, None)
@@ -196,13 +196,13 @@ TAGGED = FileStatus("s3://b/a", 10, 5, "etag")
     ],
 )
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_digest_tells_versions_apart_as_the_listing_does(
+def test_a_digest_distinguishes_versions_as_a_listing_does(
     then: FileStatus, now: FileStatus, same: bool, clean: bool
 ) -> None:
-    (digest,) = digests_of(split_of(then, then.path, (), clean=clean), named=False)
+    (digest,) = digests_of(FileSplit.of(then, (), clean=clean), named=False)
     assert is_version(digest.mark, now) is same
     assert then.same_file(now) is same
 
 
 def test_other_splits_have_no_digest(stream: Begin) -> None:
-    assert stream().planner._supply.enumerator.digests.add([Split("x")]) == []
+    assert stream().planner._split_provider.enumerator.digests.add([Split("x")]) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are gone, or elsewhere, when a stream has read only a part of them."""
+"""Files that disappear or move after a stream has read a part of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def numbers(first: int, count: int) -> str:
 
 
 @pytest.mark.parametrize("over_a_restart", [False, True])
-def test_a_file_that_is_gone_when_half_of_it_was_read_is_told_before_more_of_it_is_planned(
+def test_a_file_that_is_gone_when_half_of_it_was_read_is_an_error_before_more_of_it_is_planned(
     put: Put, stream: Begin, over_a_restart: bool
 ) -> None:
     path = put("a.txt", numbers(0, 30))

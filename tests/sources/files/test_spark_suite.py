@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our equivalents, by name, of the cases of Spark's FileStreamSourceSuite that need no Spark."""
+"""The cases of Spark's FileStreamSourceSuite that need no Spark, by name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.framework.host_options import HostOptions
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.files import FileSource, FileSplit
-from forebay.sources.files.file_tracker import SeenFiles
+from forebay.sources.files.streaming.file_tracker import FileTracker
 from forebay.stores.file_status import FileStatus
 
 Put = Callable[..., Path]
@@ -63,8 +63,8 @@ def test_spark_19813_ignore_max_file_age_when_max_files_per_trigger_and_latest_f
     assert query.drain() == [["older.txt"]]
 
 
-def seen(max_age: float, *, names_only: bool = False) -> SeenFiles:
-    return SeenFiles("forebay_files", max_age=int(max_age * 1e9), names_only=names_only, on_changed="error")
+def tracker(max_age: float, *, names_only: bool = False) -> FileTracker:
+    return FileTracker("forebay_files", max_age=int(max_age * 1e9), names_only=names_only, on_changed="error")
 
 
 def file(path: str, second: float) -> FileStatus:
@@ -76,7 +76,7 @@ def known(*files: FileStatus) -> dict[str, FileSplit]:
 
 
 def test_seen_files_map() -> None:
-    memory = seen(10)
+    memory = tracker(10)
     taken = [file("/a", 5)]
     memory.learn(known(*taken), NOON)
     assert memory.id_of_new(file("/b", 5), known(*taken)) == "/b"
@@ -88,14 +88,14 @@ def test_seen_files_map() -> None:
     memory.learn(known(*taken), NOON)
     assert memory.sweep()
     assert memory.id_of_new(file("/d", 5), known(*taken)) is None
-    # Forgotten, and yet not new.
+    # A forgotten file is not new.
     memory.learn(known(*taken[1:]), NOON)
     assert memory.id_of_new(taken[0], known(*taken[1:])) is None
     assert memory.id_of_new(file("/d", 6), known(*taken[1:])) == "/d"
 
 
 def test_seen_files_map_with_file_name_only() -> None:
-    memory = seen(10, names_only=True)
+    memory = tracker(10, names_only=True)
     taken = known(file("file:/a/b/c/d", 5), file("s3:///k/one?", 5))
     memory.learn(taken, NOON)
     for path in ("/d", "s3://x/d", "/one?"):
@@ -104,12 +104,12 @@ def test_seen_files_map_with_file_name_only() -> None:
 
 
 def test_seen_files_map_should_only_consider_a_file_old_if_it_is_earlier_than_last_purge_time() -> None:
-    memory = seen(10)
+    memory = tracker(10)
     taken = [file("/a", 20)]
     memory.learn(known(*taken), NOON)
     assert memory.id_of_new(file("/b", 9), known(*taken)) is None
     assert memory.id_of_new(file("/b", 10), known(*taken)) == "/b"
-    # A newest file that goes away takes nothing back.
+    # The horizon stays when the newest file disappears.
     memory.learn({}, NOON)
     assert memory.id_of_new(file("/b", 9), {}) is None
 
@@ -127,7 +127,7 @@ def test_spark_26629_multiple_file_sources_work_with_restarts_when_a_source_does
         first.restart()
         second.restart()
         put(f"one/{turn}.txt", at=turn)
-        # Spark asks each to read from its last offset to its last offset, of the source that had nothing, too.
+        # Spark also asks a source without data to read, from its last offset to its last offset.
         assert second.offset is not None
         assert second.planner.tasks(second.offset, second.offset) == []
         assert first.drain() == [[f"one/{turn}.txt"]]
@@ -145,7 +145,7 @@ def test_restore_from_file_stream_source_log_and_get_arbitrary_batch(put: Put, s
     assert query.drain() == []
     put("30.txt", at=30)
     assert query.drain() == [["30.txt"]]
-    # Any micro-batch can be planned again, by a planner that knows nothing else.
+    # A new planner can plan any micro-batch again.
     for number in (7, 0, 10):
         query.restart()
         query.offset = query.ends[number - 1] if number else query.planner.initial()

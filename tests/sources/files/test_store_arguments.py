@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which options of a store stay texts."""
+"""The types of the arguments of a store."""
 
 from __future__ import annotations
 
 import pytest
 
-from forebay.sources.files.store_arguments import typed
+from forebay.sources.files.scan import typed_argument
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ from forebay.sources.files.store_arguments import typed
     ],
 )
 def test_a_credential_of_digits_stays_a_text(name: str, text: str, value: object) -> None:
-    found = typed(name, text)
+    found = typed_argument(name, text)
     assert found == value
     assert type(found) is type(value)

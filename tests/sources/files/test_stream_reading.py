@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream of files finds: empty files and directories, listings that fail, formats, sinks, partitions."""
+"""Discovery of a stream: empty files and directories, failing listings, formats, sinks, partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_directory_without_files_needs_a_schema(stream: Begin) -> None:
     assert stream(file_format="csv").drain() == []
 
 
-def test_a_path_that_is_not_there_is_an_error_at_first_and_waited_for_later(
+def test_a_missing_path_is_an_error_at_first_and_waited_for_later(
     put: Put, stream: Begin, inbox: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
@@ -61,10 +61,10 @@ def test_a_path_that_is_not_there_is_an_error_at_first_and_waited_for_later(
     assert query.drain() == [["b.txt"]]
 
 
-def test_a_directory_that_is_swapped_while_it_is_looked_at_is_waited_for(
+def test_a_directory_that_is_swapped_during_a_listing_is_waited_for(
     put: Put, stream: Begin, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the time anybody looks a second time the new one is there: nothing may hang on that."""
+    """A second lookup finds the new directory, so the result must not depend on one."""
     put("a.txt")
     query = stream()
     assert query.drain() == [["a.txt"]]
@@ -106,7 +106,7 @@ def test_a_glob_that_matches_nothing_yet_is_waited_for(put: Put, stream: Begin, 
     assert query.drain() == [["day-1/a.txt"]]
 
 
-def test_what_is_renamed_while_it_is_listed_is_found_by_the_next_look(
+def test_a_file_renamed_during_a_listing_is_found_by_the_next_one(
     put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put("a.txt")
@@ -156,7 +156,7 @@ def test_a_listing_that_fails_half_way_loses_nothing(put: Put, stream: Begin, mo
     assert query.drain() == [["a2", "b2", "c2"]]
 
 
-def test_files_of_another_format_are_refused_where_the_first_ones_told_it(put: Put, stream: Begin) -> None:
+def test_files_of_another_format_than_the_first_ones_are_refused(put: Put, stream: Begin) -> None:
     put("a.json", '{"k": 1}\n')
     schema = pa.schema([("k", pa.int64())])
     query = stream(file_format=None, schema=schema)
@@ -167,7 +167,7 @@ def test_files_of_another_format_are_refused_where_the_first_ones_told_it(put: P
     assert raised.value.option == "fileFormat"
 
 
-def test_a_replay_that_comes_first_lists_nothing(put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_at_the_start_lists_nothing(put: Put, stream: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     put("a.json", '{"k": 1}\n')
     query = stream(file_format=None, schema=pa.schema([("k", pa.int64())]))
     end = query.plan()
@@ -245,16 +245,16 @@ def test_options_that_would_lose_files_may_not_change(put: Put, stream: Begin, o
 def test_a_partition_directory_that_comes_late_leaves_out_files_beside_it_with_a_warning_each_time(
     put: Put, stream: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def told() -> int:
+    def warnings() -> int:
         found = sum("they lie beside the partition directories" in record.message for record in caplog.records)
         caplog.clear()
         return found
 
     put("a.txt")
     query = stream(path_glob_filter="*.txt")
-    assert (query.drain(), told()) == ([["a.txt"]], 0)
+    assert (query.drain(), warnings()) == ([["a.txt"]], 0)
     put("day=1/b.txt", "b\n")
-    assert (query.drain(), told()) == ([["b"]], 1)
+    assert (query.drain(), warnings()) == ([["b"]], 1)
     put("c.txt")
-    assert (query.drain(), told()) == ([], 1)
-    assert (query.drain(), told()) == ([], 0)
+    assert (query.drain(), warnings()) == ([], 1)
+    assert (query.drain(), warnings()) == ([], 0)

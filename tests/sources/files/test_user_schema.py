@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas that users give for files: what is refused before anything is read, and headers that do not fit."""
+"""Schemas that users give for files: refused ones, and headers that differ from the schema."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_variant_is_refused_by_name(file_format: str, schema: pa.Schema, path: s
 
 @pytest.mark.parametrize("ddl", ["v variant", "s struct<v: variant>", "a int, A string"])
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_spark_is_told_before_anything_is_read(spark: Any, tmp_path: Path, file_format: str, ddl: str) -> None:
+def test_spark_gets_the_error_before_anything_is_read(spark: Any, tmp_path: Path, file_format: str, ddl: str) -> None:
     reader = spark.read.format("forebay_files").option("fileFormat", file_format).schema(ddl)
     with pytest.raises(Exception, match="VARIANT|two columns of one name") as raised:
         reader.load("/nowhere").collect()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far splits can be read now, and that a plan stays within: never back, never beyond (S4)."""
+"""The available range of each split; a plan stays within it, never back and never beyond (S4)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.admission.backlog import Backlog
-from forebay.framework.microbatch.offsets.offset import Agreed, Planned, To, Whole
+from forebay.framework.microbatch.offsets.finished_splits import LazySequence
+from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
 from forebay.framework.microbatch.split_providers.validation import before
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -16,34 +16,62 @@ from forebay.framework.split import Position, Split
 _log = logging.getLogger(__name__)
 
 
-class Reach:
-    """Compares the positions of a source. Called on the planning thread.
+class Backlog(LazySequence[Planned]):
+    """Available splits, planned up to their present ends. For one thread at a time.
 
     Args:
-        source: Orders its positions (`order_key`).
-        agreeing: An end that nobody knows can be agreed on while it is read (S14).
-        in_order: Splits are taken one after the other.
+        entries: In order; a split without a plan is read to its own end.
     """
 
-    def __init__(self, source: Source, *, agreeing: bool = False, in_order: bool = False) -> None:
+    def __init__(self, entries: Iterable[Split | Planned]) -> None:
+        self._entries = list(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def item(self, index: int) -> Planned:
+        """Return a planned split."""
+        entry = self._entries[index]
+        if isinstance(entry, Split):
+            entry = self._entries[index] = Planned(entry, UnknownEnd.WHOLE)
+        return entry
+
+    def ends(self) -> Mapping[str, To]:
+        """Return the planned ends that are not None, by split id."""
+        ends = (
+            (one.id, UnknownEnd.WHOLE) if isinstance(one, Split) else (one.split.id, one.to) for one in self._entries
+        )
+        return {split_id: to for split_id, to in ends if to is not None}
+
+
+class AvailableRange:
+    """Finds the range of each split that can be read now. Called on the planning thread.
+
+    Args:
+        negotiable: Whether unknown ends can be negotiated by tasks (S14).
+        in_order: Whether splits are read one after the other.
+    """
+
+    def __init__(self, source: Source, *, negotiable: bool = False, in_order: bool = False) -> None:
         self._source = source
-        self.whole = in_order and bool(source.bounded)
-        """Whether a split without an end, such as a file, is read to its own; then no end has to be agreed on."""
-        self._agreeing = agreeing
+        self._bounded = bool(source.bounded)
+        self.whole = in_order and self._bounded
+        """Whether a split without an end, such as a file, is read to its own; then no end is negotiated."""
+        self._negotiable = negotiable
         self._warned = False
 
     def backlog(
         self, splits: Iterable[Split], latest: Mapping[str, Position], target: Mapping[str, To] | None
     ) -> Backlog:
-        """Return what there is to read of these splits; whole ones, which may be very many, are not planned yet.
+        """Return the available splits; those read whole may be very many, and are not planned yet.
 
         Args:
             splits: In order.
-            latest: The present ends, by id, as far as anybody knows them; not looked at where there is a target.
-            target: Where a run ends, by id, if it does; what is not in it is left to the next one.
+            latest: The known present ends, by id; ignored with a target.
+            target: The ends of a run, by id; other splits are left to the next run.
 
         Raises:
-            ConfigurationError: Nobody knows how far a split goes, nor can it be agreed on.
+            ConfigurationError: The end of a split is not known, and cannot be negotiated.
         """
 
         def entry(split: Split) -> Split | Planned:
@@ -51,46 +79,48 @@ class Reach:
                 return split
             if target is None:
                 return self.planned(split, latest.get(split.id))
-            return planned_to(split, target[split.id], bounded=bool(self._source.bounded))
+            return self._planned_to(split, target[split.id])
 
         entries = map(entry, splits if target is None else (split for split in splits if split.id in target))
-        return Backlog(one for one in entries if isinstance(one, Split) or self.something(one))
+        return Backlog(one for one in entries if isinstance(one, Split) or self.has_data(one))
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
-        """Return the split planned as far as it goes now.
-
-        Args:
-            split: With its own end, if it has one.
-            latest: The present end, if anybody knows it.
+        """Return the split planned up to its present end, or to its own if that comes first.
 
         Raises:
-            ConfigurationError: Nobody knows how far an open split of an unbounded source goes, nor can it be agreed on.
+            ConfigurationError: No end is known, and it cannot be negotiated.
         """
-        own, bounded = split.end, bool(self._source.bounded)
+        own, bounded = split.end, self._bounded
         if latest is None:
             if own is None and not bounded:
-                if not self._agreeing:
+                if not self._negotiable:
                     raise unknown_end(self._source, split)
-                return Planned(split, Agreed.AGREED)
-            return Planned(split, Whole.WHOLE if own is None else own)
+                return Planned(split, UnknownEnd.NEGOTIATED)
+            return Planned(split, UnknownEnd.WHOLE if own is None else own)
         if own is not None and (bounded or self.before(own, latest, split)):
             return Planned(split, own)
-        return planned_to(split, latest, bounded=bounded)
+        return self._planned_to(split, latest)
 
-    def something(self, planned: Planned) -> bool:
-        """Whether there is something to read; an end that lags behind the position is none to go back to (S4)."""
+    def _planned_to(self, split: Split, to: To) -> Planned:
+        """Return a split planned up to `to`; if the source is bounded, that is its own end too."""
+        if self._bounded and split.end is None and not isinstance(to, UnknownEnd):
+            split = split.slice(split.position, to)
+        return Planned(split, to)
+
+    def has_data(self, planned: Planned) -> bool:
+        """Return whether there is something to read; an end before the position is ignored (S4)."""
         position, to = planned.split.position, planned.to
         if planned.empty or (position is None and to == 0 and not planned.ends):
             return False
-        if position is None or to is None or isinstance(to, (Whole, Agreed)):
+        if position is None or to is None or isinstance(to, UnknownEnd):
             return True
         if not self.before(to, position, planned.split):
             return True
         if not self._warned:
-            self._warned = True  # an end may lag for a moment; one that stays behind would stop the split unseen
+            self._warned = True  # an end may lag for a moment; one that stays behind stops the split
             _log.warning(
-                "%s: the end %r of the split %r is before %r, which was read; nothing is, until that is passed. "
-                "Was the split emptied and filled anew? If positions are numbers in text, override order_key(position)",
+                "%s: the end %r of the split %r is before %r, which was read; the split is not read until its end is "
+                "after it. Was the split replaced? If positions are numbers in text, override order_key(position)",
                 self._source.name,
                 to,
                 planned.split.id,
@@ -99,28 +129,24 @@ class Reach:
         return False
 
     def before(self, one: Position, other: Position, split: Split) -> bool:
-        """Whether one position of a split comes before another.
-
-        Raises:
-            ContractError: They cannot be compared.
-        """
+        """Return whether one position of a split comes before another."""
         return before(self._source, one, other, split.id)
 
-    def check_within(self, taken: Sequence[Planned], there: Sequence[Planned]) -> None:
-        """Check that no split is taken further than it goes.
+    def check_within(self, taken: Sequence[Planned], available: Sequence[Planned]) -> None:
+        """Check that no plan goes beyond the available range.
 
         Raises:
-            ContractError: An author's `advance` went too far.
+            ContractError: An author's `advance` did.
         """
         rest = {planned.split.id: planned for planned in taken}
-        for whole in there:
-            if not rest:  # what was not taken need not be looked at, and may be very much
+        for whole in available:
+            if not rest:  # the splits that were not taken may be very many
                 return
             planned = rest.pop(whole.split.id, whole)
             to, end = planned.to, whole.to
-            if to is None or end is None or to == end or isinstance(to, (Whole, Agreed)):
+            if to is None or end is None or to == end or isinstance(to, UnknownEnd):
                 continue
-            if not isinstance(end, (Whole, Agreed)) and self.before(end, to, planned.split):
+            if not isinstance(end, UnknownEnd) and self.before(end, to, planned.split):
                 raise ContractError(
                     f"the micro-batch would go on to {to!r}, beyond the end {end!r}",
                     source=self._source.name,
@@ -136,7 +162,7 @@ class Reach:
             ContractError: An author's `advance` did.
         """
         position, to = planned.split.position, planned.to
-        if position is None or to is None or isinstance(to, (Whole, Agreed)) or position == to:
+        if position is None or to is None or isinstance(to, UnknownEnd) or position == to:
             return
         if self.before(to, position, planned.split):
             raise ContractError(
@@ -149,15 +175,8 @@ class Reach:
             )
 
 
-def planned_to(split: Split, to: To, *, bounded: bool) -> Planned:
-    """Return a split planned up to `to`, which is its own end too where the source is bounded."""
-    if bounded and split.end is None and not isinstance(to, (Whole, Agreed)):
-        return Planned(split.slice(split.position, to), to)
-    return Planned(split, to)
-
-
-class Known(Mapping[str, Split]):
-    """All splits that must not come again: those being read, and those that were read."""
+class KnownSplits(Mapping[str, Split]):
+    """All splits that a discovery must not add again: unfinished and finished ones."""
 
     def __init__(self, unfinished: Mapping[str, Split], done: Mapping[str, Split]) -> None:
         self._unfinished = unfinished
@@ -179,12 +198,12 @@ class Known(Mapping[str, Split]):
 
 
 def unknown_end(source: Source, split: Split) -> ConfigurationError:
-    """Return the error for a split whose end nobody knows before it is read, where that cannot be helped."""
+    """Return the error for a split whose end is not known before it is read, and cannot be negotiated."""
     return ConfigurationError(
-        "how far this split can be read now is not known, and a stream has to say it before it reads",
+        "the present end of this split is not known, and a stream needs it before it reads",
         source=source.name,
         split=split.id,
         option="stateLocation",
-        advice="say it in latest(split), such as the position after the newest settled record; or give "
-        "stateLocation, where the attempts of a task agree on an end",
+        advice="return it from latest(split), such as the position after the newest complete record; or give "
+        "stateLocation, where the attempts of a task negotiate an end",
     )

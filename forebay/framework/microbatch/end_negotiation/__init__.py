@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends that nobody knows before they are read (S14).
+"""Negotiation of ends that are not known before reading (S14).
 
-The planner asks what is new (`probing`) and takes the ends that were agreed on (`agreed`). The attempts of a task agree
-chunk by chunk (`agreeing`, `chunks`), by `claims` below `stateLocation`.
+The planner probes for records and plans without an end (`negotiated_splits`). The attempts of a task negotiate chunk by
+chunk (`chunk_reader`), with claims below `stateLocation` (`claim`).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an offset is written down and read back: all of it inside, or partly where `stateLocation` says."""
+"""Writes and reads the offsets of a query: `OffsetCodec`, and the codec that keeps everything in the offset."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError
 from forebay.framework.digests import SplitDigests
-from forebay.framework.microbatch.offsets.compact import compact, expand, length
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import (
     DIGESTS,
     Offset,
     Planned,
     canonical,
     check_head,
+    compact,
     damaged,
     dump_offset,
     dump_planned,
+    expand,
+    length,
     load_offset,
 )
 from forebay.framework.source import Source
@@ -31,80 +33,80 @@ from forebay.framework.split import Json
 _log = logging.getLogger(__name__)
 
 MOST_INLINE: Final = 64 << 10
-"""Characters of what an offset remembers of splits that ended, at most: Spark writes it with every micro-batch."""
+"""Maximum characters of finished splits in an offset: Spark writes them with every micro-batch."""
 
 MOST_OFFSET: Final = 96 << 10
-"""Characters of an offset without digests, at most: an idle query polls it up to 90 times a second."""
+"""Maximum characters of an offset without digests: an idle query sends it up to 90 times a second."""
 
 MOST_DIGESTS: Final = 6 << 20
-"""Characters of the digests in an offset, at most: Spark's driver keeps about 120 of the last offsets in memory."""
+"""Maximum characters of digests in an offset: Spark's driver keeps about 120 of the last offsets in memory."""
 
 _MOST_WHOLE: Final = 16 << 10
-"""Characters of the splits that ended which are kept whole, where digests can take their place."""
+"""Maximum characters of finished splits that are kept whole, where digests can replace them."""
 
 _IDLE: Final = 2_000_000
-"""Characters of digests that an idle stream sends to and fro in a second, at most."""
+"""Maximum characters of digests that an idle stream transfers in a second."""
 
 _MOST_PLAN: Final = 24 << 10
-"""Characters that the splits of one micro-batch take in its offset, at most, where their number is free."""
+"""Maximum characters of a micro-batch's splits in its offset, where their number is free."""
 
 _GUESS: Final = 400
-"""Splits of which nothing is known that a micro-batch may take."""
+"""Split cap until an encoded offset has been measured."""
 
 _STEP: Final = 16
+"""Splits that are measured at a time."""
+
 _GROWS: Final = 1.25
-"""What base 85 makes of compressed bytes."""
+"""Growth of compressed bytes by base 85."""
 
 
 class OffsetCodec(ABC):
     """Writes and reads the offsets of one query. Called on the planning thread."""
 
     @abstractmethod
-    def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
-        """Return the offset as Spark is to log it. May block.
+    def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
+        """Return the offset for Spark's log. May block.
 
         Raises:
-            ConfigurationError: There is more to remember than there is room.
-            RetriableError: A store did not answer.
+            ConfigurationError: The finished splits do not fit.
+            RetriableError: The state store did not answer.
         """
 
     @abstractmethod
-    def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value, of whatever checkpoint
-        """Return the offset, with its plan complete. May block.
+    def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value of any checkpoint
+        """Return the offset with its complete plan. May block.
 
         Raises:
-            ConfigurationError: It is of another source, of a newer release, or damaged.
+            ConfigurationError: The offset is damaged, of another source, or of a newer release.
         """
 
     @abstractmethod
-    def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as above
-        """Return what is remembered of splits that ended before this micro-batch. May block."""
+    def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as above
+        """Return the splits that finished before this micro-batch. May block."""
 
-    def room(self, there: Sequence[Planned] = ()) -> int | None:
-        """Return how many splits a micro-batch may take so that they can be remembered; None = any number.
+    def room(self, available: Sequence[Planned] = ()) -> int | None:
+        """Return how many splits a micro-batch may take so that they fit when they are finished; None = any number.
 
         Args:
-            there: What it could take, in order; the answer counts from the first one on. Empty where that is not known
-                yet: then the answer is a guess.
+            available: The candidates, in order; without them the result is an estimate.
         """
         return None
 
     def patience(self) -> float:
-        """Return how many seconds a call may wait before it reports nothing new, so that fewer calls are made."""
+        """Return the seconds that a call may wait before it reports no data, to bound the rate of calls."""
         return 0.0
 
-    def proven(self, offset: Offset) -> None:
-        """A micro-batch is done, and older ones are needed no more than for going back a little. Best effort."""
+    def batch_committed(self, offset: Offset) -> None:
+        """Delete what only much older micro-batches need. Best effort."""
 
 
 class InlineOffsetCodec(OffsetCodec):
-    """Everything is in the offset; what does not fit there is refused, before anything could be missed (S15).
+    """Keeps everything in the offset, and refuses what does not fit (S15).
 
-    A refused offset is not written: the one before it stands, and a `SpillingOffsetCodec` goes on from there.
+    A refused offset is not written; a `SpillingOffsetCodec` can go on from the offset before it.
 
     Args:
-        source: What is read.
-        digests: Recognises splits that ended, where the enumerator can do with that.
+        digests: Recognises finished splits, where the enumerator supports that.
     """
 
     def __init__(self, source: Source, digests: SplitDigests | None = None) -> None:
@@ -113,8 +115,8 @@ class InlineOffsetCodec(OffsetCodec):
         self._warned = False
         self._guess = _GUESS
 
-    def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
-        """Return the offset, long lists compressed."""
+    def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
+        """Return the offset with compressed lists."""
         data = dump_offset(offset)
         data["splits"] = compact(data["splits"])
         if offset.splits:
@@ -140,15 +142,15 @@ class InlineOffsetCodec(OffsetCodec):
             )
         return load_offset(expanded(data, self._source.name), self._source.name, self._source.split_class)
 
-    def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as in the base class
-        """Return what the offset remembers."""
+    def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as in the base class
+        """Return the finished splits in the offset."""
         return loaded_done(expanded(data, self._source.name), self._source, self._digests)
 
-    def room(self, there: Sequence[Planned] = ()) -> int:
-        """Return as many splits as fit beside one another in an offset, measured; one always does."""
-        if not there:
+    def room(self, available: Sequence[Planned] = ()) -> int:
+        """Return how many of the splits fit into an offset, by their compressed size; at least one."""
+        if not available:
             return self._guess
-        packer, taken, size, rest = zlib.compressobj(), 0, 0, iter(there)
+        packer, taken, size, rest = zlib.compressobj(), 0, 0, iter(available)
         while chunk := list(islice(rest, _STEP)):
             text = canonical([dump_planned(planned) for planned in chunk])
             size += len(packer.compress(text.encode())) + len(packer.flush(zlib.Z_SYNC_FLUSH))
@@ -158,30 +160,30 @@ class InlineOffsetCodec(OffsetCodec):
         return max(1, taken)
 
     def patience(self) -> float:
-        """Return what keeps the cost of long offsets, which Spark sends and receives in each call, at some percents."""
+        """Return a wait in proportion to the digests, which Spark sends and receives in each call."""
         return 0.0 if self._digests is None else self._digests.characters / _IDLE
 
-    def _condensed(self, done: DoneSplits) -> dict[str, Json]:
-        """Return what an offset says of splits that were condensed; nothing if none was."""
+    def _condensed(self, done: FinishedSplits) -> dict[str, Json]:
+        """Return the offset's fields of condensed splits; empty if there are none."""
         if not done.digests:
             return {}
         self._check(f"the {done.count} splits that were read", done.digests.characters, MOST_DIGESTS)
         return {"v": DIGESTS, "digests": done.digests.dump()}
 
     def _check(self, what: str, size: int, most: int) -> None:
-        """Refuse what does not fit, and warn once at half of it."""
+        """Refuse more than `most` characters, and warn once at half of them."""
         if size > most:
             raise ConfigurationError(
-                f"{what} cannot be remembered: that takes {size} characters in each offset, and {most} is the most",
+                f"{what} cannot be remembered: {size} characters are needed in each offset, and {most} is the maximum",
                 source=self._source.name,
                 option="stateLocation",
-                advice="give stateLocation, a directory for what the stream remembers, and restart: nothing is lost, "
-                "and nothing is read twice",
+                advice="give stateLocation, a directory for the state of the stream, and restart: nothing is lost or "
+                "read twice",
             )
         if size > most // 2 and not self._warned:
             self._warned = True
             _log.warning(
-                "%s: %s: that takes %d characters in each offset, half of what fits; give stateLocation in time",
+                "%s: %s: %d characters in each offset, more than half of the maximum; give stateLocation in time",
                 self._source.name,
                 what,
                 size,
@@ -189,10 +191,10 @@ class InlineOffsetCodec(OffsetCodec):
 
 
 def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value, of whatever checkpoint
-    """Return an offset's JSON with its long lists expanded.
+    """Return an offset's JSON with expanded lists.
 
     Raises:
-        ConfigurationError: It is not ours, or a list in it is damaged.
+        ConfigurationError: The offset is not ours, or a list in it is damaged.
     """
     head = check_head(data, source)
     try:
@@ -201,34 +203,34 @@ def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JS
         raise damaged(source, str(error)) from error
 
 
-def loaded_done(found: Mapping[str, Any], source: Source, digests: SplitDigests | None) -> DoneSplits:
-    """Return what an expanded offset remembers of splits that ended.
+def loaded_done(head: Mapping[str, Any], source: Source, digests: SplitDigests | None) -> FinishedSplits:
+    """Return the finished splits of an expanded offset.
 
     Raises:
-        ConfigurationError: It is damaged.
+        ConfigurationError: They are damaged.
     """
-    done = DoneSplits(source.split_class, checked_done(found.get("done", []), source.name), digests)
+    done = FinishedSplits(source.split_class, checked_done(head.get("done", []), source.name), digests)
     try:
-        done.digests.load(found.get("digests", []))
+        done.digests.load(head.get("digests", []))
     except (TypeError, ValueError) as error:
         raise damaged(source.name, str(error)) from error
     return done
 
 
 def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 - any JSON value
-    """Return the entries of `DoneSplits` if they are such.
+    """Return the entries of `FinishedSplits`, checked.
 
     Raises:
-        ConfigurationError: They are not: taken for empty, everything would be read again.
+        ConfigurationError: They are damaged; as an empty list they would let everything be read again.
     """
-    whole = isinstance(entries, list) and all(
+    valid = isinstance(entries, list) and all(
         isinstance(entry, list)
         and 1 <= len(entry) <= 2
         and isinstance(entry[0], str)
         and (len(entry) == 1 or isinstance(entry[1], dict))
         for entry in entries
     )
-    if not whole:
-        raise damaged(source, "what it remembers of splits that ended is no list of them")
-    found: list[list[Any]] = entries
-    return found
+    if not valid:
+        raise damaged(source, "its entry of finished splits is no list of them")
+    checked: list[list[Any]] = entries
+    return checked

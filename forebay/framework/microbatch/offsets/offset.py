@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streaming query remembers: the offset of a micro-batch, complete in itself, in canonical JSON (S1, S2).
+"""The offset of a micro-batch, self-contained, as canonical JSON (S1, S2).
 
 ```
 {"v": 1, "id": …, "source": …, "n": 7, "splits": [[id, to, from?, fields?], …], "done": …, "enum": …, "options": …}
 ```
-`from` is left out where it equals `to`, `fields` where the id says it all. `to` is `true` where a split is read to its
-own end, wherever that is, `false` where the attempts of a task agree on it (S14), and `null` at the very start. With
-`digests`, which stand for more splits that ended than `done` has room for, `v` is 2.
+`from` is omitted if it equals `to`, and `fields` if they are empty. `to` is `true` for `UnknownEnd.WHOLE`, `false`
+for `UnknownEnd.NEGOTIATED`, and `null` at the start of a split. `v` is 2 in offsets with `digests`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,28 +23,25 @@ from forebay.framework.split import Json, Position, Split, normalise
 from forebay.version import __version__
 
 VERSION: Final = 1
-"""The form of most offsets; an older release refuses a newer one."""
+"""Version of offsets without digests; an older release refuses a newer version."""
 
 DIGESTS: Final = 2
-"""The form of offsets that remember splits by digests: a release that overlooks these would read them again."""
+"""Version of offsets with digests: a release that ignored them would read those splits again."""
 
 BEFORE_FIRST: Final = -1
 """The number of the offset before the first micro-batch."""
 
 
-class Whole(Enum):
-    """The end of a split that is read whole, wherever it ends."""
+class UnknownEnd(Enum):
+    """The end of a split whose end position is not known when the micro-batch is planned."""
 
     WHOLE = "to its own end"
+    """The split is read to its own end."""
+    NEGOTIATED = "as far as was claimed"
+    """The attempts of a task negotiate the end while they read (S14)."""
 
 
-class Agreed(Enum):
-    """The end of a split on which the attempts of a task agree while they read (S14)."""
-
-    AGREED = "as far as was claimed"
-
-
-To = Position | Whole | Agreed
+To = Position | UnknownEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Planned:
     """One split of a micro-batch.
 
     Args:
-        split: The split at the position where the micro-batch begins; its `end` is its own, None while it is open.
+        split: The split at the position where the micro-batch begins; its `end` is None while it is open.
         to: Where the micro-batch stops, exclusive.
     """
 
@@ -65,30 +63,38 @@ class Planned:
 
     @property
     def ends(self) -> bool:
-        """Whether the split is over once this micro-batch is."""
-        return self.to is Whole.WHOLE or (self.split.end is not None and self.to == self.split.end)
+        """Whether this micro-batch reads the split to its end."""
+        return self.to is UnknownEnd.WHOLE or (self.split.end is not None and self.to == self.split.end)
+
+    @property
+    def rows(self) -> int | None:
+        """The positions that this micro-batch reads, where they are integers: its rows, where positions are rows."""
+        start = 0 if self.split.position is None else self.split.position
+        if not isinstance(start, int) or not isinstance(self.to, int):
+            return None
+        return max(0, self.to - start)
 
     def slice(self) -> Split:
-        """Return what is to be read."""
-        if self.to is Whole.WHOLE or self.to is Agreed.AGREED:
+        """Return the part of the split to read."""
+        if isinstance(self.to, UnknownEnd):
             return self.split
         return self.split.slice(self.split.position, self.to)
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Everything that a micro-batch is, and that the next one goes on from.
+    """One micro-batch: its plan, and the state that the next one is planned from.
 
     Args:
         source: The format name; an offset of another source is refused.
         n: The number of the micro-batch, from 0; `BEFORE_FIRST` for the start.
-        query: The id of the query, minted at random with the first micro-batch; empty before.
-        splits: The open splits, those that end in this micro-batch included.
-        enumerator: What a new enumerator goes on from.
-        schema: The columns and their types, where they were inferred when the query began; else empty.
+        query: The id of the query, random, made with the first micro-batch; empty before.
+        splits: The open splits, including those that end in this micro-batch.
+        enumerator: The snapshot of the enumerator.
+        schema: The columns and their types if they were inferred when the query began; else empty.
         options: The texts of options that may not change between runs.
         version: The release of forebay that wrote it.
-        unlimited: It takes all there is, also of splits whose ends are agreed on while they are read.
+        unlimited: No limits apply, not even to splits with negotiated ends.
     """
 
     source: str
@@ -117,28 +123,18 @@ def dump_offset(offset: Offset) -> dict[str, Json]:
     return data | {name: value for name, value in optional.items() if value}
 
 
-def canonical(data: Json) -> str:
-    """Return the one text of JSON values: Spark compares offsets as texts."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
 def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
-    """Read an offset back.
-
-    Args:
-        data: What `dump_offset` gave, through JSON.
-        source: The format name.
-        split_class: Rebuilds the splits.
+    """Return the offset that `dump_offset` wrote.
 
     Raises:
-        ConfigurationError: It is of a newer release, of another source, or was damaged.
-        ContractError: The splits are of a newer release of the connector, or of fields that it knows no more (SER-1).
+        ConfigurationError: The offset is damaged, of a newer release, or of another source.
+        ContractError: The connector cannot read the version or the fields of its splits (SER-1).
     """
     head = check_head(data, source)
     n = head.get("n")
     try:
         if isinstance(n, bool) or not isinstance(n, int) or n < BEFORE_FIRST:
-            raise ValueError(f"its number is {n!r}")  # noqa: TRY301 - all that is wrong with it is told in one way
+            raise ValueError(f"its number is {n!r}")  # noqa: TRY301 - all damage is reported in the same way
         if n == BEFORE_FIRST:
             return Offset(source)
         splits = [load_planned(entry, split_class) for entry in _list(head["splits"], "splits")]
@@ -158,18 +154,16 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(source, f"{type(error).__name__}: {error}") from error
     except ContractError as error:
-        if error.rule == "SER-1":  # the connector changed, and can be mended
-            raise error.located(source=source) from None
+        if error.rule == "SER-1":  # the connector changed, and can be corrected
+            raise error.with_context(source=source) from None
         raise damaged(source, str(error.message)) from error
 
 
 def dump_planned(planned: Planned) -> list[Json]:
     """Return the entry of one split."""
     split, to = planned.split, planned.to
-    fields = {name: value for name, value in split.to_json().items() if name not in ("id", "position")}
-    if fields["v"] == 1:
-        del fields["v"]  # the version of nearly all
-    entry: list[Json] = [split.id, to is Whole.WHOLE if isinstance(to, (Whole, Agreed)) else _json(to)]
+    fields = split_fields(split)
+    entry: list[Json] = [split.id, to is UnknownEnd.WHOLE if isinstance(to, UnknownEnd) else _json(to)]
     if not planned.empty:
         entry.append(_json(split.position))
     if fields:
@@ -177,11 +171,19 @@ def dump_planned(planned: Planned) -> list[Json]:
     return entry
 
 
+def split_fields(split: Split) -> dict[str, Json]:
+    """Return the fields of a split, without its id, its position and the usual version."""
+    fields = {name: value for name, value in split.to_json().items() if name not in ("id", "position")}
+    if fields["v"] == 1:
+        del fields["v"]
+    return fields
+
+
 def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
-    """Read the entry of one split back.
+    """Return the planned split that `dump_planned` wrote.
 
     Raises:
-        ValueError: It is no such entry.
+        ValueError: The entry is damaged.
     """
     split_id, to, *rest = _list(entry, "the entry of a split")
     fields: Mapping[str, Any] = rest.pop() if rest and isinstance(rest[-1], Mapping) else {}
@@ -192,12 +194,12 @@ def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
         raise ValueError(f"the entry of the split {split_id!r} has no start")  # noqa: TRY004 - a damaged text
     split = split_class.from_json({"v": 1, **fields, "id": split_id, "position": position})
     if isinstance(to, bool):
-        return Planned(split, Whole.WHOLE if to else Agreed.AGREED)
+        return Planned(split, UnknownEnd.WHOLE if to else UnknownEnd.NEGOTIATED)
     return Planned(split, None if to is None else normalise(to, split.id))
 
 
 def _json(position: To | None) -> Json:
-    assert not isinstance(position, (Whole, Agreed))  # noqa: S101 - both are written before this is called
+    assert not isinstance(position, UnknownEnd)  # noqa: S101 - the caller has written it
     return list(position) if isinstance(position, tuple) else position
 
 
@@ -208,17 +210,17 @@ def _text(value: object, name: str) -> str:
 
 
 def _list(value: object, name: str) -> Sequence[Any]:
-    # Not any sequence: a text would be taken for a list of characters.
+    # A text is a sequence too, and not accepted.
     if not isinstance(value, list):
         raise TypeError(f"{name} is {value!r}, no list")
     return value
 
 
 def check_head(data: object, source: str) -> Mapping[str, Any]:
-    """Check whose offset it is, before anything in it is believed.
+    """Check the version and the source of an offset, and return it.
 
     Raises:
-        ConfigurationError: It is of a newer release, of another source, or no offset at all.
+        ConfigurationError: The offset is of a newer release, of another source, or no offset at all.
     """
     if not isinstance(data, Mapping) or "v" not in data:
         raise ConfigurationError(
@@ -249,10 +251,47 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
 
 
 def damaged(source: str, what: str) -> ConfigurationError:
-    """Return the error for an offset that was changed since it was written."""
+    """Return the error for an offset that has changed since it was written."""
     return ConfigurationError(
         f"the offset in the checkpoint is damaged: {what}",
         source=source,
         option="checkpointLocation",
         advice="put the offset file back as it was, or start with a new checkpoint location",
     )
+
+
+_LONG = 4096
+"""Characters up to which a list stays readable."""
+
+
+def canonical(data: Json) -> str:
+    """Return the one text of JSON values: Spark compares offsets as texts."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def compact(value: Json) -> Json:
+    """Return a short JSON value as it is, and a long one compressed, as text. Any thread."""
+    text = canonical(value)
+    if len(text) <= _LONG:
+        return value
+    return {"z": base64.b85encode(zlib.compress(text.encode(), 6)).decode("ascii")}
+
+
+def expand(value: Json) -> Json:
+    """Return the value that `compact` was given.
+
+    Raises:
+        ValueError: The text is damaged.
+    """
+    if not (isinstance(value, dict) and value.keys() == {"z"}):
+        return value
+    try:
+        expanded: Json = json.loads(zlib.decompress(base64.b85decode(value["z"])))
+    except (zlib.error, TypeError) as error:
+        raise ValueError(f"a compressed list cannot be read: {error}") from error
+    return expanded
+
+
+def length(value: Json) -> int:
+    """Return the characters that a value takes in an offset."""
+    return len(canonical(value))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream writes below `stateLocation`: one segment for a micro-batch, named by its content, never changed.
+"""Segments below `stateLocation`: immutable, one for a micro-batch, named by their content.
 
 ```
 <query id>/segments/<n>-<n of the one it builds on, or "base">-<start of the digest>
 
 line 1   {"v": 1, "n": …, "after": [name, digest] | null, "parts": {"splits": …}, "drop": [id, …]}
-others   [[id, fields?], …]        splits that ended, some hundreds a line
+others   [[id, fields?], …]        finished splits, some hundreds in a line
 ```
-Compressed by zlib. A memory of splits is its chain of segments, from the base on: each drops some ids and adds some.
+Compressed by zlib. The finished splits are a chain of segments: each drops ids of the one before, and adds some.
 """
 
 from __future__ import annotations
@@ -24,23 +24,19 @@ from forebay.framework.split import Json
 from forebay.version import __version__
 
 VERSION: Final = 1
-"""The form of segments; an older release refuses a newer one."""
+"""Version of segments; an older release refuses a newer version."""
 
 _NAME = re.compile(r"(\d{12,})-(\d{12,}|base)-[0-9a-f]{16}")
 _LEVEL: Final = 1
-"""Of compression: a base is written while a micro-batch waits, and level 6 takes three times as long for a fifth."""
+"""Level of compression: a base is written while a micro-batch waits, and level 6 takes 3× as long for 20 % less."""
 
 _STEP: Final = 1 << 20
+"""Compressed bytes that are unpacked at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Which segment, and what is in it.
-
-    Args:
-        name: Its name, without the directory.
-        digest: SHA-256 of its bytes, in hexadecimal.
-    """
+    """The name of a segment, without its directory, and the SHA-256 of its bytes, in hexadecimal."""
 
     name: str
     digest: str
@@ -53,13 +49,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment that was read. Immutable; for any thread.
+    """A decoded segment. For any thread.
 
     Args:
         after: The segment it builds on; None for a base.
-        parts: Parts of the offset that were too long for it, by their names there.
-        drop: Ids that are forgotten.
-        data: Its bytes.
+        parts: Long parts of the offset, by their names there.
+        drop: Ids to remove.
     """
 
     after: Link | None
@@ -68,7 +63,7 @@ class Segment:
     data: bytes
 
     def added(self) -> Iterator[list[Any]]:
-        """Yield the entries of splits that are remembered from here on, some hundreds at a time."""
+        """Yield the entries to add, some hundreds at a time."""
         lines = _lines(self.data)
         next(lines)
         for line in lines:
@@ -78,34 +73,23 @@ class Segment:
 def encode(
     n: int, after: Link | None, parts: Mapping[str, Json], drop: Sequence[str], added: Iterable[Json]
 ) -> tuple[Link, bytes]:
-    """Return a segment's bytes, the same for the same content, and the link to it. Any thread.
-
-    Args:
-        n: The number of the micro-batch.
-        after: The segment it builds on; None for a base.
-        parts: Parts of the offset that are too long for it.
-        drop: Ids that are forgotten.
-        added: Entries that are remembered, some hundreds at a time.
-    """
+    """Return the link to a segment and its bytes, the same for the same content; see `Segment`. Any thread."""
     head: dict[str, Json] = {"v": VERSION, "forebay": __version__, "n": n, "parts": parts, "drop": list(drop)}
     head["after"] = None if after is None else [after.name, after.digest]
     packer = zlib.compressobj(_LEVEL)
-    pieces = [packer.compress(_line(head))]
-    pieces.extend(packer.compress(_line(entries)) for entries in added)
-    data = b"".join([*pieces, packer.flush()])
-    digest = hashlib.sha256(data).hexdigest()
+    chunks = [packer.compress(_line(head))]
+    chunks.extend(packer.compress(_line(entries)) for entries in added)
+    data = b"".join([*chunks, packer.flush()])
+    digest = digest_of(data)
     below = "base" if after is None else f"{after.n:012d}"
     return Link(f"{n:012d}-{below}-{digest[:16]}", digest), data
 
 
 def decode(data: bytes) -> Segment:
-    """Read a segment's head; its entries are read by `Segment.added`. Any thread.
-
-    Args:
-        data: Bytes whose digest was found right.
+    """Return a segment with its head decoded; `Segment.added` decodes the entries. Any thread.
 
     Raises:
-        ValueError: It is of a newer release, or no segment.
+        ValueError: The bytes are of a newer release, or no segment.
     """
     try:
         head = json.loads(next(_lines(data)))
@@ -118,19 +102,14 @@ def decode(data: bytes) -> Segment:
 
 
 def digest_of(data: bytes) -> str:
-    """Return what `Link.digest` has to be."""
+    """Return the digest for a `Link`."""
     return hashlib.sha256(data).hexdigest()
 
 
 def outdated(names: Iterable[str], first: int) -> list[str]:
-    """Return the segments that no micro-batch from `first` on builds on. Any thread.
+    """Return the names of segments that no micro-batch from number `first` on builds on. Any thread.
 
-    Told by the names alone, so that what a killed process left behind is found too. Names that are not of segments
-    are left out.
-
-    Args:
-        names: Of all segments of a query, without the directory.
-        first: The number of the first micro-batch that has to be kept.
+    Only names are used, so segments of a killed process are found too. Names of other files are ignored.
     """
     found: dict[int, list[tuple[str, int | None]]] = {}
     for name in names:
@@ -153,7 +132,7 @@ def _line(value: Json) -> bytes:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Yield the lines, unpacked as they are asked for."""
+    """Yield the lines, unpacked on demand."""
     unpacker, rest = zlib.decompressobj(), b""
     for start in range(0, len(data), _STEP):
         *lines, rest = (rest + unpacker.decompress(data[start : start + _STEP])).split(b"\n")

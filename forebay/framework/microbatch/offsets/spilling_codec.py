@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets whose long parts lie below `stateLocation`, in segments that the offset pins by a digest (S1, S15)."""
+"""The codec that moves long parts of offsets into segments below `stateLocation` (S1, S15)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from typing import Any, Final, TypeVar
 from forebay.errors import ConfigurationError
 from forebay.framework.digests import SplitDigests
 from forebay.framework.microbatch.offsets.codec import OffsetCodec, checked_done, expanded, loaded_done
-from forebay.framework.microbatch.offsets.compact import compact, length
-from forebay.framework.microbatch.offsets.finished_splits import DoneSplits
-from forebay.framework.microbatch.offsets.offset import DIGESTS, Agreed, Offset, damaged, dump_offset, load_offset
+from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
+from forebay.framework.microbatch.offsets.offset import (
+    DIGESTS,
+    Offset,
+    UnknownEnd,
+    compact,
+    damaged,
+    dump_offset,
+    length,
+    load_offset,
+)
 from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, outdated
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.connector_errors import without_secrets
@@ -26,30 +34,33 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 KEPT: Final = 200
-"""Micro-batches that can be gone back to; Spark keeps the offsets of 100."""
+"""Number of last micro-batches whose segments are kept; Spark keeps 100 offsets."""
 
 _MOST_PART: Final = 16 << 10
-"""Characters of one part of an offset that stay in it."""
+"""Maximum characters of one part of an offset that stays in it."""
 
 _MANY: Final = 4000
-"""Splits that hardly fit into that, however short their entries are."""
+"""Number of splits that certainly exceed `_MOST_PART`."""
 
 _MOST_DONE: Final = 4 << 10
-"""The same for what is remembered: it is there in every micro-batch, and in a segment only what changed."""
+"""Maximum characters of finished splits that stay in the offset; a segment holds only changes to them."""
 
 _CLEAN_EVERY: Final = 50
+"""Micro-batches between two deletions of old segments."""
+
 _CHUNK: Final = 500
+"""Entries that are written as one line of a segment."""
+
 _CACHED: Final = 2
+"""Segments in memory: a plan is read again for its tasks, and when its micro-batch is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One segment of the chain that a memory is.
+    """One segment of the chain of finished splits.
 
     Args:
-        link: Which.
         changed: The ids that it drops or adds; empty for the base.
-        weight: How many these are.
     """
 
     link: Link
@@ -58,19 +69,15 @@ class _Level:
 
 
 class SpillingOffsetCodec(OffsetCodec):
-    """Keeps what is long in segments: a micro-batch's plan, and what changed in the memory of splits that ended.
+    """Keeps long parts of the plan, and changes to a long list of finished splits, in segments.
 
-    A segment builds on older ones, each at least twice as heavy as the next, and takes in those that are not: so a
-    memory of any size is a chain of few segments, and each of its entries is written only so many times. What is
-    short stays in the offset, and then nothing is written: the store is not even looked at.
-
-    A segment that was written, but whose offset was not, is never read; it is deleted with those that are too old.
+    Short parts stay in the offset; if all are short, the store is not used at all. Each segment weighs at least twice
+    as much as the next one: a new segment takes in all that do not. So the finished splits are a chain of few segments,
+    and each entry is written few times. A segment whose offset was never logged is never read, and deleted when it is
+    too old.
 
     Args:
-        source: What is read.
-        store: Where segments are.
-        calls: Bounds and retries the calls of the store.
-        digests: Recognises splits that ended while there was no `stateLocation`; no more are added.
+        digests: Recognises splits that finished before there was a `stateLocation`; none are added.
     """
 
     def __init__(
@@ -85,11 +92,11 @@ class SpillingOffsetCodec(OffsetCodec):
         self._used = False
         self._cleaned: int | None = None
 
-    def write(self, offset: Offset, done: DoneSplits) -> dict[str, Json]:
-        """Return the offset, after its segment is safely written, if it needs one."""
+    def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
+        """Return the offset, after its segment is durable, if it needs one."""
         data = dump_offset(offset)
-        if any(planned.to is Agreed.AGREED for planned in offset.splits):
-            data["claims"] = self._store.location  # for people: how far was read is there
+        if any(planned.to is UnknownEnd.NEGOTIATED for planned in offset.splits):
+            data["claims"] = self._store.location  # for people: the negotiated ends are there
         parts = _long_parts(data)
         before = self._levels.get(offset.n - 1, ())
         levels: tuple[_Level, ...] = ()
@@ -109,47 +116,47 @@ class SpillingOffsetCodec(OffsetCodec):
             data["v"] = DIGESTS
         self._levels = {offset.n - 1: before, offset.n: levels}
         if self._cleaned is None and self._used:
-            self._clean(offset.query, offset.n - 1)  # in a run of one micro-batch nobody calls `proven`
+            self._clean(offset.query, offset.n - 1)  # a run of one micro-batch commits none
         return dict(sorted(data.items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
-        """Return the offset, also one that was written without `stateLocation`."""
-        found = expanded(data, self._source.name)
-        if "state" in found:
-            link, wanted = self._link(found["state"])
+        """Return the offset, also if it was written without `stateLocation`."""
+        head = expanded(data, self._source.name)
+        if "state" in head:
+            link, wanted = self._link(head["state"])
             if wanted:
-                found |= self._segment(found, link).parts
-        return load_offset(found, self._source.name, self._source.split_class)
+                head |= self._segment(head, link).parts
+        return load_offset(head, self._source.name, self._source.split_class)
 
-    def read_done(self, data: Any) -> DoneSplits:  # noqa: ANN401 - as in the base class
-        """Return what is remembered, and go on from there with the next `write`."""
-        found = expanded(data, self._source.name)
-        done = loaded_done(found, self._source, self._digests)
+    def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as in the base class
+        """Return the finished splits; the next `write` continues their chain of segments."""
+        head = expanded(data, self._source.name)
+        done = loaded_done(head, self._source, self._digests)
         levels: list[_Level] = []
-        if "state" in found:
+        if "state" in head:
             self._used = True
-            if "done" not in found and "digests" not in found:
-                for link, segment in reversed(self._chain(found)):
+            if "done" not in head and "digests" not in head:
+                for link, segment in reversed(self._chain(head)):
                     levels.append(self._load(done, link, segment, base=not levels))
                 try:
                     done.load_digests()
                 except ValueError as error:
                     raise damaged(self._source.name, str(error)) from error
-        self._levels = {found.get("n", -1): tuple(levels) if done.ids() else ()}
+        self._levels = {head.get("n", -1): tuple(levels) if done.ids() else ()}
         self._cleaned = None
         return done
 
-    def proven(self, offset: Offset) -> None:
-        """Delete segments that are needed no more, now and then. Never raises."""
+    def batch_committed(self, offset: Offset) -> None:
+        """Delete old segments, once in `_CLEAN_EVERY` micro-batches. Never raises."""
         if self._used and (self._cleaned is None or offset.n >= self._cleaned + _CLEAN_EVERY):
             self._clean(offset.query, offset.n)
 
     # ---- segments
 
     def _grow(
-        self, offset: Offset, before: tuple[_Level, ...], done: DoneSplits, parts: dict[str, Json]
+        self, offset: Offset, before: tuple[_Level, ...], done: FinishedSplits, parts: dict[str, Json]
     ) -> tuple[_Level, ...]:
-        """Write what changed since the micro-batch before; return the chain with it."""
+        """Write the changes since the last micro-batch; return the chain that includes them."""
         kept = list(before)
         changed = {*done.added, *done.forgotten}
         while kept and kept[-1].weight < 2 * max(1, len(changed)):
@@ -157,12 +164,12 @@ class SpillingOffsetCodec(OffsetCodec):
         if not kept:
             link, data = encode(offset.n, None, parts, (), _entries(done, sorted(done.ids())))
             return (_Level(self._put(offset, link, data), frozenset(), max(1, done.count)),)
-        there = sorted(filter(done.holds, changed))
-        drop = sorted(changed.difference(there))
-        link, data = encode(offset.n, kept[-1].link, parts, drop, _entries(done, there))
+        added = sorted(filter(done.holds, changed))
+        drop = sorted(changed.difference(added))
+        link, data = encode(offset.n, kept[-1].link, parts, drop, _entries(done, added))
         return (*kept, _Level(self._put(offset, link, data), frozenset(changed), max(1, len(changed))))
 
-    def _load(self, done: DoneSplits, link: Link, segment: Segment, *, base: bool) -> _Level:
+    def _load(self, done: FinishedSplits, link: Link, segment: Segment, *, base: bool) -> _Level:
         changed = set(segment.drop)
         done.drop(segment.drop)
         for entries in segment.added():
@@ -171,12 +178,12 @@ class SpillingOffsetCodec(OffsetCodec):
                 changed.update(entry[0] for entry in entries)
         return _Level(link, frozenset(changed), max(1, len(done) if base else len(changed)))
 
-    def _chain(self, found: dict[str, Any]) -> list[tuple[Link, Segment]]:
-        """Return the segments a memory is made of, the last one first."""
+    def _chain(self, head: dict[str, Any]) -> list[tuple[Link, Segment]]:
+        """Return the segments of the finished splits, newest first."""
         chain: list[tuple[Link, Segment]] = []
-        link: Link | None = self._link(found["state"])[0]
+        link: Link | None = self._link(head["state"])[0]
         while link is not None:
-            segment = self._segment(found, link)
+            segment = self._segment(head, link)
             chain.append((link, segment))
             link = segment.after
         return chain
@@ -185,21 +192,21 @@ class SpillingOffsetCodec(OffsetCodec):
         name = _path(offset.query, link.name)
         self._used = True
         if not self._call("writing", lambda: self._store.put_if_absent(name, data)):
-            there = self._call("reading", lambda: self._store.get(name))  # a try before this one, or a damaged file
-            if there != data:
-                raise self._broken(name, "is not what its name says")
+            stored = self._call("reading", lambda: self._store.get(name))  # from an earlier try, or a damaged file
+            if stored != data:
+                raise self._broken(name, "does not match its name")
         self._remember(link.name, data)
         return link
 
-    def _segment(self, found: dict[str, Any], link: Link) -> Segment:
-        name = _path(str(found.get("id", "")), link.name)
+    def _segment(self, head: dict[str, Any], link: Link) -> Segment:
+        name = _path(str(head.get("id", "")), link.name)
         data = self._cache.get(link.name)
         if data is None:
             data = self._call("reading", lambda: self._store.get(name))
         if data is None:
-            raise self._missing(name, found)
+            raise self._missing(name, head)
         if digest_of(data) != link.digest:
-            raise self._broken(name, "is not what was written")
+            raise self._broken(name, "does not match its digest in the offset")
         self._remember(link.name, data)
         try:
             return decode(data)
@@ -207,50 +214,49 @@ class SpillingOffsetCodec(OffsetCodec):
             raise self._broken(name, f"cannot be read: {error}") from error
 
     def _remember(self, name: str, data: bytes) -> None:
-        """Keep the last segments at hand: a micro-batch's plan is read again for its tasks, and when it is done."""
         self._cache.pop(name, None)
         self._cache[name] = data
         while len(self._cache) > _CACHED:
             del self._cache[next(iter(self._cache))]
 
     def _link(self, state: Any) -> tuple[Link, bool]:  # noqa: ANN401 - any JSON value
-        """Return the segment an offset names, and whether parts of the offset are in it."""
-        found = state if isinstance(state, dict) else {}
-        name, digest = found.get("segment"), found.get("digest")
+        """Return the segment that an offset names, and whether it holds parts of the offset."""
+        fields = state if isinstance(state, dict) else {}
+        name, digest = fields.get("segment"), fields.get("digest")
         if not isinstance(name, str) or not isinstance(digest, str) or "/" in name:
-            raise damaged(self._source.name, "it does not say which segment it needs")
-        return Link(name, digest), bool(found.get("parts"))
+            raise damaged(self._source.name, "it does not name the segment that it needs")
+        return Link(name, digest), bool(fields.get("parts"))
 
     def _clean(self, query: str, n: int) -> None:
-        """Delete what only micro-batches before the last `KEPT` need."""
+        """Delete segments that only micro-batches before the last `KEPT` need."""
         try:
             directory = _path(query, "")
             names = self._call("listing", lambda: self._store.names(directory))
             old = outdated((name.removeprefix(directory) for name in names), n - KEPT + 1)
             if old:
                 self._call("deleting", lambda: self._store.delete([directory + name for name in old]))
-        except Exception as error:  # noqa: BLE001 - best effort: the query must not die of it, and it is tried again
+        except Exception as error:  # noqa: BLE001 - best effort: the query goes on, and the next call tries again
             _log.warning("%s: old segments could not be deleted", self._source.name, exc_info=without_secrets(error))
         self._cleaned = n
 
     def _call(self, doing: str, work: Callable[[], T]) -> T:
-        return self._calls.call(f"{doing} what the stream remembers (stateLocation)", work)
+        return self._calls.call(f"{doing} the state of the stream (stateLocation)", work)
 
     # ---- errors
 
-    def _missing(self, name: str, found: dict[str, Any]) -> ConfigurationError:
-        state = found["state"]
+    def _missing(self, name: str, head: dict[str, Any]) -> ConfigurationError:
+        state = head["state"]
         at = state.get("at") if isinstance(state, dict) else None
-        here, query = self._store.location, found.get("id")
+        here, query = self._store.location, head.get("id")
         if at == here:
-            said = f"the segment {name!r} that the query needs is gone from {here!r}"
+            text = f"the segment {name!r} that the query needs is missing from {here!r}"
             advice = (
                 "put the file back, from a backup or a version of the bucket, or start with a new checkpoint location"
             )
         else:
-            said = f"the query kept what it remembers in {at!r}, and it is not in {here!r}: there is no {name!r}"
+            text = f"the query kept its state in {at!r}, and {name!r} is missing from {here!r}"
             advice = f"give stateLocation={at} as before, or copy its directory {query!r} to the new place first"
-        return ConfigurationError(said, source=self._source.name, option=OPTION, advice=advice)
+        return ConfigurationError(text, source=self._source.name, option=OPTION, advice=advice)
 
     def _broken(self, name: str, what: str) -> ConfigurationError:
         return ConfigurationError(
@@ -263,14 +269,13 @@ class SpillingOffsetCodec(OffsetCodec):
 
 
 def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
-    """Take the parts that are too long out of an offset, and return them; write the others small."""
+    """Move the parts that are too long out of an offset, and return them; compact the others."""
     parts: dict[str, Json] = {}
     for name in ("splits", "enum"):
         if name not in data:
             continue
         value = data[name]
-        # What is far too long need not be written twice to see that it is.
-        many = isinstance(value, list) and len(value) > _MANY
+        many = isinstance(value, list) and len(value) > _MANY  # too long without measuring it
         short = value if many or name == "enum" else compact(value)
         if many or length(short) > _MOST_PART:
             parts[name] = data.pop(name)
@@ -279,16 +284,16 @@ def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
     return parts
 
 
-def _short(done: DoneSplits) -> Json:
-    """Return the memory as it goes into an offset, None if it is too long for that."""
-    if done.digests or len(done) > _MOST_DONE // 8:  # no entry is written in fewer characters
+def _short(done: FinishedSplits) -> Json:
+    """Return the finished splits as an offset holds them; None if they are too long for it."""
+    if done.digests or len(done) > _MOST_DONE // 8:  # an entry has at least 8 characters
         return None
     entries = compact(done.entries())
     return entries if length(entries) <= _MOST_DONE else None
 
 
-def _entries(done: DoneSplits, ids: list[str]) -> Iterator[Json]:
-    """Yield the entries of these ids, some hundreds at a time, so that few are in memory twice."""
+def _entries(done: FinishedSplits, ids: list[str]) -> Iterator[Json]:
+    """Yield the entries of these ids, `_CHUNK` at a time, so that few are in memory twice."""
     for start in range(0, len(ids), _CHUNK):
         yield done.entries(ids[start : start + _CHUNK])
 

@@ -1,176 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream's splits from an enumerator of FLIP-27's own kind: what it assigns to one virtual reader is planned.
+"""Plans the splits that a `SplitEnumerator` assigns to one virtual reader in a stream.
 
 ```
-restart   restore_state → start → add_reader(0); the splits that were assigned are in the offset, the host owns them
-a look    finished splits, checkpoint complete → handlers of call_async → requests while there is room
-offset    what was assigned and not planned, beside snapshot_state of the same call
+restart   restore_state → start → add_reader(0); splits assigned before are in the offset, and owned by the host
+poll      finished splits, checkpoint complete → handlers of call_async → requests while there is room
+offset    assigned splits that are not planned yet, beside snapshot_state of the same call
 ```
 """
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from forebay.errors import ContractError, FatalError
+from forebay.framework.coordination.async_calls import Handler
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST
-from forebay.framework.microbatch.split_providers.planning_context import AsyncCall, PlanningContext
+from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
 from forebay.framework.microbatch.split_providers.refresh_policy import LONGEST
-from forebay.framework.microbatch.split_providers.split_provider import Look, SplitProvider
+from forebay.framework.microbatch.split_providers.split_provider import PollResult, SplitProvider
+from forebay.framework.microbatch.split_providers.validation import create_enumerator
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.connector_errors import explained
+from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
-from forebay.framework.split import Json, Position, Split
+from forebay.framework.split import Json, Split
 
 _SELDOM: Final = 1.0
-"""Seconds between two looks from which on the later one waits for the calls that came due in between (S7)."""
+"""If two polls are further apart than these seconds, the second one waits for calls that came due in between (S7)."""
 
-_STEPS: Final = 3
-"""How many calls, each made by the handler of the one before, an AvailableNow run waits for: list, then describe, …"""
+_DEPTH: Final = 3
+"""Maximum depth of calls made by handlers of other calls that an AvailableNow run waits for."""
 
 _MOST_ACTIONS: Final = 10_000
-"""Actions in one look: an enumerator that keeps itself busy for ever must not stop the stream."""
+"""Maximum actions in one poll: an enumerator that queues actions endlessly must not stop the stream."""
 
 _MOST_SPLITS: Final = 1_000_000
-"""Splits that an AvailableNow run takes at its begin: an enumerator that gives more gives them for ever."""
+"""Maximum splits that an AvailableNow run takes at its begin: more come from an enumerator that never ends."""
 
 
 class AssignedContext(PlanningContext):
-    """Runs a `SplitEnumerator` a little in each look of a stream. Called on the planning thread.
+    """Runs a `SplitEnumerator` for a bounded time in each poll of a stream. Called on the planning thread.
+
+    A poll may wait for asynchronous calls that it starts: it counts those that are pending.
 
     Args:
-        source: The format name, for errors.
-        runtime: Threads, clock, locks.
-        timeout: Seconds that what `start` set off may take, and that an AvailableNow run may ask for splits.
+        timeout: Seconds for the calls of `start`, and for all splits of an AvailableNow run.
     """
 
     def __init__(self, source: str, runtime: Runtime, *, timeout: float) -> None:
         super().__init__(source, runtime, timeout=timeout, streaming=True)
-        self._held: Container[str] = ()
-        self._asked = False
-        self._looked = 0.0
+        self._began = runtime.clock.monotonic()  # of this poll
+        self._polls = 0
+        self._polled_at = 0.0
         self._patient = False
-        self._look = 0
-        self._step_now: int | None = None  # calls made now are waited for: this many handlers came before them
         self._deepest = 1
+        self._depth: int | None = None  # of calls that start now; None: the poll does not wait for them
         self._pending = 0
-
-    @property
-    def no_more(self) -> bool:
-        """Whether the enumerator said that no split follows; set after a restart."""
-        return self._no_more
-
-    @no_more.setter
-    def no_more(self, value: bool) -> None:
-        self._no_more = value
 
     def collect(
         self,
         enumerator: SplitEnumerator,
-        tell: Callable[[], None],
+        notify: Callable[[], None],
         held: Container[str],
         *,
         room: int,
         fresh: bool,
     ) -> list[Split]:
-        """Run what has come, ask for splits while there is room, and return those that were assigned.
+        """Run queued actions, request splits while there is room, and return the assigned ones.
 
-        The first time the enumerator is started, and what `start` set off is waited for, so that the first
-        micro-batch is not needlessly empty. A look that comes long after the last one waits, for a short time, for
-        the calls that came due in between.
+        The first poll starts the enumerator and waits for the calls of `start`. A poll that comes long after the last
+        one waits, for a short time, for the calls that came due in between.
 
         Args:
             enumerator: The same one each time.
-            tell: Tells the enumerator what is done, once it has started.
-            held: Ids of splits that are assigned and not read to their end.
+            notify: Notifies the enumerator of finished splits and checkpoints.
+            held: Ids of splits that are assigned and not finished.
             room: How many splits a micro-batch can take.
-            fresh: Take all there is; an AvailableNow run begins.
+            fresh: An AvailableNow run begins: take everything.
 
         Raises:
-            FatalError: There was no answer in time, or the enumerator failed.
-            ContractError: It broke a rule of the contract.
+            FatalError: The enumerator failed, or did not answer in time.
+            ContractError: The enumerator broke a rule of the contract.
         """
-        now = self.clock.monotonic()
+        now = self._began = self.clock.monotonic()
         first = not self._registered
         strict = first or fresh
-        deadline = now + (self._timeout if strict else LONGEST)
-        self._patient = strict or now - self._looked >= _SELDOM
-        self._held, self._look, self._pending = held, self._look + 1, 0
-        self._deepest = _STEPS if fresh else 1
+        self._patient = strict or now - self._polled_at >= _SELDOM
+        self._deepest = _DEPTH if fresh else 1
+        self._held, self._polls, self._pending = held, self._polls + 1, 0
         if first:
             self._awaited(lambda: self._begin(enumerator))
-        self._awaited(tell)
-        while self._timers and self._timers[0][0] <= now:
-            self._awaited(heapq.heappop(self._timers)[2])
-        self._run_what_has_come(_MOST_SPLITS if fresh else room, deadline, strict=strict)
-        self._looked = self.clock.monotonic()
+        self._awaited(notify)
+        deadline = now + (self._timeout if strict else LONGEST)
+        self._run_queued(_MOST_SPLITS if fresh else room, deadline, strict=strict)
+        self._polled_at = self.clock.monotonic()
         new, self._assigned = list(self._assigned.values()), {}
         return new
 
-    def _run_what_has_come(self, room: int, deadline: float, *, strict: bool) -> None:
+    def _run_queued(self, room: int, deadline: float, *, strict: bool) -> None:
         for _ in range(_MOST_ACTIONS):
-            self._wake.clear()
+            self._signal.clear()
+            self._async_calls.fire_due()
             self._pull(room, deadline, strict=strict)
-            if (action := self._next_action()) is not None:
+            if (action := self._inbox.take()) is not None:
                 self._run("a handler of the enumerator", action)
             elif not self._pending:
                 return
             elif (left := deadline - self.clock.monotonic()) > 0:
-                self._wake.wait(left)
+                self._signal.wait(left)
             elif strict:
                 raise self._late("its call_async work gave no result")
             else:
                 return
 
     def _pull(self, room: int, deadline: float, *, strict: bool) -> None:
-        while not (self._no_more or self._asked) and len(self._assigned) < room:
+        while not (self.no_more or self._requested) and len(self._assigned) < room:
             if self.clock.monotonic() >= deadline:
                 if not strict:
-                    return  # the next look goes on
+                    return  # the next poll goes on
                 raise self._late("it gave splits without end")
-            # An enumerator that has none remembers who asked; the answer may come in any later look.
-            self._asked = True
-            self._awaited(self._ask)
+            # An enumerator without splits remembers the request, and may answer in any later poll.
+            self._awaited(self._request)
         if len(self._assigned) >= _MOST_SPLITS:
             raise self._late(f"it gave {len(self._assigned)} splits and would give more")
 
-    def _is_given(self, split_id: str) -> bool:
-        return split_id in self._assigned or split_id in self._held
-
-    def _took_some(self) -> None:
-        self._asked = False
-
-    def _awaited(self, work: Callable[[], None]) -> None:
-        """Wait in this look for the calls that `work` makes without delay, if the look is one that waits."""
-        self._step_now = 1 if self._patient else None
+    def _awaited(self, work: Callable[[], None], depth: int = 1) -> None:
+        """Run `work`, and count the calls that start now as pending if this poll waits for them."""
+        self._depth = depth if self._patient and depth <= self._deepest else None
         try:
             work()
+            self._async_calls.fire_due()
         finally:
-            self._step_now = None
+            self._depth = None
 
-    def _start(self, call: AsyncCall) -> None:
-        step = self._step_now if self._runtime.thread_id() == self._home else None
-        if step is None:
-            super()._start(call)
-            return
-        look, self._pending = self._look, self._pending + 1
+    def _now(self) -> float:
+        """Return the time when this poll began: calls that come due during a poll start in the next one."""
+        return self._began
 
-        def handle(result: object, error: BaseException | None) -> None:
-            if look == self._look:
+    def _on_start(self, handler: Handler) -> Handler | None:
+        handled = super()._on_start(handler)
+        if handled is None or self._depth is None:
+            return handled
+        poll, depth, self._pending = self._polls, self._depth, self._pending + 1
+
+        def counted(result: object, error: BaseException | None) -> None:
+            if poll == self._polls:
                 self._pending -= 1
-                self._step_now = step + 1 if step < self._deepest else None
-            try:
-                self._handle(call, result, error)
-            finally:
-                self._step_now = None
+                self._awaited(lambda: handled(result, error), depth + 1)
+            else:
+                handled(result, error)
 
-        call.began = self.clock.monotonic()
-        self._submit(call, handle)
+        return counted
 
     def _late(self, what: str) -> FatalError:
         return FatalError(
@@ -182,74 +165,74 @@ class AssignedContext(PlanningContext):
 
 
 class AssignedSplitProvider(SplitProvider):
-    """Brings what an author's `SplitEnumerator` assigns; what is known of a split's end is what the split says.
+    """Provides the splits that an author's `SplitEnumerator` assigns; only their own ends are known.
 
     Args:
-        source: What is read.
-        context: The enumerator's.
         enumerator: The author's, not started.
-        calls: Bounds the making of another enumerator.
-        renew: Makes another context, for a stream that goes back to an earlier offset.
+        calls: Bounds the creation of another enumerator.
+        new_context: Creates a context for another enumerator, for a stream that goes back to an earlier offset.
     """
 
-    always_looks = True
+    always_polls = True
 
     def __init__(
         self,
         source: Source,
-        context: AssignedContext,
         enumerator: SplitEnumerator,
+        context: AssignedContext,
         calls: ConnectorCalls,
-        renew: Callable[[], AssignedContext],
+        new_context: Callable[[], AssignedContext],
     ) -> None:
         self._source = source
-        self._context = context
         self._enumerator = enumerator
+        self._context = context
         self._calls = calls
-        self._renew = renew
+        self._new_context = new_context
         self._used = False
-        self._told: set[str] = set()
-        self._proven = BEFORE_FIRST
+        self._reported: set[str] = set()
+        self._committed = BEFORE_FIRST
         self._notified = BEFORE_FIRST
         self._known: Mapping[str, Split] = {}
         self._unfinished: Mapping[str, Split] = {}
 
     def due(self) -> float:
-        """Return a time that is past: a handler may wait, and a look costs little."""
+        """Return a time that is past: handlers may be queued, and a poll costs little."""
         return float("-inf")
 
     def restore(self, state: Json) -> None:
-        """Hand the enumerator its state back; one that has run already is replaced."""
+        """Restore the enumerator's state; an enumerator that has run already is replaced."""
         if self._used:
             self.close()
-            context = self._context = self._renew()
-            made = self._calls.call("create_enumerator()", lambda: self._source.create_enumerator(context))
+            context = self._context = self._new_context()
+            made = create_enumerator(self._source, context, self._calls)
             assert isinstance(made, SplitEnumerator)  # noqa: S101 - the first one was, of the same source
             self._enumerator = made
         self._used = True
         kept: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
         self._context.no_more = bool(kept.get("noMore", False))
-        self._told = set(kept.get("told", ()))
-        self._proven = self._notified = BEFORE_FIRST
-        with explained(self._source.name, "restore_state()"):
+        self._reported = set(kept.get("told", ()))
+        self._committed = self._notified = BEFORE_FIRST
+        with wrap_errors(self._source.name, "restore_state()"):
             self._enumerator.restore_state(kept.get("state"))
 
-    def look(self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int) -> Look:
-        """Tell the enumerator what is done, and take what it assigns."""
+    def poll(
+        self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
+    ) -> PollResult:
+        """Notify the enumerator of what is done, and take the splits that it assigns."""
         self._used = True
-        proven = self._proven != self._notified
+        committed = self._committed != self._notified
         self._known, self._unfinished = known, unfinished
-        bounded = self._source.bounded
-        # Open splits without end are read in every micro-batch: they must not keep others out for ever.
-        waiting = sum(1 for split in unfinished.values() if bounded or split.end is not None)
-        new = self._context.collect(self._enumerator, self._tell, unfinished, room=max(0, room - waiting), fresh=fresh)
-        self._told.difference_update(split.id for split in new)
-        # Its own state holds what was not assigned yet, so nothing that it was told of has to be remembered here.
-        return Look(new, horizon=(lambda split: split.id in self._told) if proven else None)
+        # Open splits without an end are in every micro-batch: they do not take room from others.
+        waiting = sum(1 for split in unfinished.values() if self._source.bounded or split.end is not None)
+        room = max(0, room - waiting)
+        new = self._context.collect(self._enumerator, self._notify, unfinished, room=room, fresh=fresh)
+        self._reported.difference_update(split.id for split in new)
+        # The enumerator's state holds what is not assigned yet, so splits reported to it can be forgotten.
+        return PollResult(new, horizon=(lambda split: split.id in self._reported) if committed else None)
 
     def snapshot(self, n: int) -> Json:
-        """Return the enumerator's state: everything it assigned is planned, or beside it in the offset."""
-        with explained(self._source.name, "snapshot_state()"):
+        """Return the enumerator's state; all splits that it assigned are in the same offset."""
+        with wrap_errors(self._source.name, "snapshot_state()"):
             state = self._enumerator.snapshot_state(n)
         try:
             state = json.loads(json.dumps(state, allow_nan=False))
@@ -260,43 +243,32 @@ class AssignedSplitProvider(SplitProvider):
                 rule="ENU-5",
                 advice="return None, bool, int, float, str, and lists and dicts of these",
             ) from error
-        remembered = self._known.keys() - self._unfinished.keys()
-        kept: dict[str, Json] = {} if state is None else {"state": state}  # one that is empty is a state
+        kept: dict[str, Json] = {} if state is None else {"state": state}  # an empty state is a state
         if self._context.no_more:
             kept["noMore"] = True
-        if told := sorted(self._told & remembered):
-            kept["told"] = told
+        if reported := sorted(self._reported & (self._known.keys() - self._unfinished.keys())):
+            kept["told"] = reported
         return kept
 
-    def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
-        """Return nothing: nobody knows more than the splits say."""
-        return {}
-
-    def committed(self, positions: Mapping[str, Position]) -> None:
-        """Do nothing: this enumerator is told of checkpoints, by number."""
-
-    def finished(self, splits: Sequence[Split]) -> None:
-        """Do nothing: the next look tells it, before any snapshot, so that the state and what was told agree."""
-
-    def proven(self, n: int) -> None:
-        """Note that a micro-batch is done; the next look tells the enumerator."""
-        self._proven = n
+    def batch_committed(self, n: int) -> None:
+        """Note that a micro-batch is committed; the next poll notifies the enumerator."""
+        self._committed = n
 
     def close(self) -> None:
-        """Close the author's enumerator; what its calls still bring is dropped."""
-        with explained(self._source.name, "close()"):
+        """Close the author's enumerator; results of its calls are dropped."""
+        with wrap_errors(self._source.name, "close()"):
             self._context.end(self._enumerator)
 
-    def _tell(self) -> None:
-        """Tell what ended, once in the life of the enumerator's state, and then which checkpoint is complete."""
-        if self._proven == self._notified:
+    def _notify(self) -> None:
+        """Report each split that ended once in the life of the enumerator's state, then the complete checkpoint."""
+        if self._committed == self._notified:
             return
         done = {split_id: split for split_id, split in self._known.items() if split_id not in self._unfinished}
-        ended = [split.at(split.end) for split_id, split in done.items() if split_id not in self._told]
-        self._told = set(done)
+        ended = [split.at(split.end) for split_id, split in done.items() if split_id not in self._reported]
+        self._reported = set(done)
         if ended:
-            with explained(self._source.name, "handle_splits_finished()"):
+            with wrap_errors(self._source.name, "handle_splits_finished()"):
                 self._enumerator.handle_splits_finished(0, ended)
-        self._notified = self._proven
-        with explained(self._source.name, "notify_checkpoint_complete()"):
-            self._enumerator.notify_checkpoint_complete(self._proven)
+        self._notified = self._committed
+        with wrap_errors(self._source.name, "notify_checkpoint_complete()"):
+            self._enumerator.notify_checkpoint_complete(self._committed)

@@ -1,45 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connector has told a planner, checked: the splits it found, and the order of its positions."""
+"""Checks of a connector's results in planners and tasks: enumerators, the order of positions."""
 
 from __future__ import annotations
 
-from forebay.errors import ContractError
-from forebay.framework.discovery import Discovered
-from forebay.framework.microbatch.split_providers.planning_context import repeated_id
+from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.coordination.validation import checked_enumerator
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.enumerator import SourceEvent, SplitEnumerator, SplitEnumeratorContext
+from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Position
 
 
-def checked_discovery(source: Source, found: object) -> tuple[Discovered, dict[str, Split]]:
-    """Return what `discover()` gave, and its splits by id, in order. Called by planners.
+def create_enumerator(
+    source: Source, context: SplitEnumeratorContext, calls: ConnectorCalls
+) -> DiscoveryEnumerator | SplitEnumerator:
+    """Return a new enumerator of the source.
 
     Raises:
-        ContractError: It is no `Discovered`, or has something else than splits in it, or one twice.
+        ContractError: The source made something else.
     """
-    if not isinstance(found, Discovered):
-        raise ContractError(
-            f"discover() gave {type(found).__name__}",
-            source=source.name,
-            rule="ENU-10",
-            advice="return Discovered(splits)",
-        )
-    splits: dict[str, Split] = {}
-    for split in found.splits:
-        if not isinstance(split, Split):
-            raise ContractError(
-                f"discover() gave {split!r} among its splits",
-                source=source.name,
-                rule="SPL-1",
-                advice="give Split objects",
-            )
-        if split.id in splits:
-            raise repeated_id(source.name, split.id)
-        splits[split.id] = split
-    return found, splits
+    made = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
+    return checked_enumerator(source, made)
 
 
 def before(source: Source, one: Position, other: Position, split_id: str) -> bool:
-    """Whether one position of a split comes before another. Called by planners and tasks.
+    """Return whether one position of a split comes before another.
 
     Raises:
         ContractError: They cannot be compared.
@@ -54,3 +40,13 @@ def before(source: Source, one: Position, other: Position, split_id: str) -> boo
             rule="SPL-2",
             advice="use one type for all positions of a split, or override order_key(position)",
         ) from error
+
+
+def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
+    """Return the error for a source event on a host without a channel for it."""
+    return ConfigurationError(
+        f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
+        source=source,
+        rule="EVT-1",
+        advice="put what readers need into the split, or run the source in-process with forebay.run",
+    )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a task: its slices, read to their ends by a `SourceReader`."""
+"""What runs in a task: a `SourceReader`, its context, and its output."""

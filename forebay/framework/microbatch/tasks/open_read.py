@@ -1,36 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that are polled side by side, and left when enough was read."""
+"""Readers that are polled concurrently, and closed when enough was read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
-from forebay.framework.host_options import HostOptions
 from forebay.framework.microbatch.tasks.task_context import Delivered, Output, TaskContext, close_reader
 from forebay.framework.reader import InputStatus
-from forebay.framework.reading.source_reader import create_reader
-from forebay.framework.runtime.connector_errors import explained
+from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 
 
 class OpenRead:
-    """A reader of some splits that goes on for as long as it is polled. One thread calls every method.
-
-    A split that is caught up is said to be so, and not given up: whoever polls decides.
+    """A reader of some splits, polled by one thread; a caught-up split goes on being read.
 
     Args:
-        source: What is read.
-        splits: From where to where; an end is kept to exactly.
-        options: Bounds and time-outs.
-        runtime: Threads and time.
-        index: The number of the task.
-        count: How many tasks there are.
+        splits: From where to where; ends are exact.
 
     Raises:
-        ForebayError: The source cannot make its reader.
+        ForebayError: The source cannot create its reader.
     """
 
     def __init__(
@@ -51,17 +43,12 @@ class OpenRead:
         self._reached: dict[str, Position | None] = {split.id: split.position for split in splits}
         self._more = True
         self.caught_up: set[str] = set()
-        """Splits that had nothing more for now, at some time."""
+        """Splits that have been caught up at some time."""
         self.finished: set[str] = set()
-        """Splits that are read to their end."""
+        """Splits read to their end."""
+        self._reader = self._context.new_reader(self._only)
         try:
-            with explained(self._source, "create_reader()", self._only):
-                self._reader = create_reader(source, self._context, options)
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
-            self._context.release(failed=True)
-            raise
-        try:
-            with explained(self._source, "reading", self._only):
+            with wrap_errors(self._source, "reading", self._only):
                 self._reader.add_splits(splits)
                 self._reader.notify_no_more_splits()
                 self._reader.start()
@@ -76,7 +63,7 @@ class OpenRead:
             ForebayError: The source failed or broke a rule.
         """
         output = self._output
-        with explained(self._source, "reading", self._only):
+        with wrap_errors(self._source, "reading", self._only):
             status = self._reader.poll_next(output)
         delivered, output.delivered = output.delivered, None
         if delivered is not None:
@@ -92,20 +79,20 @@ class OpenRead:
 
     def pause(self, split_id: str) -> None:
         """Read no further in one of the splits."""
-        with explained(self._source, "pause_or_resume_splits()", split_id):
+        with wrap_errors(self._source, "pause_or_resume_splits()", split_id):
             self._reader.pause_or_resume_splits([split_id], [])
 
     def position(self, split_id: str) -> Position | None:
-        """Return where the reader stands, which may be further than the last record: some rows may lead to none."""
+        """Return the reader's position, which may be after that of the last record batch: rows may be filtered."""
         split = self._splits[split_id]
         if split_id in self.finished:
             return self._reached[split_id] if split.end is None else split.end
-        with explained(self._source, "snapshot_state()", split_id):
+        with wrap_errors(self._source, "snapshot_state()", split_id):
             held = self._reader.snapshot_state(0)
         return next((one.position for one in held if one.id == split_id), self._reached[split_id])
 
     def available(self) -> Future[None]:
-        """Return a future that is done when to poll again is worth it."""
+        """Return a future that is done when the next poll is worth it."""
         if self._more:
             done: Future[None] = Future()
             done.set_result(None)
@@ -113,10 +100,7 @@ class OpenRead:
         return self._reader.is_available()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Free everything, within the option `closeTimeout`.
-
-        Args:
-            error: Why, if something failed: what fails now becomes its note.
+        """Free everything, within the option `closeTimeout`; errors become notes of `error`, if there is one.
 
         Raises:
             ForebayError: A reader did not end, and there was no error before.
@@ -124,19 +108,15 @@ class OpenRead:
         close_reader(self._reader, self._context, self._source, error)
 
 
-class Bell:
-    """Waits until one of several futures is done. Used by one thread.
-
-    Args:
-        runtime: For the signal.
-    """
+class FutureWaiter:
+    """Waits until one of several futures is done. Used by one thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._signal = runtime.signal()
         self._watched: list[Future[None]] = []
 
     def wait(self, futures: Iterable[Future[None]], timeout: float) -> None:
-        """Return once a future is done, or after so many seconds; perhaps for nothing."""
+        """Return once a future is done, or after so many seconds; may return early."""
         watched = list(futures)
         for future in watched:
             if not any(future is known for known in self._watched):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader sees of a host that planned everything, and where it puts what it read."""
+"""The context and the output of a reader in a task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from forebay.errors import ContractError
-from forebay.framework.events import SourceEvent
-from forebay.framework.host_options import HostOptions
-from forebay.framework.microbatch.split_providers.planning_context import event_refused
+from forebay.framework.enumerator import SourceEvent
+from forebay.framework.microbatch.split_providers.validation import event_refused
 from forebay.framework.reader import SourceReader, SourceReaderContext
+from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.runtime.clients import Loans
-from forebay.framework.runtime.connector_errors import explained
+from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
@@ -25,7 +26,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One record batch of a task, and where it came from."""
+    """One record batch of a task, with its split and the position after it."""
 
     split_id: str
     batch: pa.RecordBatch
@@ -33,20 +34,16 @@ class Delivered:
 
 
 class Output:
-    """Where a reader puts its record batches: at most one per poll. Called on the thread that polls.
-
-    Args:
-        source: The format name, for errors.
-    """
+    """The output of a reader: at most one record batch per poll. Called on the polling thread."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self.delivered: Delivered | None = None
-        """What the last poll gave; whoever polls takes it out."""
+        """The record batch of the last poll, until the poller takes it."""
         self.released: list[str] = []
-        """Splits that are read to their end."""
+        """Splits read to their end."""
         self.caught_up: list[str] = []
-        """Splits without an end that have nothing more for now."""
+        """Splits without an end that have no more data for now."""
 
     def collect(self, split_id: str, batch: object, position: Position | None) -> None:
         """Take one record batch (RDR-2)."""
@@ -64,7 +61,7 @@ class Output:
         )
 
     def split_added(self, split: Split) -> None:
-        """Nothing to open: a read without event time has one output."""
+        """Do nothing: a read without event time has one output."""
 
     def split_caught_up(self, split_id: str) -> None:
         """Note it."""
@@ -76,15 +73,10 @@ class Output:
 
 
 class TaskContext(SourceReaderContext):
-    """A reader's view of a host that planned everything: no requests, no events, clients on loan.
+    """The context of a reader in a task: no requests, no events, leased clients.
 
     Args:
-        source: What is read.
-        options: Bounds and time-outs.
-        runtime: Threads and time.
-        index: The number of the task.
-        count: How many tasks there are.
-        planned: The ends of splits were planned, and the next micro-batch begins there.
+        planned: Whether the ends of splits were planned, so that the next micro-batch begins there.
     """
 
     def __init__(
@@ -122,7 +114,7 @@ class TaskContext(SourceReaderContext):
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether the ends were planned; a bounded source ends where it ends, and nothing is planned after that."""
+        """Whether the ends were planned; after the end of a bounded split nothing is planned."""
         return self._planned and not self._source.bounded
 
     def current_parallelism(self) -> int:
@@ -130,30 +122,39 @@ class TaskContext(SourceReaderContext):
         return self._count
 
     def send_split_request(self) -> None:
-        """Ignored: every split of this task was planned."""
+        """Do nothing: every split of this task was planned."""
 
     def send_source_event(self, event: SourceEvent) -> None:
-        """Refuse: there is no such channel."""
+        """Refuse: Spark has no such channel."""
         raise event_refused(self._source.name, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
         """Borrow a client."""
         return self._loans.borrow(key, factory)
 
+    def new_reader(self, split: str | None, *, until_caught_up: bool = False) -> SourceReader:
+        """Return a reader; its clients are returned if it cannot be created."""
+        try:
+            with wrap_errors(self._source.name, "create_reader()", split):
+                return create_reader(self._source, self, self._options, until_caught_up=until_caught_up)
+        except BaseException:  # also when interrupted
+            self.release(failed=True)
+            raise
+
     def release(self, *, failed: bool) -> list[Exception]:
-        """Hand clients back, or close them after a failure; return what their `close` raised."""
+        """Return clients, or close them after a failure; return the errors of their `close`."""
         return self._loans.hand_back(failed=failed)
 
 
 def close_reader(reader: SourceReader, context: TaskContext, source: str, error: BaseException | None) -> None:
-    """Close the reader and return what it borrowed; an error of closing never hides the first one.
+    """Close the reader and return its clients; errors become notes of `error`, if there is one.
 
     Raises:
-        ForebayError: What `close` raised, when there was no error before.
+        ForebayError: What `close` raised, if there was no error before.
     """
     left_early = isinstance(error, GeneratorExit)
     try:
-        with explained(source, "close()"):
+        with wrap_errors(source, "close()"):
             reader.close()
     except Exception as second:
         context.release(failed=True)

@@ -1,96 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the paths a user gave to the files below them: globs, hidden names, sink logs, nested directories."""
+"""Finds the files below paths: expands globs, skips hidden names, follows sink logs, descends into directories."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import reduce
+
+import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.sources.files.listing import globs, sink_log
-from forebay.stores.file_status import FileStatus, last_name
-from forebay.stores.open_store import store_for
-from forebay.stores.paths import Place, is_url, join, place_of, without_dots
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import PathParts, is_url, join, last_name, split_path, without_dots
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.stores.store import Directory, Store
+from forebay.stores.stored_file import store_for
 
-# Schemes that are one store under several names: Spark's sink logs s3a:// what users read as s3://.
+# Schemes that name one store: Spark's sink logs write s3a:// for what users read as s3://.
 _SAME_STORE = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az)://", re.IGNORECASE)
 _STORE_OF = {"s": "s3://", "g": "gs://", "a": "abfs://", "w": "abfs://"}
 
 
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """All files found below some paths, before any is chosen by filters or by partition discovery.
+@dataclass(frozen=True)
+class ListOptions:
+    """Selects the files below the paths. Most fields are Spark's options of the same names.
 
     Attributes:
-        directories: The directories the paths named, globs replaced by what they matched.
-        root_files: The files the paths named themselves.
-        files: Every file that is not hidden, once each, by path.
-        sinks: The directories that a Spark stream writes to: a log says which of their files count.
-        emptied: The plain paths that are not there now and were, in stores where directories go with their last file.
+        timezone: Zone of the time limits and of timestamps in directory names.
+        partition_types: Types by column name, from the user's schema. Other columns are ignored.
+        repeated: The caller lists again later: an unmatched glob or a directory that disappears is no error.
+        begun: An earlier listing found the paths. A missing path is then a `RetriableError`, or empty in an object
+            store.
+        storage: Arguments for the stores of URLs.
+    """
+
+    recursive_file_lookup: bool = False
+    path_glob_filter: str | None = None
+    modified_before: str | None = None
+    modified_after: str | None = None
+    timezone: str = "UTC"
+    base_path: str | None = None
+    type_inference: bool = True
+    partition_types: Mapping[str, pa.DataType] | None = None
+    ignore_missing_files: bool = False
+    repeated: bool = False
+    begun: bool = False
+    storage: StorageOptions = NO_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """All files below some paths, before filters and partition discovery.
+
+    Attributes:
+        directories: Directories that the paths or their globs name.
+        root_files: Files that the paths or their globs name.
+        files: All files that are not hidden, sorted by path, without duplicates.
+        sinks: Directories with the log of a Spark sink.
+        emptied: Plain paths that existed before and do not now, in stores that keep no empty directories.
     """
 
     directories: tuple[str, ...]
     root_files: tuple[str, ...]
     files: tuple[FileStatus, ...]
-    sinks: tuple[str, ...] = ()
-    emptied: tuple[str, ...] = ()
+    sinks: tuple[str, ...]
+    emptied: tuple[str, ...]
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a listing passes over a name: Spark's rule for files and directories below a path.
-
-    Hidden are `.…`, `_…` unless there is a `=` in it, and `…._COPYING_`; but not `_metadata…` and `_common_metadata…`.
-    """
-    excluded = name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+    """Whether Spark's listing skips a name: `.…`, `_…` without `=`, `…._COPYING_`; not Parquet's summary files."""
+    excluded = not is_data_name(name) or name.endswith("._COPYING_")
     return excluded and not name.startswith(("_metadata", "_common_metadata"))
 
 
 def is_data_name(name: str) -> bool:
-    """Whether a listed file holds rows: summary files of Parquet (`_metadata`) are listed, but are not data."""
+    """Whether a listed file holds rows: Parquet's summary files (`_metadata`) are listed and hold none."""
     return not (name.startswith(".") or (name.startswith("_") and "=" not in name))
 
 
-def find_leaves(
-    paths: Sequence[str],
-    *,
-    options: StorageOptions = NO_OPTIONS,
-    ignore_missing: bool = False,
-    repeated: bool = False,
-    begun: bool = False,
-) -> Leaves:
-    """Find every file below the paths, through all nested directories.
-
-    Called once for each listing, on the planning thread. Each path is looked up now; nothing is remembered.
-
-    Args:
-        paths: Files, directories or globs; local paths or URLs of any kinds mixed.
-        options: Arguments for the stores of the URLs.
-        ignore_missing: Leave out what goes away while it is listed, instead of failing. A path that matches nothing
-            is an error all the same.
-        repeated: The listing is made again and again: a glob that matches nothing is no error, nor is what goes away
-            meanwhile; under another name the next listing finds it.
-        begun: An earlier listing found every path: one that is not there now is away for a while, or, where directories
-            go with their last file, empty.
+def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
+    """Find every file below the paths, in all nested directories. Looks at the stores; caches nothing.
 
     Raises:
-        ConfigurationError: A path matches nothing, may not be read, or its store is not known.
+        ConfigurationError: A path matches nothing, may not be read, or its store is unknown.
         DataLossError: A file that a sink committed is gone.
-        RetriableError: A store did not answer, something went away while it was listed, or a path is away.
+        RetriableError: A store did not answer, or something disappeared.
     """
     if not paths:
         raise ConfigurationError("no path was given", option="path", advice="set path, or paths to a list")
     directories: dict[str, None] = {}
     root_files: dict[str, None] = {}
     files: dict[str, FileStatus] = {}
-    sinks: list[str] = []
+    sinks: dict[str, None] = {}
     emptied: list[str] = []
     for path in paths:
-        store = store_for(path, options, ignore_missing=ignore_missing, ignore_vanished=repeated)
-        roots = _roots(store, path, repeated=repeated, begun=begun)
+        store = store_for(
+            path, options.storage, ignore_missing=options.ignore_missing_files, ignore_vanished=options.repeated
+        )
+        roots = _roots(store, path, options)
         if roots is None:
             emptied.append(path)
         for root in roots or ():
@@ -101,75 +110,72 @@ def find_leaves(
                 found: Iterable[FileStatus] = () if is_hidden(root.name) else (root,)
             else:
                 directories[root.path] = None
-                found = _below(store, root.path, sinks, ignore_missing=ignore_missing, repeated=repeated)
+                found = _below(store, root.path, sinks, options)
             for file in found:
                 files.setdefault(file.path, file)
     ordered = tuple(files[path] for path in sorted(files))
-    return Leaves(tuple(directories), tuple(root_files), ordered, tuple(dict.fromkeys(sinks)), tuple(emptied))
+    return Leaves(tuple(directories), tuple(root_files), ordered, tuple(sinks), tuple(emptied))
 
 
-def _roots(store: Store, path: str, *, repeated: bool, begun: bool) -> list[FileStatus | Directory] | None:
-    """What is there under a path; None if it was there before, and such a store knows no empty directories."""
-    place = place_of(path)
+def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | Directory] | None:
+    """Return the files and directories that a path names; None for a path that an object store has emptied."""
+    place = split_path(path)
     if not globs.is_glob("/".join(place.parts)):
-        exact = _at(store, path, place)
-        if exact is None:
-            if begun and not store.keeps_empty_directories:
-                return None
-            raise _away(path, place) if begun else _not_there(path, place, "")
-        return [_plainly(exact)]
+        exact = _stat_plain(store, path, place)
+        if exact is not None:
+            return [_without_dots(exact)]
+        if options.begun and not store.keeps_empty_directories:
+            return None
+        raise _not_found(path, place, kind=RetriableError if options.begun else ConfigurationError)
     found: dict[str, FileStatus | Directory] = {}
     for pattern in globs.expand("/".join(place.parts)):
-        for match in _matches(store, place, tuple(part for part in pattern.split("/") if part)):
-            plain = _plainly(match)
+        for match in _matches(store, place, [part for part in pattern.split("/") if part]):
+            plain = _without_dots(match)
             found.setdefault(plain.path, plain)
     if not found:
         literal = store.stat(_path(place, place.parts))
-        if repeated and literal is None:
+        if options.repeated and literal is None:
             return []
-        raise _not_there(path, place, "" if literal is None else globs.escape(path))
+        raise _not_found(path, place, escaped="" if literal is None else globs.escape(path))
     return [found[name] for name in sorted(found)]
 
 
-def _at(store: Store, path: str, place: Place) -> FileStatus | Directory | None:
-    """What is there under a plain path; where paths are keys, under the key as it is written if there is one."""
-    exact = place_of(path, keep_empty=True) if store.paths_are_keys else place
+def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Directory | None:
+    """Look up a plain path. Where paths are keys, the key as written comes first, then without empty names."""
+    exact = split_path(path, keep_empty=True) if store.paths_are_keys else place
     found = store.stat(_path(exact, exact.parts))
     return store.stat(_path(place, place.parts)) if found is None and exact != place else found
 
 
-def _plainly(found: FileStatus | Directory) -> FileStatus | Directory:
-    """By the one path it has whatever detour was written: a file is read once."""
+def _without_dots(found: FileStatus | Directory) -> FileStatus | Directory:
     path = without_dots(found.path)
-    if path == found.path:
-        return found
     return Directory(path) if isinstance(found, Directory) else replace(found, path=path)
 
 
-def _matches(store: Store, place: Place, parts: tuple[str, ...]) -> list[FileStatus | Directory]:
-    """What one pattern without slashes in braces matches, level by level; only wildcards cost a listing."""
+def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileStatus | Directory]:
+    """Match a pattern without slashes in braces, level by level. Only wildcards cost a listing."""
     above: list[str] = [_path(place, ())]
     result: list[FileStatus | Directory] | None = None
-    for number, part in enumerate(parts):
-        name = globs.compile_name(part)
-        if isinstance(name, str):
-            above = [join(directory, name) for directory in above]
+    for number, part in enumerate(parts, start=1):
+        literal = globs.literal_name(part)
+        if literal is not None:
+            above = [join(directory, literal) for directory in above]
             result = None
             continue
+        matches = globs.name_matcher(part)
         result = []
         for directory in above:
-            listed = store.children(directory, partial(_fits, name))
+            listed = store.children(directory, matches)
             if listed is not None:
                 result += [Directory(path) for path in listed.directories]
-                result += listed.files if number == len(parts) - 1 else []
+                result += listed.files if number == len(parts) else []
         above = [found.path for found in result]
-    if result is None:  # the last part is a plain name, or there is none
-        looked = [store.stat(path) for path in above]
-        result = [found for found in looked if found is not None]
+    if result is None:  # the last part has no wildcard, or there is no part
+        return [found for path in above if (found := store.stat(path)) is not None]
     return result
 
 
-def _below(store: Store, root: str, all_sinks: list[str], *, ignore_missing: bool, repeated: bool) -> list[FileStatus]:
+def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOptions) -> list[FileStatus]:
     files: list[FileStatus] = []
     sinks: list[str] = []
     store.prefetch(root)
@@ -178,13 +184,12 @@ def _below(store: Store, root: str, all_sinks: list[str], *, ignore_missing: boo
         directory = waiting.pop()
         listed = store.children(directory, lambda name: name == sink_log.DIRECTORY or not is_hidden(name))
         if listed is None:
-            if (
-                ignore_missing or repeated or directory == root
-            ):  # Spark, too, takes a path that has just gone for an empty one
+            # Spark, too, treats a root that has just disappeared as empty.
+            if options.ignore_missing_files or options.repeated or directory == root:
                 continue
             raise RetriableError(
-                f"the directory {directory!r} went away while it was being listed",
-                advice="set ignoreMissingFiles=true to leave out what goes away",
+                f"the directory {directory!r} disappeared while it was being listed",
+                advice="set ignoreMissingFiles=true to leave out what disappears",
             )
         files += listed.files
         for child in listed.directories:
@@ -192,12 +197,12 @@ def _below(store: Store, root: str, all_sinks: list[str], *, ignore_missing: boo
                 sinks.append(directory)
             else:
                 waiting.append(child)
-    all_sinks += sinks
-    return _only_committed(store, files, sinks, ignore_missing) if sinks else files
+    all_sinks.update(dict.fromkeys(sinks))
+    return _only_committed(store, files, sinks, options) if sinks else files
 
 
-def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], ignore_missing: bool) -> list[FileStatus]:
-    """Of the files below each sink's directory, those its log names; and what it names elsewhere (a linked path)."""
+def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], options: ListOptions) -> list[FileStatus]:
+    """Keep, below each sink, the files that its log names. Add files that it names elsewhere (a linked path)."""
     result: list[FileStatus] = []
     rest = files
     for sink in sorted(sinks, key=len, reverse=True):  # the innermost sink decides
@@ -208,7 +213,7 @@ def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], ign
             file = here.get(_store_key(path)) or _elsewhere(store, sink, path)
             if file is not None:
                 result.append(file)
-            elif not ignore_missing:
+            elif not options.ignore_missing_files:
                 raise DataLossError(
                     f"{path!r} was committed by the sink that wrote {sink!r}, but is not there",
                     advice="restore it (was the directory moved? its log names the old place), or set "
@@ -218,10 +223,8 @@ def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], ign
 
 
 def _elsewhere(store: Store, sink: str, path: str) -> FileStatus | None:
-    schemes = {_store_key(each).split(":")[0] if is_url(each) else "" for each in (sink, path)}
-    if len(schemes) > 1:
-        return None
-    found = store.stat(path)
+    one, other = (_store_key(each).split(":")[0] if is_url(each) else "" for each in (sink, path))
+    found = store.stat(path) if one == other else None
     return found if isinstance(found, FileStatus) else None
 
 
@@ -230,30 +233,23 @@ def _store_key(path: str) -> str:
     return path if match is None else _STORE_OF[path[0].lower()] + path[match.end() :]
 
 
-def _fits(pattern: re.Pattern[str], name: str) -> bool:
-    return pattern.fullmatch(name) is not None
+def _path(place: PathParts, parts: Iterable[str]) -> str:
+    return reduce(join, parts, place.root + place.chain)
 
 
-def _path(place: Place, parts: tuple[str, ...]) -> str:
-    path = place.root + place.chain
-    for part in parts:
-        path = join(path, part)
-    return path
-
-
-def _away(path: str, place: Place) -> RetriableError:
-    """What was there is not: a mount, or a directory that is being replaced. A second look would not tell better."""
-    error = _not_there(path, place, "")
-    return RetriableError(error.message, option=error.option, advice=error.advice)
-
-
-def _not_there(path: str, place: Place, escaped: str) -> ConfigurationError:
+def _not_found(
+    path: str,
+    place: PathParts,
+    *,
+    escaped: str = "",
+    kind: type[ConfigurationError | RetriableError] = ConfigurationError,
+) -> ConfigurationError | RetriableError:
     if escaped:
         advice = f"it is read as a glob; for the file of exactly this name write {escaped}"
     elif globs.is_glob("/".join(place.parts)):
         advice = "no file or directory matches this glob: check each of its parts"
     else:
         advice = "check the spelling, and that this machine and the workers see the same file system"
-    # A worker or a planner may have another working directory than whoever wrote a relative path.
+    # A relative path depends on the working directory, which differs in workers and planners.
     looked = "" if path.startswith("/") or is_url(path) else f", looked for as {_path(place, place.parts)!r}"
-    return ConfigurationError(f"path does not exist: {path!r}{looked}", option="path", advice=advice)
+    return kind(f"path does not exist: {path!r}{looked}", option="path", advice=advice)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values in names of Hive-style directories (`year=2024`): their types, inferred as Spark infers them.
-
-The rules are those of Spark 4.2's `PartitioningUtils`, found by asking it; `tests/storage` compares the two.
-"""
+"""Types and values of Hive-style directory names (`year=2024`), as in `PartitioningUtils` of Spark 4.2."""
 
 from __future__ import annotations
 
 import decimal
 import re
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.values.datetimes import parse_date, parse_time, parse_timestamp, parse_timestamp_ntz
-from forebay.values.zones import Zone
+from forebay.formats.values.datetimes import parse_date, parse_time, parse_timestamp, parse_timestamp_ntz
+from forebay.formats.values.numbers import parse_bool, parse_double, parse_int
+from forebay.formats.values.zones import Zone
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 
@@ -23,36 +22,28 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TIME = pa.time64("us")
 _INTEGRAL_DIGITS = {pa.int32(): 10, pa.int64(): 20}
 
-# Java's parsers take the decimal digits of every script in the basic plane for integers and decimals.
-_INTEGER = re.compile(r"[+-]?\d+")
+# Java's parser of decimals accepts the digits of every script in the basic plane.
 _DECIMAL = re.compile(r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:[eE]([+-]?\d{1,10}))?")
-_DOUBLE = re.compile(r"([+-]?(?:NaN|Infinity))|([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?", re.ASCII)
-_HEX = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?", re.ASCII)
 _YEAR = r"(?:-?\d{4}|[+-]\d{5,7})"
 _DATE_PATTERN = re.compile(rf"{_YEAR}-\d\d-\d\d", re.ASCII)
 _TIMESTAMP_PATTERN = re.compile(rf"{_YEAR}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d)?", re.ASCII)
 _TIME_PATTERN = re.compile(r"\d\d:\d\d:\d\d(?:\.\d{1,6})?", re.ASCII)
 _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
-_JAVA_TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def unescape(text: str) -> str:
-    """Undo the escapes of a Hive directory name: `%2F` is `/`; each escape is one character, not a byte of UTF-8."""
+    """Replace the escapes of a Hive directory name: `%2F` is `/`. An escape is a character, not a byte of UTF-8."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def infer_type(raw: str, zone: Zone) -> pa.DataType:
-    """The Arrow type Spark would infer from one raw (still escaped) directory value; null for the default partition.
-
-    Called by partition discovery for each distinct value.
-    """
-    integer = _integer(raw)
-    if integer is not None and -(2**63) <= integer < 2**63:
-        return pa.int32() if -(2**31) <= integer < 2**31 else pa.int64()
+    """Return the Arrow type that Spark infers from a raw (escaped) value; null for the default partition."""
+    if parse_int(raw, 64) is not None:
+        return pa.int64() if parse_int(raw, 32) is None else pa.int32()
     precision = _whole_decimal_precision(raw)
     if precision is not None and precision <= 38:
         return pa.decimal128(precision, 0)
-    if _double(raw) is not None:
+    if parse_double(raw) is not None:
         return pa.float64()
     text = unescape(raw)
     if _TIMESTAMP_PATTERN.fullmatch(text) and parse_timestamp(text, zone) is not None:
@@ -65,22 +56,17 @@ def infer_type(raw: str, zone: Zone) -> pa.DataType:
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
-    """The one type for a column whose directories gave these types; string where none holds them without loss."""
-    result: pa.DataType = pa.null()
-    for item in types:
-        result = _wider(result, item)
-    return result
+    """Return the type that holds all of these types without loss; else string."""
+    return reduce(_wider, types, pa.null())
 
 
 def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") -> pa.Scalar:
-    """The value of one raw directory text as a column of `type_` holds it.
-
-    Called by partition discovery, and by whoever kept only the raw text (a split): a pure function, on any thread.
+    """Convert a raw directory value to the type of its column.
 
     Args:
-        raw: The text after `=`, still escaped, as `FileIndex.partition_texts` has it.
-        type_: The Arrow type of the column: inferred, or wanted by the user.
-        zone: The session time zone: the zone of timestamps.
+        raw: The text after `=`, escaped.
+        type_: The type of the column, inferred or the user's.
+        zone: The session time zone.
         column: The name of the column, for the error.
 
     Raises:
@@ -95,9 +81,9 @@ def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") 
                 if value is not None:
                     return pa.scalar(value, type_)
             except (pa.ArrowException, OverflowError, ValueError):
-                value = None
+                pass
             raise ConfigurationError(
-                f"the directory value {raw!r} of partition column {column!r} is not a {type_}",
+                f"the directory value {raw!r} of partition column {column!r} does not fit the type {type_}",
                 advice="correct the directory name, or declare the column as string in the schema",
             )
     raise ConfigurationError(
@@ -106,12 +92,8 @@ def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") 
     )
 
 
-def _integer(raw: str) -> int | None:
-    return int(raw) if _INTEGER.fullmatch(raw) and _in_basic_plane(raw) and len(raw) < 4000 else None
-
-
 def _whole_decimal_precision(raw: str) -> int | None:
-    """Digits of a decimal number without fraction digits (`1e3` has 4), or None. A scale above 0 is no such number."""
+    """Return the digits of a decimal number of scale 0 (`1e3` has 4); None for other texts."""
     match = _DECIMAL.fullmatch(raw)
     if not match or not _in_basic_plane(raw):
         return None
@@ -122,20 +104,6 @@ def _whole_decimal_precision(raw: str) -> int | None:
         return None
     digits = "".join(str(int(char)) for char in (whole or "") + fraction).lstrip("0")
     return max(len(digits), 1) - scale
-
-
-def _double(raw: str) -> float | None:
-    text = raw.strip(_JAVA_TRIMMED)
-    match = _DOUBLE.fullmatch(text)
-    if match:
-        return float(match[1] or match[2])
-    match = _HEX.fullmatch(text)
-    if not match:
-        return None
-    try:
-        return float.fromhex(match[1])
-    except OverflowError:
-        return float("-inf" if text.startswith("-") else "inf")
 
 
 def _in_basic_plane(text: str) -> bool:
@@ -164,31 +132,11 @@ def _precision(type_: pa.DataType) -> int | None:
     return type_.precision if isinstance(type_, pa.Decimal128Type) else _INTEGRAL_DIGITS.get(type_)
 
 
-def _to_string(raw: str, _type: pa.DataType, _zone: Zone) -> object:
-    return unescape(raw)
-
-
-def _to_integer(raw: str, _type: pa.DataType, _zone: Zone) -> object:
-    return _integer(raw)
-
-
-def _to_decimal(raw: str, _type: pa.DataType, _zone: Zone) -> object:
+def _to_decimal(raw: str, *_: object) -> object:
     if not _DECIMAL.fullmatch(raw) or not _in_basic_plane(raw):
         return None
     with decimal.localcontext(prec=100):
         return decimal.Decimal(raw)
-
-
-def _to_double(raw: str, _type: pa.DataType, _zone: Zone) -> object:
-    return _double(raw)
-
-
-def _to_boolean(raw: str, _type: pa.DataType, _zone: Zone) -> object:
-    return {"true": True, "false": False}.get(raw.lower())
-
-
-def _to_date(raw: str, _type: pa.DataType, _zone: Zone) -> object:
-    return parse_date(raw)
 
 
 def _to_timestamp(raw: str, type_: pa.DataType, zone: Zone) -> object:
@@ -203,18 +151,16 @@ def _to_time(raw: str, type_: pa.DataType, _zone: Zone) -> object:
     return None if micros is None else pa.scalar(micros, _TIME).cast(type_)
 
 
-def _to_binary(raw: str, _type: pa.DataType, _zone: Zone) -> object:
-    return raw.encode()
+_Converter = Callable[[str, pa.DataType, Zone], object]
 
-
-_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.DataType, Zone], object]], ...] = (
-    (lambda t: pa.types.is_string(t) or pa.types.is_large_string(t), _to_string),
-    (pa.types.is_integer, _to_integer),
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], _Converter], ...] = (
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), lambda raw, *_: unescape(raw)),
+    (pa.types.is_integer, lambda raw, *_: parse_int(raw, 65)),  # up to uint64
     (pa.types.is_decimal, _to_decimal),
-    (pa.types.is_floating, _to_double),
-    (pa.types.is_boolean, _to_boolean),
-    (pa.types.is_date32, _to_date),
+    (pa.types.is_floating, lambda raw, *_: parse_double(raw)),
+    (pa.types.is_boolean, lambda raw, *_: parse_bool(raw)),
+    (pa.types.is_date32, lambda raw, *_: parse_date(raw)),
     (pa.types.is_timestamp, _to_timestamp),
     (pa.types.is_time, _to_time),
-    (lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t), _to_binary),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), lambda raw, *_: raw.encode()),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hive-style partition directories (`year=2024/month=1`): columns and values, found as Spark 4.2 finds them."""
+"""Discovers the columns of Hive-style partition directories (`year=2024/month=1`) as Spark 4.2 does."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
+from forebay.formats.values.zones import Zone, session_zone
 from forebay.sources.files.listing.partition_values import NULL_NAME, common_type, infer_type, partition_value, unescape
-from forebay.stores.file_status import last_name
-from forebay.stores.paths import parent
-from forebay.values.zones import Zone, session_zone
+from forebay.stores.paths import last_name, parent
 
 _NO_TYPES: Mapping[str, pa.DataType] = {}
 
 
 @dataclass(frozen=True)
 class Partitioning:
-    """What partition discovery found out about a set of directories.
+    """The partition columns of a set of directories.
 
     Attributes:
-        schema: The partition columns, outermost first, all nullable; empty if the directories are not partitioned.
-        texts: For each partitioned directory the raw values, in the order of the columns.
-        values: The same, as Arrow scalars of the columns' types.
+        schema: The columns, outermost first, all nullable.
+        texts: The raw values of each partitioned directory, in the order of the columns.
+        values: The same as Arrow scalars.
     """
 
     schema: pa.Schema
@@ -39,75 +38,66 @@ def partitions(
     type_inference: bool = True,
     timezone: str = "UTC",
     types: Mapping[str, pa.DataType] = _NO_TYPES,
-    case_sensitive: bool = False,
 ) -> Partitioning:
     """Find the partition columns of the directories that hold data files.
 
-    Called by `list_files`; a pure function.
-
     Args:
         directories: Every directory that directly holds a data file, as plain paths or URLs.
-        base_paths: Where looking for `name=value` upwards stops: the paths the user named, or `basePath`.
-        type_inference: Infer types; otherwise all columns are strings.
-        timezone: The session time zone, for timestamps.
-        types: Types the user's schema wants for columns, by name; these are not inferred.
-        case_sensitive: Whether names that differ only in case are different columns.
+        base_paths: The search for `name=value` goes upwards from each directory and stops at these: the user's paths,
+            or `basePath`.
+        type_inference: Infer types. Otherwise all columns are strings.
+        timezone: The session time zone.
+        types: Types by column name, from the user's schema.
 
     Raises:
         ConfigurationError: The directories contradict each other, or a value does not fit the user's type.
     """
-    bases = frozenset(base_paths)
-    found: dict[str, list[tuple[str, str]]] = {}
-    tops: dict[str, None] = {}
-    for directory in sorted(set(directories)):
-        pairs, top = _pairs_of(directory, bases)
-        if top is not None:
-            tops[top.lower()] = None
-        if pairs:
-            found[directory] = pairs
+    found = _pairs_by_directory(directories, frozenset(base_paths))
     if not found:
         return Partitioning(pa.schema([]), {}, {})
-    if len(tops) > 1:
-        raise _conflicting_tops(tops)
-    names = _names(found, case_sensitive)
-    wanted = {name if case_sensitive else name.lower(): pa.field(name, type_) for name, type_ in types.items()}
+    wanted = {name.lower(): pa.field(name, type_) for name, type_ in types.items()}
     texts = {directory: tuple(raw for _, raw in pairs) for directory, pairs in found.items()}
     zone = session_zone(timezone)
-    fields = [
-        wanted.get(name if case_sensitive else name.lower())
-        or _inferred(name, {raws[number] for raws in texts.values()}, zone if type_inference else None)
-        for number, name in enumerate(names)
-    ]
-    return Partitioning(pa.schema(fields), texts, _values(texts, fields, zone))
-
-
-def _values(
-    texts: Mapping[str, tuple[str, ...]], fields: Sequence[pa.Field], zone: Zone
-) -> dict[str, tuple[pa.Scalar, ...]]:
-    """The scalars of all directories; each distinct text is read once."""
-    known: list[dict[str, pa.Scalar]] = [
-        {raw: partition_value(raw, field.type, zone, field.name) for raw in {raws[number] for raws in texts.values()}}
-        for number, field in enumerate(fields)
-    ]
-    return {
-        directory: tuple(known[number][raw] for number, raw in enumerate(raws)) for directory, raws in texts.items()
+    fields = []
+    scalars: list[dict[str, pa.Scalar]] = []
+    for name, raws in zip(_names(found), map(set, zip(*texts.values(), strict=True)), strict=True):
+        field = wanted.get(name.lower()) or _inferred(name, raws, zone if type_inference else None)
+        fields.append(field)
+        scalars.append({raw: partition_value(raw, field.type, zone, field.name) for raw in raws})
+    values = {
+        directory: tuple(column[raw] for column, raw in zip(scalars, raws, strict=True))
+        for directory, raws in texts.items()
     }
+    return Partitioning(pa.schema(fields), texts, values)
 
 
-def merge_schema(data: pa.Schema, partition: pa.Schema, *, case_sensitive: bool = False) -> pa.Schema:
-    """The schema of a table: data columns, then partition columns; a column in both is the partition's, in its place.
+def merge_schema(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
+    """Return the schema of a table: data columns, then partition columns. A column in both keeps its place.
 
-    Called by file sources when they say their schema. Where a column is in both, the values are those of the
-    directories, never those in the files: Spark's rule.
+    The type of a column in both is that of the partition column, whose values win: Spark's rule.
     """
-    key = str if case_sensitive else str.lower
-    own = {key(field.name): field for field in partition}
-    merged = [own.pop(key(field.name), field) for field in data]
+    own = {field.name.lower(): field for field in partition}
+    merged = [own.pop(field.name.lower(), field) for field in data]
     return pa.schema([*merged, *own.values()], metadata=data.metadata)
 
 
+def _pairs_by_directory(directories: Iterable[str], bases: frozenset[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return the (name, raw value) pairs of all partitioned directories."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    tops: set[str] = set()
+    for directory in sorted(set(directories)):
+        pairs, top = _pairs_of(directory, bases)
+        if top is not None:
+            tops.add(top.lower())
+        if pairs:
+            found[directory] = pairs
+    if found and len(tops) > 1:
+        raise _conflicting_tops(tops)
+    return found
+
+
 def _pairs_of(directory: str, bases: frozenset[str]) -> tuple[list[tuple[str, str]], str | None]:
-    """The (name, raw value) pairs of a directory, outermost first, and where looking upwards came to an end."""
+    """Return the (name, raw value) pairs of a directory, outermost first, and where the search upwards stopped."""
     pairs: list[tuple[str, str]] = []
     current = directory
     while True:
@@ -141,12 +131,12 @@ def _pair(name: str) -> tuple[str, str] | None:
     return unescape(column), raw
 
 
-def _names(found: Mapping[str, Sequence[tuple[str, str]]], case_sensitive: bool) -> list[str]:
-    """The one list of column names all directories must have."""
+def _names(found: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
+    """Return the column names, which must be the same in all directories."""
     lists: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     for directory, pairs in found.items():
         names = [name for name, _ in pairs]
-        key = tuple(names if case_sensitive else [name.lower() for name in names])
+        key = tuple(name.lower() for name in names)
         lists.setdefault(key, (names, []))[1].append(directory)
     if len(lists) > 1:
         raise _conflicting_names(list(lists.values()))
@@ -195,5 +185,5 @@ def _conflicting_names(lists: Sequence[tuple[list[str], list[str]]]) -> Configur
 
 
 def _line(text: str) -> str:
-    """A name on one line: an error's text is read back line by line."""
+    """Escape line ends: `unwrap` reads the text of an error line by line."""
     return text.replace("\r", "\\r").replace("\n", "\\n")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log that Spark's streaming file sink keeps beside its output: only what it names has been committed."""
+"""Reads the log of Spark's streaming file sink (`_spark_metadata`), which names the committed files."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import BinaryIO
+from functools import reduce
 from urllib.parse import unquote
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.stores.paths import join, place_of
+from forebay.stores.paths import join, split_path
 from forebay.stores.store import Store
 
 DIRECTORY = "_spark_metadata"
@@ -18,17 +18,16 @@ _ATTEMPTS = 5
 
 
 def committed_paths(store: Store, log: str) -> list[str]:
-    """The paths of the files a sink has committed, in the log's order; as plain paths or URLs.
+    """Return the files that a sink has committed, in the log's order, as plain paths or URLs.
 
-    Called by listings for each directory that has such a log. A compaction that deletes log files meanwhile is
-    survived by looking again.
+    A compaction may delete log files meanwhile; then the log is listed again.
 
     Args:
         store: The store of the log.
-        log: The path of the `_spark_metadata` directory.
+        log: The `_spark_metadata` directory.
 
     Raises:
-        ConfigurationError: The log is of a version that is not known.
+        ConfigurationError: The version of the log is unknown.
         DataError: A log file is missing or damaged.
         RetriableError: The log kept changing while it was read.
     """
@@ -46,7 +45,7 @@ def committed_paths(store: Store, log: str) -> list[str]:
 
 
 def _needed(store: Store, log: str) -> list[str]:
-    """The names of the log files that make up the state now: the newest compact one and all after it."""
+    """Return the log files of the present state: the newest compact one and all after it."""
     listed = store.children(log, lambda name: _BATCH.fullmatch(name) is not None)
     if listed is None:
         return []
@@ -74,7 +73,6 @@ def _needed(store: Store, log: str) -> list[str]:
 
 
 def _entries(store: Store, path: str) -> list[tuple[str, str]]:
-    stream: BinaryIO
     with store.open(path) as stream:
         version, *lines = stream.read().decode("utf-8", "replace").split("\n")
     if version.strip() != "v1":
@@ -106,9 +104,6 @@ def _damaged(path: str, line: int) -> DataError:
 
 
 def _plain(url: str) -> str:
-    """A path of ours from the URI-encoded form that Spark logs."""
-    place = place_of(unquote(url))
-    path = place.root
-    for part in place.parts:
-        path = join(path, part)
-    return path
+    """Decode the URI that Spark logs to a plain path or URL."""
+    place = split_path(unquote(url))
+    return reduce(join, place.parts, place.root)

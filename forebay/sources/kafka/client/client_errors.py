@@ -10,27 +10,24 @@ import kafka.errors as kafka_errors
 
 from forebay.errors import ConfigurationError, DataError, FatalError, ForebayError, RetriableError
 from forebay.sources.kafka.client.client_options import ClientOptions
-from forebay.sources.kafka.client.connections import UnansweredError
+from forebay.sources.kafka.client.connections import REFUSALS, UnansweredError
 
 _PROBE_TIMEOUT = 3.0
 """Maximum seconds to probe one port."""
 
 
 def client_error(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
-    """Return forebay's error for one of kafka-python; any thread.
+    """Return forebay's error for one of kafka-python, or a `ForebayError` as it is; any thread.
 
-    Args:
-        error: The error; a `ForebayError` is returned as it is.
-        doing: The failed action, for the text: "asking for offsets".
-        options: Names the brokers.
+    `doing` is the failed action, for the text: "asking for offsets".
     """
-    servers = ", ".join(options.servers)
-    text = f"{doing} of {servers} failed: {_text(error)}"
+    failed = f"{doing} of {', '.join(options.servers)} failed"
+    text = f"{failed}: {str(error) or type(error).__name__}"
     if isinstance(error, ForebayError):
         return error
     if isinstance(error, kafka_errors.AuthorizationError):
-        return _unauthorized(error, doing, options)
-    if isinstance(error, _LOGINS):
+        return _unauthorized(error, failed, text, options)
+    if isinstance(error, REFUSALS):
         return _unauthenticated(error, text, options)
     if isinstance(error, kafka_errors.InvalidTopicError):
         return ConfigurationError(
@@ -49,12 +46,7 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
 
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
-    """Return the error for unreachable brokers, with the result of probing each port; may block for seconds.
-
-    Args:
-        error: The error of the client.
-        options: Names the brokers.
-    """
+    """Return the error for unreachable brokers, with the result of probing each port; may block for seconds."""
     found = client_error(error, "a first connection to one", options)
     if not isinstance(found, RetriableError):
         return found
@@ -76,7 +68,12 @@ def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
 def _probe(server: str, options: ClientOptions, *, spoke: bool) -> str:
     """Probe a broker's port with TCP and TLS, and return the result as text."""
     host, _, port = server.rpartition(":")
-    answer = _no_answer(options, spoke=spoke)
+    if mechanism := options.settings.get("sasl_mechanism"):
+        answer = f"the login by {mechanism} failed: wrong password or mechanism?"
+    elif spoke:
+        answer = "it closes the connection at the first request: it requires a login (kafka.security.protocol)"
+    else:
+        answer = "it does not speak Kafka's protocol"
     try:
         with socket.create_connection((host.strip("[]") or server, int(port)), _PROBE_TIMEOUT) as plain:
             plain.settimeout(_PROBE_TIMEOUT)
@@ -92,15 +89,6 @@ def _probe(server: str, options: ClientOptions, *, spoke: bool) -> str:
         return error.message
     except (OSError, ValueError) as error:
         return str(getattr(error, "strerror", None) or error)
-
-
-def _no_answer(options: ClientOptions, *, spoke: bool) -> str:
-    mechanism = options.settings.get("sasl_mechanism")
-    if mechanism:
-        return f"the login by {mechanism} failed: wrong password or mechanism?"
-    if spoke:
-        return "it closes the connection at the first request: it requires a login (kafka.security.protocol)"
-    return "it does not speak Kafka's protocol"
 
 
 def _any_certificate() -> ssl.SSLContext:
@@ -137,31 +125,18 @@ def _unauthenticated(error: Exception, text: str, options: ClientOptions) -> Con
     )
 
 
-def _unauthorized(error: Exception, doing: str, options: ClientOptions) -> ConfigurationError:
+def _unauthorized(error: Exception, failed: str, text: str, options: ClientOptions) -> ConfigurationError:
     """Return the error for a missing right, with the command that grants it."""
-    servers = ", ".join(options.servers)
     add = f"kafka-acls --bootstrap-server {options.servers[0]} --add --allow-principal User:NAME"
     if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
         named = error.args[0] if error.args else ""
         topics = sorted(map(str, named)) if isinstance(named, (set, frozenset, list, tuple)) else [str(named)]
         return ConfigurationError(
-            f"{doing} of {servers} failed: the user may not read or see the topic {', '.join(topics)}",
+            f"{failed}: the user may not read or see the topic {', '.join(topics)}",
             option="subscribe",
             advice=f"grant DESCRIBE and READ: {add} --operation READ --topic {topics[0]}",
         )
-    text = f"{doing} of {servers} failed: {_text(error)}"
     if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
         advice = f"grant READ on the group: {add} --operation READ --group GROUP; or leave it out"
         return ConfigurationError(text, option="kafka.group.id", advice=advice)
     return ConfigurationError(text, advice=f"grant the operation: {add} --operation … --cluster")
-
-
-_LOGINS = (
-    kafka_errors.IllegalSaslStateError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-)
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -27,10 +27,6 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
 
 
-def _number(text: str) -> int:
-    return int(text)
-
-
 def _buffer(text: str) -> int | None:
     return None if text == "-1" else int(text)
 
@@ -58,22 +54,22 @@ _BOTH: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "security.protocol": ("security_protocol", _one_of(*_PROTOCOLS)),
     "sasl.mechanism": ("sasl_mechanism", _one_of(*_MECHANISMS)),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
-    "request.timeout.ms": ("request_timeout_ms", _number),
-    "default.api.timeout.ms": ("bootstrap_timeout_ms", _number),
-    "retry.backoff.ms": ("retry_backoff_ms", _number),
-    "reconnect.backoff.ms": ("reconnect_backoff_ms", _number),
-    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", _number),
-    "metadata.max.age.ms": ("metadata_max_age_ms", _number),
-    "connections.max.idle.ms": ("connections_max_idle_ms", _number),
+    "request.timeout.ms": ("request_timeout_ms", int),
+    "default.api.timeout.ms": ("bootstrap_timeout_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "connections.max.idle.ms": ("connections_max_idle_ms", int),
     "receive.buffer.bytes": ("receive_buffer_bytes", _buffer),
     "send.buffer.bytes": ("send_buffer_bytes", _buffer),
 }
 _CONSUMER: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "client.rack": ("client_rack", str),
-    "fetch.max.wait.ms": ("fetch_max_wait_ms", _number),
-    "fetch.min.bytes": ("fetch_min_bytes", _number),
-    "fetch.max.bytes": ("fetch_max_bytes", _number),
-    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", _number),
+    "fetch.max.wait.ms": ("fetch_max_wait_ms", int),
+    "fetch.min.bytes": ("fetch_min_bytes", int),
+    "fetch.max.bytes": ("fetch_max_bytes", int),
+    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", int),
     "isolation.level": ("isolation_level", _one_of("read_uncommitted", "read_committed")),
     "check.crcs": ("check_crcs", _flag),
 }
@@ -135,18 +131,14 @@ class ClientOptions:
         return self.consumer.get("isolation_level") == "read_committed"
 
     def arguments(self, role: Role) -> dict[str, object]:
-        """Return kafka-python's arguments, with secrets revealed. Called where a client is made.
-
-        Raises:
-            ConfigurationError: A secret, a store or the token provider cannot be read.
-        """
+        """Return kafka-python's arguments. Called where a client is made: reveals secrets and reads stores."""
         found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
         if role == "consumer":
             found |= self.consumer
         if self.tls is not None:
             found["ssl_context"] = self.tls.context()
         if self.login is not None:
-            login = jaas.parse_jaas(self.login.reveal() if isinstance(self.login, Secret) else self.login)
+            login = jaas.parse_jaas(self.login)
             found |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password.reveal()}
         if self.token_provider is not None:
             found["sasl_oauth_token_provider"] = _token_provider(self.token_provider)
@@ -154,11 +146,7 @@ class ClientOptions:
 
 
 def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
-    """Translate the options; opens no file and reveals no reference.
-
-    Args:
-        given: Java's options, without `kafka.`.
-        token_provider: The import path of the OAUTHBEARER token provider.
+    """Translate Java's options, which are given without `kafka.`; opens no file and reveals no reference.
 
     Raises:
         ConfigurationError: An option is unknown, invalid, or has no translation.
@@ -180,7 +168,7 @@ def translate(given: Mapping[str, str | Secret], token_provider: str | None = No
     _check_fitting(options, protocol, tls, token_provider)
     login = options.get("sasl.jaas.config")
     if isinstance(login, str) or (isinstance(login, Secret) and login.reference is None):
-        jaas.parse_jaas(login.reveal() if isinstance(login, Secret) else login)
+        jaas.parse_jaas(login)
     return ClientOptions(settings, consumer, tls if protocol.endswith("SSL") else None, login, token_provider)
 
 
@@ -238,7 +226,7 @@ def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str],
     try:
         return parse(text)
     except ValueError as error:
-        why = "it must be an integer" if parse in (_number, _buffer) else str(error)
+        why = "it must be an integer" if parse in (int, _buffer) else str(error)
         raise ConfigurationError(
             f"kafka.{name} is {text!r}: {why}",
             option=f"kafka.{name}",

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
-from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
+from forebay.clock import SystemClock
 from forebay.errors import RetriableError
+from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.sources.kafka.client.client_errors import client_error, unreachable
 from forebay.sources.kafka.client.client_options import ClientOptions
 from forebay.sources.kafka.client.connections import connect
@@ -24,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COORDINATOR_TRIES = 40
-_COORDINATOR_PAUSE = 0.25
-"""Tries and seconds between them: a cluster takes seconds to create its offsets topic for the first group."""
+COORDINATOR_RETRIES = 40
+_COORDINATOR_PAUSE = 0.3
+"""Retries and maximum seconds between them: a cluster takes seconds to create its offsets topic for the first group."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,8 @@ class Topic:
 class Cluster:
     """An admin client with retries. One call at a time, from any thread; connects at the first call.
 
-    Args:
-        options: The brokers and their security.
-        retries: Retries after a retriable error.
-        interval: Seconds between retries.
+    Its methods raise a `ForebayError` if the brokers do not answer or refuse to. It retries retriable errors after at
+    most `interval` seconds.
     """
 
     def __init__(self, options: ClientOptions, *, retries: int, interval: float) -> None:
@@ -67,11 +68,7 @@ class Cluster:
         return ", ".join(self._options.servers)
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
-        """Return the existing topics of these names, or all topics.
-
-        Raises:
-            ForebayError: The brokers do not answer, or refuse to.
-        """
+        """Return the existing topics of these names, or all topics."""
         wanted = None if names is None else list(names)
         found: dict[str, Topic] = {}
         for each in self._ask("asking for topics", lambda admin: admin.describe_topics(wanted)):
@@ -90,21 +87,15 @@ class Cluster:
         """Return an offset of each partition.
 
         Args:
-            specs: -1 = the end, -2 = the beginning, else the first record at or after this time in ms since 1970.
+            specs: -1 = the end, -2 = the beginning, else the first record at or after this time in ms since 1970, or -1
+                without such a record.
             committed: The end is the last stable offset, before the first open transaction.
-
-        Returns:
-            The offsets; -1 without a record at or after the time.
-
-        Raises:
-            ForebayError: The brokers do not answer, or refuse to.
         """
         if not specs:
             return {}
-        asked = {KafkaTopicPartition(partition.topic, partition.partition): spec for partition, spec in specs.items()}
         level = "read_committed" if committed else "read_uncommitted"
-        found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(asked, level))
-        return {TopicPartition(one.topic, one.partition): int(answer.offset) for one, answer in found.items()}
+        found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(specs, level))
+        return {TopicPartition(*one): int(answer.offset) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
         """Return the bytes of each partition on disk; empty if a broker fails, None if the user lacks the right.
@@ -118,48 +109,30 @@ class Cluster:
             return None if isinstance(error, kafka_errors.AuthorizationError) else {}
         if brokers and not any(broker["log_dirs"] for broker in brokers):
             return None
-        found: dict[TopicPartition, int] = {}
-        for broker in brokers:
-            for directory in broker["log_dirs"]:
-                for topic in directory.get("topics", ()):
-                    for one in topic["partitions"]:
-                        partition = TopicPartition(topic["name"], one["partition_index"])
-                        if not one.get("is_future_key"):
-                            found[partition] = max(found.get(partition, 0), one["partition_size"])
-        return found
+        sizes = (
+            (TopicPartition(topic["name"], one["partition_index"]), one["partition_size"])
+            for broker in brokers
+            for directory in broker["log_dirs"]
+            for topic in directory.get("topics", ())
+            for one in topic["partitions"]
+            if not one.get("is_future_key")
+        )
+        return dict(sorted(sizes))  # the largest replica of each partition
 
     def group_offsets(self, group: str, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group, for these partitions or all that have one.
-
-        Raises:
-            ForebayError: The brokers do not answer, or refuse to.
-        """
-        asked = None if partitions is None else [KafkaTopicPartition(*partition) for partition in partitions]
+        """Return the committed offsets of a group, for these partitions or all that have one."""
+        asked = None if partitions is None else list(partitions)
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
             lambda admin: admin.list_group_offsets({group: asked}),
-            coordinator=COORDINATOR_TRIES,
+            coordinator=COORDINATOR_RETRIES,
         )
-        return {
-            TopicPartition(one.topic, one.partition): int(answer.offset)
-            for one, answer in found.get(group, {}).items()
-            if answer.offset >= 0
-        }
+        offsets = {TopicPartition(*one): int(answer.offset) for one, answer in found.get(group, {}).items()}
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, tries: int = COORDINATOR_TRIES) -> None:
-        """Commit offsets to a group without members; offsets of deleted partitions are dropped.
-
-        Args:
-            group: The group.
-            offsets: The next offsets to read.
-            tries: Tries while the coordinator is unavailable.
-
-        Raises:
-            ForebayError: The brokers do not answer, or refuse to.
-        """
-        asked = {
-            KafkaTopicPartition(*partition): OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()
-        }
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, retries: int = COORDINATOR_RETRIES) -> None:
+        """Commit next offsets to a group without members; offsets of deleted partitions are dropped."""
+        asked = {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
             for one, error in admin.alter_group_offsets(group, asked).items():
@@ -169,7 +142,7 @@ class Cluster:
                 elif error is not kafka_errors.NoError:
                     raise error(f"{one.topic}/{one.partition}")
 
-        self._ask(f"committing to the group {group!r}", commit, coordinator=tries)
+        self._ask(f"committing to the group {group!r}", commit, coordinator=retries)
 
     def close(self) -> None:
         """Close the connections."""
@@ -178,7 +151,7 @@ class Cluster:
             admin.close()
 
     def _ask(self, doing: str, work: Callable[[Any], T], *, coordinator: int = 0) -> T:
-        tries = failures = 0
+        failing, starting = _retries(self._retries, self._interval), _retries(coordinator, _COORDINATOR_PAUSE)
         while True:
             try:
                 return work(self._connected())
@@ -186,12 +159,12 @@ class Cluster:
                 found = client_error(error, doing, self._options)
                 if not isinstance(found, RetriableError):
                     raise found from error
-                starting = coordinator > 0 and isinstance(error, _COORDINATOR)
-                failures, tries = failures + (not starting), tries + starting
-                if failures > self._retries or tries > coordinator:
+                count = starting if coordinator and isinstance(error, _COORDINATOR) else failing
+                pause = count.fail(found)
+                if count.exhausted:
                     self.close()  # the next call connects again
                     raise found from error
-                time.sleep(_COORDINATOR_PAUSE if starting else self._interval)
+                time.sleep(pause)
 
     def _connected(self) -> Any:  # noqa: ANN401 - kafka-python has no types
         if self._admin is None:
@@ -200,6 +173,11 @@ class Cluster:
             except (kafka_errors.KafkaError, OSError) as error:
                 raise unreachable(error, self._options) from error
         return self._admin
+
+
+def _retries(retries: int, pause: float) -> RetryCount:
+    policy = RetryPolicy(retries=retries, first_pause=pause, factor=1, max_pause=pause, timeout=math.inf)
+    return RetryCount(policy, SystemClock(), Random())
 
 
 _COORDINATOR = (

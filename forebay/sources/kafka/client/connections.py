@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+import kafka.net.inet
 from kafka.errors import (
     AuthorizationError,
     IllegalSaslStateError,
@@ -25,7 +26,7 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
-from kafka.net.inet import KafkaNetSocket, create_connection
+from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
@@ -58,34 +59,43 @@ class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
         self.spoke = spoke
 
 
+def first_misfit(*members: tuple[Any, str, str | int | None]) -> str | None:
+    """Return the first member of kafka-python that differs from what forebay needs; None = none.
+
+    Args:
+        members: An owner, the name of its member, and names or number of the parameters; None = any member.
+    """
+    for owner, name, wanted in members:
+        member = getattr(owner, name, None)
+        given = inspect.signature(member).parameters if callable(member) else None
+        if wanted is None:
+            fits = hasattr(owner, name)
+        elif isinstance(wanted, int):
+            fits = given is not None and len(given) == wanted
+        else:
+            fits = given is not None and given.keys() >= set(wanted.split())
+        if not fits:
+            return f"{owner.__name__}.{name}"
+    return None
+
+
 def misfit() -> str | None:
     """Return the first part of kafka-python that differs from what this module needs; None = none."""
-
-    def takes(function: object, *names: str) -> bool:
-        return callable(function) and set(names) <= set(inspect.signature(function).parameters)
-
-    checks = {
-        "KafkaNetClient": takes(KafkaNetClient.__init__, "net", "manager"),
-        "KafkaNetSocket.sock_connect": takes(KafkaNetSocket.sock_connect, "net", "sock", "sockaddr", "timeout_at"),
-        "KafkaNetSocket.register_class": takes(KafkaNetSocket.register_class, "klass"),
-        "create_connection": takes(create_connection, "socket_options", "proxy_url", "timeout_at"),
-        "KafkaConnectionManager._build_transport": takes(
-            getattr(KafkaConnectionManager, "_build_transport", None), "node", "timeout_at"
-        ),
-        "KafkaConnectionManager.get_connection": takes(KafkaConnectionManager.get_connection, "node_id"),
-        "KafkaTCPTransport._sock_recv": takes(getattr(KafkaTCPTransport, "_sock_recv", None)),
-        "KafkaConnectionManager.update_backoff": takes(KafkaConnectionManager.update_backoff, "node_id"),
-        "KafkaConnection.init_future": isinstance(getattr(KafkaConnection, "init_future", None), property),
-    }
-    return next((name for name, right in checks.items() if not right), None)
+    return first_misfit(
+        (KafkaNetClient, "__init__", "net manager"),
+        (KafkaNetSocket, "sock_connect", "net sock sockaddr timeout_at"),
+        (KafkaNetSocket, "register_class", "klass"),
+        (kafka.net.inet, "create_connection", "socket_options proxy_url timeout_at"),
+        (KafkaConnectionManager, "_build_transport", "node timeout_at"),
+        (KafkaConnectionManager, "get_connection", "node_id"),
+        (KafkaConnectionManager, "update_backoff", "node_id"),
+        (KafkaTCPTransport, "_sock_recv", 1),
+        (KafkaConnection, "init_future", None),
+    )
 
 
 def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-    """Return the argument `kafka_client` of kafka-python's clients; any thread.
-
-    Args:
-        configuration: The configuration of the client.
-    """
+    """Return the argument `kafka_client` of kafka-python's clients; any thread."""
     if misfit() is not None:
         return KafkaNetClient(**configuration)
     net = NetworkSelector(**configuration)
@@ -93,11 +103,7 @@ def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no 
 
 
 def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
-    """Return a connected client. A client that cannot connect leaves no thread and no socket; any thread.
-
-    Args:
-        cls: `KafkaConsumer` or `KafkaAdminClient`.
-        arguments: Its configuration.
+    """Return a connected `KafkaConsumer` or `KafkaAdminClient`; a failed one leaves no thread and no socket.
 
     Raises:
         UnansweredError: No broker answered in time.
@@ -105,7 +111,7 @@ def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
     """
     networks: list[Any] = []
 
-    def make_network(**configuration: object) -> Any:  # noqa: ANN401 - kafka-python has no types
+    def make_network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
         networks.append(network(**configuration))
         return networks[-1]
 
@@ -139,11 +145,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
         return super().update_backoff(node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Return a new or existing connection.
-
-        Raises:
-            KafkaError: A broker has refused the login; another try may lock the account.
-        """
+        """Return a new or existing connection; none after a refused login, since another try may lock the account."""
         if self.refusal is not None and not self.bootstrapped:
             raise self.refusal
         connection = super().get_connection(node_id, *args, **more)
@@ -155,7 +157,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
             self.refusal = error
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
-        sock = await create_connection(
+        sock = await kafka.net.inet.create_connection(
             self._net, node.host, node.port, self.config["socket_options"], _SCHEME + "://", timeout_at=timeout_at
         )
         try:
@@ -192,15 +194,20 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
             raise
 
 
-class _Plain(KafkaTCPTransport):  # type: ignore[misc]  # no types
+class _DataBeforeError(KafkaTCPTransport):  # type: ignore[misc]  # no types
+    """Returns the data received before a connection ended; the next call returns the error again."""
+
+    def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
+        data, error = super()._sock_recv()
+        return (data, None) if data else (data, error)
+
+
+class _Plain(_DataBeforeError):
     async def shake_hands(self, _timeout_at: float | None) -> None:
         await self.handshake()
 
-    def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
-        return _data_before_error(super()._sock_recv())
 
-
-class _Tls(KafkaSSLTransport):  # type: ignore[misc]  # no types
+class _Tls(_DataBeforeError, KafkaSSLTransport):  # type: ignore[misc]  # no types
     async def shake_hands(self, timeout_at: float | None) -> None:
         while True:
             try:
@@ -211,12 +218,3 @@ class _Tls(KafkaSSLTransport):  # type: ignore[misc]  # no types
                 await self._net.wait_write(self._sock, timeout_at=timeout_at)
             else:
                 return
-
-    def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
-        return _data_before_error(super()._sock_recv())
-
-
-def _data_before_error(received: tuple[bytes, Any]) -> tuple[bytes, Any]:
-    """Return the data received before a connection ended; the next call returns the error again."""
-    data, error = received
-    return (data, None) if data else (data, error)

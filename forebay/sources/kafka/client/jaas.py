@@ -28,13 +28,13 @@ class Login:
     password: Secret
 
 
-def parse_jaas(text: str) -> Login:
+def parse_jaas(given: str | Secret) -> Login:
     """Parse `…PlainLoginModule required username="alice" password="…";`, or the same of Scram.
 
     Raises:
         ConfigurationError: The text is invalid. The error does not repeat it, since it holds a password.
     """
-    tokens = _tokens(text)
+    tokens = _tokens(given.reveal() if isinstance(given, Secret) else given)
     if len(tokens) < 2:
         raise _wrong("it has no login module")
     module = tokens[0].rpartition(".")[2]

@@ -14,10 +14,10 @@ Two hooks, both on one consumer and never on the classes of the library:
 
 from __future__ import annotations
 
-import inspect
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kafka import KafkaConsumer
@@ -30,6 +30,7 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
 from forebay.errors import DataError
+from forebay.sources.kafka.client.connections import first_misfit
 from forebay.sources.kafka.records.decoding import RawFetch
 from forebay.sources.kafka.records.wire import headers
 
@@ -41,66 +42,80 @@ _LOW_WATER = 1 << 20
 
 _HAS_LOW_WATER = sys.platform == "linux"
 
-_TAKES = {"fetch_offset", "tp", "records", "isolation_level", "aborted_transactions"}
-
 
 def misfit() -> str | None:
     """Return the first internal that differs from what the raw-bytes hook needs; None = none."""
     records = getattr(Fetcher, "PartitionRecords", None)
-    checks: dict[str, bool] = {
-        "KafkaConsumer._fetcher": _mentions(KafkaConsumer, "_fetcher", "_manager"),
-        "Fetcher.PartitionRecords": inspect.isclass(records)
-        and set(inspect.signature(records).parameters) >= _TAKES
-        and _mentions(records, "next_fetch_offset", "leader_epoch", "topic_partition", "_unpack_records"),
-        "PartitionRecords._unpack_records": _arguments(records, "_unpack_records") == 5,
-        "PartitionRecords.take": _arguments(records, "take") == 2 and _arguments(records, "drain") == 1,
-        "Fetcher._parse_fetched_data": _arguments(Fetcher, "_parse_fetched_data") == 2,
-        "Fetcher.send_fetches": _arguments(Fetcher, "send_fetches") == 1,
-        "MemoryRecords._buffer": "_buffer" in getattr(MemoryRecords, "__slots__", ()),
-    }
-    return next((name for name, right in checks.items() if not right), None)
+    found = first_misfit(
+        (Fetcher, "PartitionRecords", "fetch_offset tp records isolation_level aborted_transactions"),
+        (records, "_unpack_records", 5),
+        (records, "take", 2),
+        (records, "drain", 1),
+        (Fetcher, "_parse_fetched_data", 2),
+        (Fetcher, "send_fetches", 1),
+        (MemoryRecords, "_buffer", None),
+    )
+    return found or _first_without(
+        (KafkaConsumer, "_fetcher _manager"),
+        (records, "next_fetch_offset leader_epoch topic_partition _unpack_records"),
+    )
 
 
 def receiver_misfit() -> str | None:
     """Return the first internal that differs from what the receiver needs; None = none."""
-    checks = {
-        "KafkaConnectionManager._build_transport": _arguments(KafkaConnectionManager, "_build_transport") == 3,
-        "KafkaTCPTransport._sock_recv": _arguments(KafkaTCPTransport, "_sock_recv") == 1
-        and _mentions(KafkaTCPTransport, "_sock", "_protocol"),
-        "KafkaConnection.parser": _mentions(KafkaConnection, "parser"),
-        "KafkaProtocol._rbuffer": _mentions(KafkaProtocol, "_rbuffer", "_receiving"),
-        "KafkaProtocol._process_response": _arguments(KafkaProtocol, "_process_response") == 2,
-        "KafkaBytes": issubclass(KafkaBytes, bytearray) and _arguments(KafkaBytes, "seek") == 2,
-    }
-    return next((name for name, right in checks.items() if not right), None)
+    if not issubclass(KafkaBytes, bytearray):
+        return "KafkaBytes"
+    found = first_misfit(
+        (KafkaConnectionManager, "_build_transport", 3),
+        (KafkaTCPTransport, "_sock_recv", 1),
+        (KafkaProtocol, "_process_response", 2),
+        (KafkaBytes, "seek", 2),
+    )
+    return found or _first_without(
+        (KafkaTCPTransport, "_sock _protocol"), (KafkaConnection, "parser"), (KafkaProtocol, "_rbuffer _receiving")
+    )
 
 
-def _arguments(cls: object, method: str) -> int:
-    found = getattr(cls, method, None)
-    return len(inspect.signature(found).parameters) if callable(found) else -1
-
-
-def _mentions(cls: type, *names: str) -> bool:
-    code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of a class, to look at
-    return code is not None and set(names) <= set(code.co_names)
+def _first_without(*classes: tuple[Any, str]) -> str | None:
+    """Return the first attribute that the constructor of its class does not mention."""
+    for cls, names in classes:
+        for name in names.split():
+            if name not in getattr(getattr(cls.__init__, "__code__", None), "co_names", ()):
+                return f"{cls.__name__}.{name}"
+    return None
 
 
 def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
     """Make a consumer's `poll` return one `RawFetch` for each fetched partition; requires `misfit() is None`.
 
     Args:
-        consumer: The consumer; only its application thread calls `wanted`, inside `poll`.
+        consumer: The consumer.
         wanted: Returns the wanted part of a partition from an offset on, as a RawFetch without bytes; None = nothing.
+            Only the application thread calls it, inside `poll`.
 
     Returns:
         The end of each partition by its last fetch: the last stable offset under `read_committed`, else the high
         watermark. The dictionary stays up to date.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - see the module
-    base: Any = fetcher.PartitionRecords
     parse = fetcher._parse_fetched_data  # noqa: SLF001
     ends: dict[tuple[str, int], int] = {}
 
+    def parsing(completed: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
+        partition, data = completed.topic_partition, completed.partition_data
+        stable = getattr(data, "last_stable_offset", None)
+        committed = consumer.config["isolation_level"] == "read_committed" and stable is not None and int(stable) >= 0
+        end = int(data.high_watermark) if not committed or stable is None else int(stable)
+        if data.error_code == 0 and end >= 0:
+            ends[partition.topic, partition.partition] = end
+        return parse(completed)
+
+    fetcher.PartitionRecords = _raw_records(fetcher.PartitionRecords, consumer, wanted)
+    fetcher._parse_fetched_data = parsing  # noqa: SLF001
+    return ends
+
+
+def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> type:  # noqa: ANN401
     class RawRecords(base):  # type: ignore[misc]  # no types
         def _unpack_records(self, _tp: Any, records: Any, _key: Any, _value: Any) -> Any:  # noqa: ANN401
             self._bytes = memoryview(records._buffer)  # noqa: SLF001
@@ -114,29 +129,15 @@ def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) 
                 self.drain()
                 return []
             aborted = tuple((one.producer_id, one.first_offset) for one in self.aborted_transactions)
-            fetch = RawFetch(
-                part.topic, part.partition, self._bytes, part.start, part.end, part.read_committed, aborted
-            )
-            reach, epoch = _reach(fetch)
-            self.next_fetch_offset, self.leader_epoch = reach, epoch
+            fetch = replace(part, data=self._bytes, aborted=aborted)
+            self.next_fetch_offset, self.leader_epoch = _reach(fetch)
             self.bytes_read = len(self._bytes)
             self.drain()
-            if part.end is not None and reach >= part.end:
+            if part.end is not None and self.next_fetch_offset >= part.end:
                 consumer.pause(partition)  # before the next request, so it fetches nothing beyond the end
             return [fetch]
 
-    def parsing(completed: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        partition, data = completed.topic_partition, completed.partition_data
-        stable = getattr(data, "last_stable_offset", None)
-        committed = consumer.config["isolation_level"] == "read_committed" and stable is not None and int(stable) >= 0
-        end = int(data.high_watermark) if not committed or stable is None else int(stable)
-        if data.error_code == 0 and end >= 0:
-            ends[partition.topic, partition.partition] = end
-        return parse(completed)
-
-    fetcher.PartitionRecords = RawRecords
-    fetcher._parse_fetched_data = parsing  # noqa: SLF001
-    return ends
+    return RawRecords
 
 
 def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
@@ -177,9 +178,6 @@ class _Receiver:
     """Receives available bytes; all of a response but its last byte goes directly into the parser's buffer.
 
     It returns that byte, or the head of a response, to the parser as usual.
-
-    Args:
-        transport: The connection.
     """
 
     def __init__(self, transport: Any) -> None:  # noqa: ANN401 - kafka-python has no types

@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from kafka import TopicPartition
-from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from forebay.errors import DataLossError, RetriableError
 
-ASKING_MS = 5_000
+_TIMEOUT_MS = 5_000
 """Timeout of these requests."""
 
-SILENT = (KafkaTimeoutError, KafkaConnectionError)
+_SILENT = (KafkaTimeoutError, KafkaConnectionError)
 """The errors of kafka-python for brokers that do not answer."""
 
 Key = tuple[str, int]
+"""Topic and partition; in the fetcher a `TopicPartition` of kafka-python."""
 Bounds = tuple[int, int]
 """The first offset of a partition, and the offset after its last."""
 
@@ -26,8 +27,8 @@ class PositionLostError(Exception):
     """Offsets of a range no longer exist. `error()` makes the `DataLossError` of it.
 
     Args:
-        topic: The topic.
-        partition: The partition.
+        topic: Its topic.
+        partition: Its partition.
         offset: The next offset to read.
         end: The end of the range; None = no end.
         bounds: The bounds of the partition now; None = it does not exist.
@@ -82,109 +83,80 @@ def _reason(offset: int, bounds: Bounds | None) -> str:
 class BoundsProbe:
     """Asks the brokers for bounds of partitions, in bounded time. Called on the thread of its consumer.
 
-    Args:
-        consumer: The consumer.
-        connect: Makes another consumer.
-        arguments: The arguments of both consumers.
+    `connect` makes another consumer of the same arguments, where the first one gets no answer. A method raises a
+    `RetriableError` if that one gets none either.
     """
 
-    def __init__(
-        self,
-        consumer: Any,  # noqa: ANN401 - kafka-python has no types
-        connect: Callable[..., Any],
-        arguments: Mapping[str, object],
-    ) -> None:
+    def __init__(self, consumer: Any, connect: Callable[..., Any], arguments: Mapping[str, object]) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._connect = connect
         self._arguments = arguments
 
     def bounds(self, keys: Sequence[Key]) -> dict[Key, Bounds | None]:
-        """Return the bounds of partitions; None for partitions that do not exist.
-
-        Raises:
-            RetriableError: The brokers do not answer, or a partition has no leader.
-        """
+        """Return the bounds of partitions; None for partitions that do not exist."""
         try:
             return {**_bounds(self._consumer, keys)}
-        except SILENT as error:
-            return self._by_new_consumer(keys, error)
+        except _SILENT as error:
+            why = str(error)
+        # Ask through another connection: partitions may be gone, or a quota may block the first one.
+        with self._new_consumer() as probe:
+            try:
+                existing = {topic: probe.partitions_for_topic(topic) or () for topic, _ in keys}
+                left = [key for key in keys if key[1] in existing[key[0]]]
+                return {**dict.fromkeys(keys), **_bounds(probe, left)}
+            except _SILENT as error:
+                named = ", ".join(f"{topic}/{partition}" for topic, partition in keys[:5])
+                raise RetriableError(
+                    f"the leaders of the partitions {named} do not answer, but {_servers(self._arguments)} do: {why}",
+                    advice="check that every broker runs, and that this machine reaches its advertised listener",
+                ) from error
 
     def written(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """Return the ends of partitions including open transactions.
-
-        Raises:
-            RetriableError: The brokers do not answer.
-        """
+        """Return the ends of partitions including open transactions."""
         if not keys:
             return {}
-        probe = self._probe(isolation_level="read_uncommitted")
-        try:
+        with self._new_consumer(isolation_level="read_uncommitted") as probe, must_answer(self._arguments):
             return {key: last for key, (_, last) in _bounds(probe, keys).items()}
-        except SILENT as error:
-            raise unreachable(self._arguments, str(error)) from error
-        finally:
-            probe.close(autocommit=False)
 
-    def _by_new_consumer(self, keys: Sequence[Key], why: KafkaError) -> dict[Key, Bounds | None]:
-        """Ask through another connection: partitions may be gone, or a quota may block the first one."""
-        probe = self._probe()
+    @contextmanager
+    def _new_consumer(self, **more: object) -> Iterator[Any]:
+        with must_answer(self._arguments):
+            consumer = self._connect(**{**self._arguments, "bootstrap_timeout_ms": _TIMEOUT_MS, **more})
         try:
-            existing = {topic: probe.partitions_for_topic(topic) or () for topic, _ in keys}
-            left = [key for key in keys if key[1] in existing[key[0]]]
-            return {**dict.fromkeys(keys), **_bounds(probe, left)}
-        except SILENT as error:
-            named = ", ".join(f"{topic}/{partition}" for topic, partition in keys[:5])
-            raise RetriableError(
-                f"the leaders of the partitions {named} do not answer, but {servers(self._arguments)} do: {why}",
-                advice="check that every broker runs, and that this machine reaches its advertised listener",
-            ) from error
+            yield consumer
         finally:
-            probe.close(autocommit=False)
-
-    def _probe(self, **more: object) -> Any:  # noqa: ANN401 - kafka-python has no types
-        try:
-            return self._connect(**{**self._arguments, "bootstrap_timeout_ms": ASKING_MS, **more})
-        except SILENT as error:
-            raise unreachable(self._arguments, str(error)) from error
+            consumer.close(autocommit=False)
 
 
 def _bounds(consumer: Any, keys: Sequence[Key]) -> dict[Key, Bounds]:  # noqa: ANN401 - kafka-python has no types
-    partitions = [TopicPartition(*key) for key in keys]
-    if not partitions:
+    if not keys:
         return {}
-    first = consumer.beginning_offsets(partitions, timeout_ms=ASKING_MS)
-    last = consumer.end_offsets(partitions, timeout_ms=ASKING_MS)
-    return {key: (first[tp], last[tp]) for key, tp in zip(keys, partitions, strict=True)}
+    first = consumer.beginning_offsets(keys, timeout_ms=_TIMEOUT_MS)
+    last = consumer.end_offsets(keys, timeout_ms=_TIMEOUT_MS)
+    return {key: (first[key], last[key]) for key in keys}
 
 
-def servers(arguments: Mapping[str, object]) -> str:
+def _servers(arguments: Mapping[str, object]) -> str:
     """Return the bootstrap servers of a consumer's arguments, for errors."""
-    found = arguments.get("bootstrap_servers", "localhost:9092")
-    return (
-        found if isinstance(found, str) else ", ".join(map(str, found)) if isinstance(found, Sequence) else str(found)
-    )
+    found = arguments.get("bootstrap_servers")
+    return ", ".join(found) if isinstance(found, list) else str(found)
 
 
-def unreachable(arguments: Mapping[str, object], what: str) -> RetriableError:
-    """Return the error for brokers that do not answer."""
-    return RetriableError(
-        f"the brokers {servers(arguments)} do not answer: {what}",
-        option="kafka.bootstrap.servers",
-        advice="check address, port, network and kafka.security.protocol; every worker needs to reach every broker",
-    )
+@contextmanager
+def must_answer(arguments: Mapping[str, object]) -> Iterator[None]:
+    """Turn the errors of kafka-python for silent brokers into forebay's, which names the brokers."""
+    try:
+        yield
+    except _SILENT as error:
+        raise RetriableError(
+            f"the brokers {_servers(arguments)} do not answer: {error}",
+            option="kafka.bootstrap.servers",
+            advice="check address, port, network and kafka.security.protocol; every worker needs to reach every broker",
+        ) from error
 
 
 def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, held: int | None) -> RetriableError:
-    """Return the error for existing records that do not arrive.
-
-    Args:
-        topic: The topic.
-        partition: The partition.
-        offset: The next offset to read.
-        seconds: The time without progress.
-        last: The end of the partition.
-        held: The last stable offset, if an open transaction holds the records back.
-    """
+    """Return the error for records that do not arrive; `held` is the last stable offset, if it holds them back."""
     why = f"but the partition has records up to {last}"
     advice = "check the leader of the partition and quotas, or raise kafkaConsumer.pollTimeoutMs"
     if held is not None:

@@ -31,20 +31,12 @@ Side = Literal["truststore", "keystore"]
 
 @dataclass(frozen=True)
 class Tls:
-    """The TLS options as given; files and secrets are read only where a client is made.
-
-    Args:
-        given: By name, without `kafka.`.
-    """
+    """The TLS options as given, without `kafka.`; files and secrets are read only where a client is made."""
 
     given: Mapping[str, str | Secret] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check everything that needs no file.
-
-        Raises:
-            ConfigurationError: It names the option.
-        """
+        """Check everything that needs no file."""
         algorithm = self._text("ssl.endpoint.identification.algorithm")
         if algorithm not in (None, "", "https", "HTTPS"):
             raise _wrong("ssl.endpoint.identification.algorithm", f"it is {algorithm!r}", "give https, or nothing")
@@ -65,11 +57,7 @@ class Tls:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return the SSL context of connections. Called where a client is made, in planners and tasks.
-
-        Raises:
-            ConfigurationError: A store cannot be read.
-        """
+        """Return the SSL context of connections, from the stores. Called where a client is made."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
         named = _list(self._text("ssl.enabled.protocols")) or _list(self._text("ssl.protocol"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the options for start and end, with Spark's names, JSON, precedence and errors."""
+"""Parses the options for start and end of a read, with Spark's names, JSON, precedence and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, Literal, Self
 
 from forebay.errors import ConfigurationError
 from forebay.sources.kafka.split import TopicPartition
@@ -45,12 +45,40 @@ class Bound:
     values: Mapping[TopicPartition, int] = field(default_factory=dict)
     time: int | None = None
 
-    def check_names(self, found: Collection[TopicPartition]) -> None:
-        """Check that the bound names every partition of the query and no other.
+    @classmethod
+    def of(
+        cls, side: Literal["starting", "ending"], time: int | None, times: str | None, offsets: str | None
+    ) -> Self | None:
+        """Parse the options of one side. One time precedes times by partition, and these precede offsets."""
+        if time is not None:
+            _check_time(time, option := f"{side}Timestamp")
+            return cls(BoundKind.TIMES, option, time=time)
+        if times is not None:
+            values = _partitions_json(times, option := f"{side}OffsetsByTimestamp")
+            for partition, moment in values.items():
+                _check_time(moment, option, f" for {partition.split_id}")
+            return cls(BoundKind.TIMES, option, values)
+        if offsets is None:
+            return None
+        option, word = f"{side}Offsets", offsets.strip().lower()
+        if word in ("earliest", "latest", "committed"):
+            return cls(BoundKind(word), option)
+        values = _partitions_json(offsets, option)
+        for partition, offset in values.items():
+            if offset < EARLIEST:
+                raise ConfigurationError(
+                    f"{option} gives {partition.split_id} the offset {offset}",
+                    option=option,
+                    advice="give an offset of 0 or more, -2 for the earliest or -1 for the latest",
+                )
+        return cls(BoundKind.OFFSETS, option, values)
 
-        Raises:
-            ConfigurationError: A partition is missing or unknown.
-        """
+    def time_of(self, partition: TopicPartition) -> int | None:
+        """Return the time of a partition in ms since 1970, for `TIMES`."""
+        return self.values.get(partition, self.time)
+
+    def check_names(self, found: Collection[TopicPartition]) -> None:
+        """Check that the bound names every partition of the query and no other."""
         if self.kind not in (BoundKind.OFFSETS, BoundKind.TIMES) or self.time is not None:
             return
         missing = sorted(set(found) - self.values.keys())
@@ -69,86 +97,55 @@ class Bound:
             )
 
 
-def offsets_bound(text: str, option: str) -> Bound:
-    """Parse `startingOffsets` or `endingOffsets`.
+@dataclass(frozen=True)
+class OffsetRange:
+    """Where a query starts and ends.
 
-    Raises:
-        ConfigurationError: The text is invalid.
+    Args:
+        start: The start; None = earliest in a batch, latest in a stream.
+        end: The end; None = the latest offset.
+        latest_if_no_match: A partition without a record at or after its starting time starts at its end.
     """
-    word = text.strip().lower()
-    if word in ("earliest", "latest", "committed"):
-        return Bound(BoundKind(word), option)
-    values = partitions_json(text, option)
-    for partition, offset in values.items():
-        if offset < EARLIEST:
+
+    start: Bound | None
+    end: Bound | None
+    latest_if_no_match: bool
+
+    @classmethod
+    def of(cls, start: Bound | None, end: Bound | None, *, latest_if_no_match: bool) -> Self:
+        """Return the range between two bounds; refuse an end that leaves nothing to read."""
+        if end is not None:
+            earliest = end.kind is BoundKind.OFFSETS and EARLIEST in end.values.values()
+            if end.kind in (BoundKind.EARLIEST, BoundKind.COMMITTED) or earliest:
+                raise ConfigurationError(
+                    f"{end.option}={end.kind.value if not earliest else 'earliest (-2)'} leaves nothing to read",
+                    option=end.option,
+                    advice="give latest, offsets or a time",
+                )
+        return cls(start, None if end is not None and end.kind is BoundKind.LATEST else end, latest_if_no_match)
+
+    @property
+    def wants_group(self) -> bool:
+        """Whether the query starts at the committed offsets of a consumer group."""
+        return self.start is not None and self.start.kind is BoundKind.COMMITTED
+
+    def check(self, *, streaming: bool) -> None:
+        """Refuse a batch that starts at the latest offsets."""
+        start = self.start
+        if streaming or start is None:
+            return
+        latest = start.kind is BoundKind.OFFSETS and LATEST in start.values.values()
+        if start.kind is BoundKind.LATEST or latest:
             raise ConfigurationError(
-                f"{option} gives {partition.split_id} the offset {offset}",
-                option=option,
-                advice="give an offset of 0 or more, -2 for the earliest or -1 for the latest",
+                f"starting offset can't be latest{' (-1)' if latest else ''} for batch queries on Kafka",
+                option=start.option,
+                advice="give earliest, offsets or a time; or read a stream",
             )
-    return Bound(BoundKind.OFFSETS, option, values)
 
 
-def times_bound(text: str, option: str) -> Bound:
-    """Parse `…OffsetsByTimestamp`: ms since 1970 of each partition.
-
-    Raises:
-        ConfigurationError: The text is invalid.
-    """
-    values = partitions_json(text, option)
-    for partition, moment in values.items():
-        check_time(moment, option, partition)
-    return Bound(BoundKind.TIMES, option, values)
-
-
-def time_bound(moment: int, option: str) -> Bound:
-    """Return the bound of `startingTimestamp` or `endingTimestamp`, for every partition.
-
-    Raises:
-        ConfigurationError: The time is out of range.
-    """
-    check_time(moment, option)
-    return Bound(BoundKind.TIMES, option, time=moment)
-
-
-def check_time(moment: int, option: str, partition: TopicPartition | None = None) -> None:
-    """Refuse times before 1970, since brokers read -1 and -2 as latest and earliest, and times beyond 64 bits.
-
-    Raises:
-        ConfigurationError: The time is out of range.
-    """
-    if not 0 <= moment < 1 << 63:
-        raise ConfigurationError(
-            f"{option} is {moment}" + (f" for {partition.split_id}" if partition else ""),
-            option=option,
-            advice="give milliseconds since 1970",
-        )
-
-
-def partitions_json(text: str, option: str) -> dict[TopicPartition, int]:
-    """Parse `{"topic":{"0":23,"1":-2}}` into numbers by partition.
-
-    Raises:
-        ConfigurationError: The JSON is invalid.
-    """
-    found: dict[TopicPartition, int] = {}
-    for topic, partitions in _object(text, option).items():
-        if not isinstance(partitions, dict):
-            raise _invalid(option, f"the value of {topic!r} is no object of partitions")
-        for partition, value in partitions.items():
-            if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
-                raise _invalid(option, f"{topic!r} has {json.dumps({partition: value})}")
-            found[TopicPartition(topic, int(partition))] = value
-    return found
-
-
-def assigned_json(text: str, option: str = "assign") -> list[TopicPartition]:
-    """Parse `{"topic":[0,1]}` into partitions.
-
-    Raises:
-        ConfigurationError: The JSON is invalid or names no partition.
-    """
-    advice = 'write {"topicA":[0,1],"topicB":[2,4]}'
+def assigned_json(text: str) -> list[TopicPartition]:
+    """Parse `{"topic":[0,1]}` into partitions."""
+    option, advice = "assign", 'write {"topicA":[0,1],"topicB":[2,4]}'
     found: list[TopicPartition] = []
     for topic, partitions in _object(text, option, advice).items():
         for one in partitions if isinstance(partitions, list) else [None]:
@@ -161,6 +158,25 @@ def assigned_json(text: str, option: str = "assign") -> list[TopicPartition]:
 
 
 _OFFSETS: Final = 'write {"topicA":{"0":23,"1":-2},"topicB":{"0":-1}}'
+
+
+def _partitions_json(text: str, option: str) -> dict[TopicPartition, int]:
+    """Parse `{"topic":{"0":23,"1":-2}}` into numbers by partition."""
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in _object(text, option).items():
+        if not isinstance(partitions, dict):
+            raise _invalid(option, f"the value of {topic!r} is no object of partitions")
+        for partition, value in partitions.items():
+            if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
+                raise _invalid(option, f"{topic!r} has {json.dumps({partition: value})}")
+            found[TopicPartition(topic, int(partition))] = value
+    return found
+
+
+def _check_time(moment: int, option: str, of: str = "") -> None:
+    """Refuse times before 1970, since brokers read -1 and -2 as latest and earliest, and times beyond 64 bits."""
+    if not 0 <= moment < 1 << 63:
+        raise ConfigurationError(f"{option} is {moment}{of}", option=option, advice="give milliseconds since 1970")
 
 
 def _object(text: str, option: str, advice: str = _OFFSETS) -> dict[str, object]:

@@ -12,11 +12,11 @@ from typing import ClassVar, Literal, Self
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.ddl import type_text
+from forebay.formats.values.ddl import type_text
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
-from forebay.sources.kafka.options.offset_range import OffsetRange
+from forebay.sources.kafka.options.bounds import Bound, OffsetRange
 from forebay.sources.kafka.options.payloads import Payloads
 from forebay.sources.kafka.options.subscription import Subscription
 
@@ -53,7 +53,9 @@ class KafkaOptions(Source):
         default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="how long a task waits for existing records"
     )
     num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="retries of requests for offsets")
-    retry_interval_ms: int = option(default=10, name="fetchOffset.retryIntervalMs", doc="wait between these retries")
+    retry_interval_ms: int = option(
+        default=10, name="fetchOffset.retryIntervalMs", doc="maximum wait between these retries"
+    )
     group_id_prefix: str = option(default="forebay-kafka", doc="the client id, without kafka.group.id")
     commit_offsets: bool = option(
         default=False,
@@ -97,15 +99,16 @@ class KafkaOptions(Source):
         super().__post_init__()
 
     def check(self) -> None:
-        """Refuse options that do not fit together; asks no broker.
+        """Refuse options that do not fit together; asks no broker."""
+        try:
+            self._check()
+        except ConfigurationError as error:
+            error.with_context(source=self.name)
+            raise
 
-        Raises:
-            ConfigurationError: It names the option.
-        """
-        self.subscription()
+    def _check(self) -> None:
         wants_group = self.offset_range.wants_group
-        self.client_options()
-        self.payloads()
+        _ = self.subscription, self.client_options, self.payloads()
         for option_name, value, least in (
             ("minPartitions", self.min_partitions, 1),
             ("maxRecordsPerPartition", self.max_records_per_partition, 1),
@@ -115,12 +118,11 @@ class KafkaOptions(Source):
         ):
             if value is not None and value < least:
                 raise ConfigurationError(
-                    f"{option_name} is {value}", source=self.name, option=option_name, advice=f"give {least} or more"
+                    f"{option_name} is {value}", option=option_name, advice=f"give {least} or more"
                 )
         if (self.commit_offsets or wants_group) and not self.group_id:
             raise ConfigurationError(
                 f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group",
-                source=self.name,
                 option="kafka.group.id",
                 advice="give kafka.group.id, one of its own for each query",
             )
@@ -131,41 +133,31 @@ class KafkaOptions(Source):
         found = next((value for name, value in self.kafka.items() if name.lower() == "group.id"), None)
         return found.reveal() if isinstance(found, Secret) else found
 
+    @cached_property
     def subscription(self) -> Subscription:
-        """Return the subscription.
-
-        Raises:
-            ConfigurationError: None or several of the three options are given, or one is invalid.
-        """
+        """The partitions to read."""
         return Subscription.of(self.subscribe, self.subscribe_pattern, self.assign)
 
     @cached_property
     def offset_range(self) -> OffsetRange:
-        """Where the read starts and ends; parsed once.
+        """Where the read starts and ends."""
+        start = Bound.of("starting", self.starting_timestamp, self.starting_offsets_by_timestamp, self.starting_offsets)
+        end = Bound.of("ending", self.ending_timestamp, self.ending_offsets_by_timestamp, self.ending_offsets)
+        latest = self.starting_offsets_by_timestamp_strategy == "latest"
+        return OffsetRange.of(start, end, latest_if_no_match=latest)
 
-        Raises:
-            ConfigurationError: An option is invalid.
-        """
-        return OffsetRange.of(self)
-
+    @cached_property
     def client_options(self) -> ClientOptions:
-        """Return the options of kafka-python's clients.
-
-        Raises:
-            ConfigurationError: An option of `kafka.*` is unknown, invalid or not supported.
-        """
+        """The options of kafka-python's clients."""
         given = dict(self.kafka)
         if not any(name.lower() == "client.id" for name in given):
             given["client.id"] = self.group_id or self.group_id_prefix
         return translate(given, self.oauth_token_provider)
 
     def payloads(self) -> Payloads:
-        """Return how keys and values are decoded.
-
-        Raises:
-            ConfigurationError: An option is invalid.
-        """
-        return Payloads.of(self)
+        """Return how keys and values are decoded; not cached, because a host may set the time zone of a copy."""
+        formats = {"key": (self.key_format, self.key_schema), "value": (self.value_format, self.value_schema)}
+        return Payloads.of(formats, self.json_options, self.mode, self.column_name_of_corrupt_record, self.time_zone)
 
     def schema(self) -> pa.Schema:
         """Return the selected columns of Spark's schema; with decoding also the corrupt-record column."""

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.ddl import parse_schema
-from forebay.formats.json.options import OPTION_NAMES, JsonOptions
-from forebay.formats.json.values import check_type
-from forebay.options import camel_case, class_options, parse_options
+from forebay.formats.json.jackson.values import check_type
+from forebay.formats.json.options import JsonOptions
+from forebay.formats.values.ddl import parse_schema
+from forebay.options import class_options, parse_options
 from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
 
 CORRUPT = pa.struct(
@@ -44,29 +44,6 @@ _JSON = (
 """The options of `JsonOptions` that apply to one record with a known schema."""
 
 
-class DecodingOptions(Protocol):
-    """The options of `KafkaOptions` for decoding."""
-
-    @property
-    def value_format(self) -> str: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def key_format(self) -> str: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def value_schema(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def key_schema(self) -> str | None: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def mode(self) -> Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def column_name_of_corrupt_record(self) -> str: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def json_options(self) -> dict[str, str]: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def time_zone(self) -> str: ...  # noqa: D102 - see KafkaOptions
-    @property
-    def name(self) -> str: ...  # noqa: D102 - see KafkaOptions
-
-
 @dataclass(frozen=True)
 class Payloads:
     """How keys and values are decoded.
@@ -80,24 +57,36 @@ class Payloads:
     options: JsonOptions
 
     @classmethod
-    def of(cls, source: DecodingOptions) -> Payloads:
-        """Parse the options of a source. Called wherever a source is made, and on task threads.
+    def of(
+        cls,
+        formats: Mapping[str, tuple[str, str | None]],
+        json_options: Mapping[str, str],
+        mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"],
+        corrupt_column: str,
+        time_zone: str,
+    ) -> Self:
+        """Parse the options.
 
-        Raises:
-            ConfigurationError: The options do not fit together, or a schema is invalid.
+        Args:
+            formats: The format and the schema of `key` and `value`.
+            json_options: The options `json.*`.
+            mode: The option `mode`.
+            corrupt_column: The name of the corrupt-record column.
+            time_zone: The zone of JSON times that name none.
         """
-        types: dict[str, pa.DataType] = {}
-        options = _json_options(source)
-        for column, form, schema in (
-            ("key", source.key_format, source.key_schema),
-            ("value", source.value_format, source.value_schema),
-        ):
-            kind = _type(column, form, schema, options)
-            if kind is not None:
-                types[column] = kind
-        payloads = cls(types, options)
-        payloads._check(source)
-        return payloads
+        has_json = "json" in (form for form, _ in formats.values())
+        if json_options and not has_json:
+            raise ConfigurationError(
+                "options of JSON are given, but neither keys nor values are JSON",
+                option=f"json.{next(iter(json_options))}",
+                advice="set valueFormat=json or keyFormat=json, or leave it out",
+            )
+        # JSON does not support every session time zone; without JSON any zone is accepted.
+        options = _json_options(json_options, mode, corrupt_column, time_zone if has_json else "UTC")
+        kinds = {column: _type(column, form, schema, options) for column, (form, schema) in formats.items()}
+        types = {column: kind for column, kind in kinds.items() if kind is not None}
+        _check(types, mode, corrupt_column)
+        return cls(types, options)
 
     @property
     def corrupt_column(self) -> str:
@@ -105,26 +94,9 @@ class Payloads:
         return self.options.column_name_of_corrupt_record
 
     def schema(self, columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schema:
-        """Return the schema of the read.
-
-        Args:
-            columns: The wanted columns, in this order; None = all.
-            include_headers: Whether all columns include `headers`.
-
-        Raises:
-            ConfigurationError: An unknown column.
-        """
-        if not self.types:
-            return record_schema(columns, include_headers=include_headers)
-        known = {**COLUMNS, **self.types, self.corrupt_column: CORRUPT}
-        if columns is None:
-            columns = [name for name in known if include_headers or name != "headers"]
-        for name in columns:
-            if name not in known:
-                raise ConfigurationError(
-                    f"there is no column {name!r}", option="columns", advice=f"there are {', '.join(known)}"
-                )
-        return pa.schema([pa.field(name, known[name]) for name in columns])
+        """Return the schema of the read; see `record_schema`."""
+        known = {**COLUMNS, **self.types, self.corrupt_column: CORRUPT} if self.types else COLUMNS
+        return record_schema(columns, include_headers=include_headers, known=known)
 
     def decoded(self, columns: Sequence[str]) -> list[str]:
         """Return which of `key` and `value` these columns need decoded; the others are not checked either."""
@@ -138,33 +110,6 @@ class Payloads:
         if self.corrupt_column in columns:
             wanted |= {"key", "value"}
         return tuple(name for name in COLUMNS if name in wanted)
-
-    def _check(self, source: DecodingOptions) -> None:
-        for option_name, given in (
-            ("mode", source.mode != "PERMISSIVE"),
-            ("columnNameOfCorruptRecord", self.corrupt_column != JsonOptions.column_name_of_corrupt_record),
-        ):
-            if given and not self.types:
-                raise ConfigurationError(
-                    f"{option_name} applies to decoded keys and values only, and neither is decoded",
-                    source=source.name,
-                    option=option_name,
-                    advice="set valueFormat or keyFormat, or leave it out",
-                )
-        if source.json_options and "json" not in (source.value_format, source.key_format):
-            raise ConfigurationError(
-                "options of JSON are given, but neither keys nor values are JSON",
-                source=source.name,
-                option=f"json.{next(iter(source.json_options))}",
-                advice="set valueFormat=json or keyFormat=json, or leave it out",
-            )
-        if self.corrupt_column in COLUMNS:
-            raise ConfigurationError(
-                f"the source already has a column {self.corrupt_column!r}",
-                source=source.name,
-                option="columnNameOfCorruptRecord",
-                advice="give another name",
-            )
 
 
 def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> pa.DataType | None:
@@ -202,23 +147,36 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
     return pa.struct(list(fields))
 
 
-def _json_options(source: DecodingOptions) -> JsonOptions:
-    names = {field: name for name, field in OPTION_NAMES.items()}
-    specs = [
-        replace(spec, name=names.get(spec.python_name, camel_case(spec.python_name)))
-        for spec in class_options(JsonOptions)
-        if spec.python_name in _JSON
-    ]
-    try:
-        values = parse_options(specs, source.json_options, source=source.name)
-        return JsonOptions(
-            **values,
-            mode=source.mode,
-            column_name_of_corrupt_record=source.column_name_of_corrupt_record,
-            # JSON does not support every session time zone; without JSON any zone is accepted.
-            time_zone=source.time_zone if "json" in (source.key_format, source.value_format) else "UTC",
+def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> None:
+    for option_name, given in (
+        ("mode", mode != "PERMISSIVE"),
+        ("columnNameOfCorruptRecord", corrupt_column != JsonOptions.column_name_of_corrupt_record),
+    ):
+        if given and not types:
+            raise ConfigurationError(
+                f"{option_name} applies to decoded keys and values only, and neither is decoded",
+                option=option_name,
+                advice="set valueFormat or keyFormat, or leave it out",
+            )
+    if corrupt_column in COLUMNS:
+        raise ConfigurationError(
+            f"the source already has a column {corrupt_column!r}",
+            option="columnNameOfCorruptRecord",
+            advice="give another name",
         )
+
+
+def _json_options(
+    given: Mapping[str, str],
+    mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"],
+    corrupt_column: str,
+    time_zone: str,
+) -> JsonOptions:
+    specs = [spec for spec in class_options(JsonOptions) if spec.python_name in _JSON]
+    try:
+        values = parse_options(specs, given, source="forebay_kafka")
+        return JsonOptions(**values, mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone)
     except ConfigurationError as error:
-        if error.option is not None and error.option.lower() in (name.lower() for name in source.json_options):
+        if error.option is not None and error.option.lower() in (name.lower() for name in given):
             error.option = f"json.{error.option}"
         raise

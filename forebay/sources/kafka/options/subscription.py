@@ -6,11 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.kafka.options.bounds import assigned_json
-from forebay.sources.kafka.options.topic_patterns import compile_topics
 from forebay.sources.kafka.split import TopicPartition
+
+_TOKEN: Final = re.compile(
+    r"\\Q(?P<quoted>.*?)(?:\\E|$)"
+    r"|\\k<(?P<group>\w+)>"
+    r"|(?P<octal>\\0|\\[1-3][0-7][0-7])"
+    r"|(?P<comments>\(\?[a-zA-Z-]*x)"
+    r"|\\.|\(\?<(?=[a-zA-Z])|&&|.",
+    re.DOTALL,
+)
+_REWRITTEN: Final = {r"\z": r"\Z", "(?<": "(?P<"}
 
 _NAMES = "assign, subscribe, subscribePattern"
 
@@ -31,11 +41,7 @@ class Subscription:
 
     @classmethod
     def of(cls, subscribe: Sequence[str], pattern: str | None, assign: str | None) -> Subscription:
-        """Parse the three options.
-
-        Raises:
-            ConfigurationError: None or several are given, or one is invalid.
-        """
+        """Parse the three options; exactly one must be given."""
         given = [bool(subscribe), pattern is not None, assign is not None].count(True)
         if given == 0:
             raise ConfigurationError(
@@ -69,30 +75,26 @@ class Subscription:
         """Return the partitions of a topic to read.
 
         Args:
-            name: The topic.
+            name: Its name.
             leaders: The leader of each existing partition; -1 = none.
             first: The query is new, so each partition of `assign` must exist.
 
         Raises:
-            ConfigurationError: A partition of `assign` does not exist.
             RetriableError: A partition has no leader.
         """
-        chosen = [partition for partition in self.partitions if partition.topic == name]
-        if self.partitions:
-            missing = [partition for partition in chosen if partition.partition not in leaders]
-            if missing and first:
-                raise ConfigurationError(
-                    f"the topic {name!r} has no partition {missing[0].partition}: it has {len(leaders)}",
-                    split=missing[0].split_id,
-                    option="assign",
-                    advice="name only existing partitions",
-                )
-            chosen = [
-                partition for partition in chosen if partition not in missing
-            ]  # discovery reports the missing ones as lost
-            if not chosen:
-                return []
-        partitions = chosen or [TopicPartition(name, number) for number in sorted(leaders)]
+        wanted = [partition for partition in self.partitions if partition.topic == name]
+        missing = [partition for partition in wanted if partition.partition not in leaders]
+        if missing and first:
+            raise ConfigurationError(
+                f"the topic {name!r} has no partition {missing[0].partition}: it has {len(leaders)}",
+                split=missing[0].split_id,
+                option="assign",
+                advice="name only existing partitions",
+            )
+        if self.partitions:  # discovery reports the missing ones as lost
+            partitions = [one for one in wanted if one.partition in leaders]
+        else:
+            partitions = [TopicPartition(name, number) for number in sorted(leaders)]
         alone = [partition for partition in partitions if leaders[partition.partition] < 0]
         if alone:
             raise RetriableError(
@@ -101,3 +103,46 @@ class Subscription:
                 advice="check the brokers that hold its replicas: they are down",
             )
         return partitions
+
+
+def compile_topics(pattern: str) -> re.Pattern[str]:
+    r"""Return a pattern that matches the same names as Java's `pattern`; use `fullmatch`, as Spark does.
+
+    Both languages agree on most syntax for names of topics, which have only ASCII letters, digits, dots, underscores
+    and hyphens. This rewrites `\Q…\E`, `\z`, `(?<name>` and `\k<name>`, and refuses syntax that Python reads otherwise.
+    """
+    try:
+        return re.compile(_to_python(pattern), re.ASCII)
+    except (re.error, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"subscribePattern {pattern!r} cannot be used: {error}",
+            option="subscribePattern",
+            advice="write a regular expression of letters, classes, groups and repetitions, such as orders-.*",
+        ) from error
+
+
+def _to_python(pattern: str) -> str:
+    parts: list[str] = []
+    class_begin: int | None = None
+    for match in _TOKEN.finditer(pattern):
+        text = match[0]
+        if match["quoted"] is not None:
+            text = re.escape(match["quoted"])
+        elif match["octal"]:
+            raise ValueError(f"Python and Java read {text} differently")
+        elif class_begin is not None:
+            if text in ("[", "&&"):
+                raise ValueError("nested classes and && exist only in Java")
+            if text == "^" and match.start() == class_begin:
+                class_begin += 1
+            elif text == "]" and match.start() > class_begin:
+                class_begin = None
+        elif match["comments"]:
+            raise ValueError("the flag x is not supported")
+        elif match["group"]:
+            text = f"(?P={match['group']})"
+        else:
+            text = _REWRITTEN.get(text, text)
+            class_begin = match.end() if text == "[" else None
+        parts.append(text)
+    return "".join(parts)

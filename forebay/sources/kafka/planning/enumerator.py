@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kafka.errors import UnknownTopicOrPartitionError
 
@@ -21,7 +20,7 @@ from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
 from forebay.sources.kafka.planning.ranges import RangeRules, divide
 from forebay.sources.kafka.planning.time_limits import TimeLimits
-from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity
+from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity, ask_until
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
@@ -31,16 +30,7 @@ _IDS_TRUSTED = 2.0
 
 
 class KafkaEnumerator(DiscoveryEnumerator):
-    """Makes one split per partition. Positions and ends are offsets, so row limits and slices are exact in offsets.
-
-    Args:
-        source: The options.
-        clock: Measures the age of answers.
-        streaming: A stream starts at the latest offsets by default; a batch at the earliest.
-
-    Raises:
-        ConfigurationError: The options do not fit the host.
-    """
+    """Makes one split per partition. Positions and ends are offsets, so row limits and slices are exact in offsets."""
 
     exact_ends = True  # except for control records and compacted ones, as with Spark's own source
     # Asking for ends takes milliseconds and blocks nobody else; a short floor shows new records sooner.
@@ -52,23 +42,16 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._source = source
         self._streaming = streaming
         source.offset_range.check(streaming=streaming)
-        self._options = source.client_options()
-        self._retries, self._pause = source.num_retries, source.retry_interval_ms / 1000
-        self._cluster = Cluster(self._options, retries=self._retries, interval=self._pause)
-        self._discovery = TopicDiscovery(source, self._cluster, self._options)
-        self._resolver = OffsetResolver(
-            self._cluster,
-            source.offset_range,
-            committed=self._options.read_committed,
-            fail_on_data_loss=source.fail_on_data_loss,
-            group=source.group_id,
-        )
+        self._pause = source.retry_interval_ms / 1000
+        self._cluster = Cluster(source.client_options, retries=source.num_retries, interval=self._pause)
+        self._discovery = TopicDiscovery(source, self._cluster)
+        self._resolver = OffsetResolver(source, self._cluster)
         self._limits = TimeLimits(self._resolver)
         self._estimates = SizeEstimates(self._cluster, clock)
         self._ranges = RangeRules(source.min_partitions, source.max_records_per_partition)
         self._clock = clock
         group = source.group_id if source.commit_offsets else None
-        self._progress = None if group is None else GroupProgress(self._options, group, clock)
+        self._progress = None if group is None else GroupProgress(source.client_options, group, clock)
         self._recreated: set[str] = set()
         self._discovered_at = float("-inf")
         self._warned: set[str] = set()
@@ -77,20 +60,21 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Find the partitions. In a new query they start where the options say, later ones at the earliest offset."""
-        splits = {name: _own(split) for name, split in known.items()}
-        found = self._discovery.partitions(splits, first=first)
+        splits = [_own(split) for split in known.values()]
+        identity = self._discovery.partitions(splits, first=first)
+        found = identity.topic_ids
         self._discovered_at = self._clock.monotonic()
-        identity = TopicIdentity.compare(found, splits.values())
-        replaced = [one for earlier in identity.recreated.values() for one in earlier]
-        self._recreated = {one.id for one in replaced}
-        self._discovery.mark_replaced(replaced)
-        starts = self._starts(identity, splits, first=first)
-        ends = (
-            self._resolver.ends(starts, streaming=self._streaming)
-            if first
-            else {partition: self._resolver.later_end(partition) for partition in starts}
-        )
-        self._estimate_sizes(found)
+        self._recreated = {one.id for earlier in identity.recreated.values() for one in earlier}
+        ends: Mapping[TopicPartition, int | None]
+        if first:
+            default = BoundKind.LATEST if self._streaming else BoundKind.EARLIEST
+            starts = self._resolver.starts([*identity.recreated, *identity.new], default)
+            ends = self._resolver.ends(starts, streaming=self._streaming)
+        else:
+            starts = self._later_starts(identity, splits)
+            ends = {partition: self._resolver.later_end(partition) for partition in starts}
+        if found and not self._streaming:
+            self._estimates.refresh(self._resolver.offsets(found, EARLIEST), self._resolver.offsets(found, LATEST))
         fresh = [
             KafkaSplit(
                 id=f"{one.split_id}:{found[one]}" if one in identity.recreated else one.split_id,
@@ -119,7 +103,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             KafkaSplit(
                 id=partition.split_id,
                 position=position,
-                end=self._end_after(partition, position),
+                end=self._adopted_end(partition, position),
                 topic_id=topics[partition.topic].topic_id if partition.topic in topics else None,
             )
             for partition, position in sorted(positions.items())
@@ -132,12 +116,12 @@ class KafkaEnumerator(DiscoveryEnumerator):
             DataLossError: A partition ends before its position: it was truncated or recreated.
         """
         own = {split.topic_partition: split for split in map(_own, splits)}
-        ends = self._ends(own)
-        for _ in range(self._retries):  # a new leader may not know its end yet (KAFKA-7703)
-            if all(ends[partition] >= split.start for partition, split in own.items()):
-                break
-            time.sleep(self._pause)
-            ends = self._ends(own)
+        ends = ask_until(  # a new leader may not know its end yet (KAFKA-7703)
+            lambda: self._ends(own),
+            lambda ends: all(ends[partition] >= split.start for partition, split in own.items()),
+            retries=self._source.num_retries,
+            pause=self._pause,
+        )
         for partition, split in own.items():
             if ends[partition] < split.start:
                 self._report_loss(
@@ -174,8 +158,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         """Return the first record at or after a time (µs since 1970), or the end, from the brokers' time index."""
         ids = {_own(split).topic_partition: split.id for split in splits}
         ends = self._resolver.offsets(ids, LATEST)
-        millis = max(0, -(-event_time // 1000))
-        found = self._cluster.offsets(dict.fromkeys(ids, millis), committed=self._options.read_committed)
+        found = self._resolver.offsets(ids, max(0, -(-event_time // 1000)))
         return {name: found[one] if found[one] >= 0 else ends[one] for one, name in ids.items()}
 
     def size(self, split: Split) -> int | None:
@@ -233,24 +216,13 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     # ---- starts and ends
 
-    def _starts(
-        self, identity: TopicIdentity, known: Mapping[str, KafkaSplit], *, first: bool
-    ) -> dict[TopicPartition, int]:
-        """Return where new and recreated partitions start; those that the ending options exclude are left out."""
-        if first:
-            default = BoundKind.LATEST if self._streaming else BoundKind.EARLIEST
-            return self._resolver.starts([*identity.recreated, *identity.new], default)
-        new = [partition for partition in identity.new if self._resolver.reads(partition)]
-        recreated = [partition for partition in identity.recreated if self._resolver.reads(partition)]
-        return {**self._later_starts(new, known), **self._resolver.offsets(recreated, EARLIEST)}
-
-    def _later_starts(
-        self, new: Sequence[TopicPartition], known: Mapping[str, KafkaSplit]
-    ) -> dict[TopicPartition, int]:
-        starts = self._resolver.offsets(new, EARLIEST)
-        topics = {split.topic_partition.topic for split in known.values()}
+    def _later_starts(self, identity: TopicIdentity, known: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
+        """Return where partitions found later start; those that the ending options exclude are left out."""
+        wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
+        starts = self._resolver.offsets(wanted, EARLIEST)
+        topics = {split.topic_partition.topic for split in known}
         for partition, offset in starts.items():
-            if offset == 0:
+            if offset == 0 or partition in identity.recreated:
                 continue
             if partition.topic in topics:
                 self._report_loss(
@@ -261,14 +233,14 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 self._warn(f"{partition.split_id}: the new topic begins at offset {offset}; reading starts there")
         return starts
 
-    def _end_after(self, partition: TopicPartition, position: int) -> int | None:
+    def _adopted_end(self, partition: TopicPartition, position: int) -> int | None:
         end = self._resolver.later_end(partition) if self._resolver.reads(partition) else position
         return None if end is None else max(end, position)
 
     def _ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
         """Return the end of each partition; the position where an open transaction lies before it."""
         ends = self._existing_ends(own)
-        if self._options.read_committed:
+        if self._source.client_options.read_committed:
             before = [partition for partition, split in own.items() if ends[partition] < split.start]
             for partition, end in self._cluster.offsets(dict.fromkeys(before, LATEST), committed=False).items():
                 if end >= own[partition].start:
@@ -290,11 +262,6 @@ class KafkaEnumerator(DiscoveryEnumerator):
             self._report_loss("the partition is gone: its topic was deleted", own[partition])
         existing = self._resolver.offsets(own.keys() - gone, LATEST)
         return {**existing, **{partition: own[partition].start for partition in gone}}
-
-    def _estimate_sizes(self, partitions: Iterable[TopicPartition]) -> None:
-        asked = list(partitions)
-        if asked and not self._streaming:
-            self._estimates.refresh(self._resolver.offsets(asked, EARLIEST), self._resolver.offsets(asked, LATEST))
 
     # ---- data loss
 

@@ -19,12 +19,7 @@ _RETRY_SECONDS = 2.0
 
 
 class SizeEstimates:
-    """Caches the bytes per offset of partitions and refreshes them once a minute. Called on the planning thread.
-
-    Args:
-        cluster: Asks the brokers.
-        clock: The time.
-    """
+    """Caches the bytes per offset of partitions and refreshes them once a minute. Called on the planning thread."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -37,12 +32,7 @@ class SizeEstimates:
         self._refused = False
 
     def refresh(self, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]) -> None:
-        """Ask the brokers for the sizes of partitions; may block.
-
-        Args:
-            first: The earliest offset of each partition.
-            last: The latest offset of each partition.
-        """
+        """Ask the brokers for the sizes of partitions between their first and last offsets; may block."""
         self._asked_at = self._clock.monotonic()
         self._asked_for |= first.keys()
         sizes = self._cluster.sizes({partition.topic for partition in first}) if first else {}

@@ -10,27 +10,21 @@ from dataclasses import replace
 from forebay.clock import Clock
 from forebay.errors import ForebayError
 from forebay.sources.kafka.client.client_options import ClientOptions
-from forebay.sources.kafka.client.cluster import COORDINATOR_TRIES, Cluster
+from forebay.sources.kafka.client.cluster import COORDINATOR_RETRIES, Cluster
 from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 5_000
 """Request timeout; a micro-batch waits for the answer."""
-_TRIES = 4
-"""Tries while the group coordinator is unavailable, after the first commit."""
+_RETRIES = 4
+"""Retries while the group coordinator is unavailable, after the first commit."""
 _PAUSE = 30.0
 """Seconds between a failed commit and the next try."""
 
 
 class GroupProgress:
-    """Commits offsets to a group over a connection of its own. Called on the planning thread; connects when first used.
-
-    Args:
-        options: The brokers and their security.
-        group: The group.
-        clock: Measures the pause after a failure.
-    """
+    """Commits offsets to a group over its own connection, made at the first commit. Called on the planning thread."""
 
     def __init__(self, options: ClientOptions, group: str, clock: Clock) -> None:
         given = options.settings.get("request_timeout_ms")
@@ -41,25 +35,22 @@ class GroupProgress:
         self._clock = clock
         self._published: dict[TopicPartition, int] = {}
         self._pending: dict[TopicPartition, int] = {}
-        self._tries = COORDINATOR_TRIES
+        self._retries = COORDINATOR_RETRIES
         self._failed_at: float | None = None
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets that the group does not have yet, including those of failed commits; may block.
+        """Commit next offsets that the group does not have yet, including those of failed commits; may block.
 
         A failure is logged once, and the next try follows after a pause.
-
-        Args:
-            offsets: The next offsets to read.
         """
         pending = {**self._pending, **offsets}
         self._pending = {one: offset for one, offset in pending.items() if self._published.get(one) != offset}
         if not self._pending or (self._failed_at is not None and self._clock.monotonic() - self._failed_at < _PAUSE):
             return
         # A cluster creates its offsets topic with its first group, which takes seconds.
-        tries, self._tries = self._tries, _TRIES
+        retries, self._retries = self._retries, _RETRIES
         try:
-            self._cluster.commit(self._group, self._pending, tries=tries)
+            self._cluster.commit(self._group, self._pending, retries=retries)
         except ForebayError as error:
             if self._failed_at is None:
                 text = "committing progress to the group %r failed; reading continues, next try every %.0f s: %s"

@@ -10,44 +10,24 @@ from datetime import UTC, datetime
 from forebay.errors import ConfigurationError, DataLossError
 from forebay.sources.kafka.client.cluster import Cluster
 from forebay.sources.kafka.options.bounds import EARLIEST, LATEST, Bound, BoundKind
-from forebay.sources.kafka.options.offset_range import OffsetRange
+from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.split import TopicPartition
 
 _log = logging.getLogger(__name__)
 
 
 class OffsetResolver:
-    """Resolves starts and ends of partitions. Called on the planning thread; may block.
+    """Resolves starts and ends of partitions. Called on the planning thread; may block."""
 
-    Args:
-        cluster: Asks the brokers.
-        offset_range: The options.
-        committed: Ends are those of `read_committed`.
-        fail_on_data_loss: A starting offset whose record is gone is an error.
-        group: The consumer group of `startingOffsets=committed`.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        offset_range: OffsetRange,
-        *,
-        committed: bool,
-        fail_on_data_loss: bool,
-        group: str | None,
-    ) -> None:
+    def __init__(self, source: KafkaOptions, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._range = offset_range
-        self._committed = committed
-        self._fail_on_data_loss = fail_on_data_loss
-        self._group = group
+        self._range = source.offset_range
+        self._committed = source.client_options.read_committed
+        self._fail_on_data_loss = source.fail_on_data_loss
+        self._group = source.group_id
 
     def starts(self, partitions: Collection[TopicPartition], default: BoundKind) -> dict[TopicPartition, int]:
-        """Return the first offset to read of each partition.
-
-        Args:
-            partitions: All partitions of a new query.
-            default: Where to start without such an option.
+        """Return the first offset to read of each partition of a new query; `default` applies without such an option.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -68,11 +48,9 @@ class OffsetResolver:
         return self.offsets(partitions, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition], *, streaming: bool) -> dict[TopicPartition, int]:
-        """Return the end of each partition that has a known one.
+        """Return the end of each partition of a new query that has a known one.
 
-        Args:
-            partitions: All partitions of a new query.
-            streaming: An ending offset may lie in the future, and `TimeLimits` resolves ending times.
+        In a stream an ending offset may lie in the future, and `TimeLimits` resolves ending times.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -104,7 +82,7 @@ class OffsetResolver:
     def ending_time(self, partition: TopicPartition) -> int | None:
         """Return the ending time of a partition in ms since 1970, if the options set one."""
         bound = self._range.end
-        return None if bound is None or bound.kind is not BoundKind.TIMES else _time(bound, partition)
+        return None if bound is None or bound.kind is not BoundKind.TIMES else bound.time_of(partition)
 
     def reads(self, partition: TopicPartition) -> bool:
         """Whether a partition found later is read: not if the ending options name only others."""
@@ -119,11 +97,11 @@ class OffsetResolver:
         return end.values[partition]
 
     def offsets(self, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
-        """Return the earliest or the latest offset of each partition."""
+        """Return for each partition the earliest, the latest, or the first offset at or after a time."""
         return self._cluster.offsets(dict.fromkeys(partitions, spec), committed=self._committed)
 
     def _at_times(self, partitions: Collection[TopicPartition], bound: Bound) -> dict[TopicPartition, int]:
-        times = {partition: moment for partition in partitions if (moment := _time(bound, partition)) is not None}
+        times = {partition: moment for partition in partitions if (moment := bound.time_of(partition)) is not None}
         # Ends first: a record that arrives between the two requests is found by its time.
         ends = self.offsets(partitions, LATEST)
         found = self._cluster.offsets(times, committed=self._committed)
@@ -142,12 +120,7 @@ class OffsetResolver:
         return found
 
     def _existing(self, wanted: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
-        """Resolve -2 and -1, and check that every offset lies between the first record and the end.
-
-        Raises:
-            ConfigurationError: An offset lies beyond the end.
-            DataLossError: An offset lies before the first record, under `failOnDataLoss`.
-        """
+        """Resolve -2 and -1, and check that every offset lies between the first record and the end."""
         first, last = self.offsets(wanted, EARLIEST), self.offsets(wanted, LATEST)
         resolved = {}
         for partition, offset in wanted.items():
@@ -161,25 +134,19 @@ class OffsetResolver:
                     advice="give an offset of at most that, or -1 for the latest",
                 )
             if resolved[partition] < first[partition]:
-                self._report_loss(partition, offset, first[partition], bound)
-                resolved[partition] = first[partition]
+                begin = resolved[partition] = first[partition]
+                text = f"{bound.option} starts at the offset {offset}, but the first offset of the partition is {begin}"
+                if self._fail_on_data_loss:
+                    raise DataLossError(
+                        text,
+                        split=partition.split_id,
+                        position=offset,
+                        option=bound.option,
+                        advice=f"start at {begin} or later, or give failOnDataLoss=false to start there",
+                    )
+                lost = "%s: %s; reading starts there, and %d offsets are lost"
+                _log.warning(lost, partition.split_id, text, begin - offset)
         return resolved
-
-    def _report_loss(self, partition: TopicPartition, offset: int, first: int, bound: Bound) -> None:
-        text = f"{bound.option} starts at the offset {offset}, but the first offset of the partition is {first}"
-        if self._fail_on_data_loss:
-            raise DataLossError(
-                text,
-                split=partition.split_id,
-                position=offset,
-                option=bound.option,
-                advice=f"start at {first} or later, or give failOnDataLoss=false to start there",
-            )
-        _log.warning("%s: %s; reading starts there, and %d offsets are lost", partition.split_id, text, first - offset)
-
-
-def _time(bound: Bound, partition: TopicPartition) -> int | None:
-    return bound.values.get(partition, bound.time)
 
 
 def _iso(moment: int) -> str:

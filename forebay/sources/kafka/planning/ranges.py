@@ -23,12 +23,7 @@ class RangeRules:
     max_records: int | None = None
 
     def tasks(self, slices: Sequence[KafkaSplit], *, keep_empty: bool = False) -> list[tuple[KafkaSplit]] | None:
-        """Return one task per range, cut by the options; None without options.
-
-        Args:
-            slices: The ranges to read, each with an end.
-            keep_empty: Keep ranges without offsets, which are otherwise dropped.
-        """
+        """Return one task per range, cut by the options; None without options. Empty ranges are dropped or kept."""
         if self.min_partitions is None and self.max_records is None:
             return None
         ranges = [one for one in slices if keep_empty or one.left != 0]

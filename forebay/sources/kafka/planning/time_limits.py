@@ -4,33 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
-from forebay.framework.microbatch.offsets.compact import compact, expand
-from forebay.framework.microbatch.offsets.offset import damaged
+from forebay.framework.microbatch.offsets.offset import compact, damaged, expand
 from forebay.framework.split import Json
 from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class TimeLimits:
-    """Caches the first offset at or after the ending time of each partition. Called on the planning thread.
-
-    Args:
-        resolver: Asks the brokers.
-    """
+    """Caches the first offset at or after the ending time of each partition. Called on the planning thread."""
 
     def __init__(self, resolver: OffsetResolver) -> None:
         self._resolver = resolver
         self._found: dict[str, tuple[int, int]] = {}
 
     def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the ends by time; asks the brokers for unknown ones, so it may block.
+        """Return the ends by time of splits, at most one of each partition; may ask the brokers and block.
 
-        Args:
-            splits: At most one of each partition. A partition without a record that late has no limit yet.
-
-        Raises:
-            ForebayError: The brokers do not answer, or refuse to.
+        A partition without a record that late has no limit yet.
         """
         times = {
             split.id: time
@@ -55,30 +47,17 @@ class TimeLimits:
         return {"limits": compact(kept)} if kept else None
 
     def restore(self, state: Json, source: str) -> None:
-        """Restore the result of `state`.
-
-        Args:
-            state: From a checkpoint; None = no limits.
-            source: The format name, for errors.
-
-        Raises:
-            ConfigurationError: It is damaged.
-        """
+        """Restore the result of `state`, from a checkpoint."""
         kept = state.get("limits") if isinstance(state, dict) else None
         if kept is None:
             return
         try:
-            self._found = _read(expand(kept))
+            limits: Any = expand(kept)
+            self._found = {
+                f"{topic}/{partition}": (int(time), int(offset))
+                for time, topics in limits.items()
+                for topic, partitions in topics.items()
+                for partition, offset in partitions.items()
+            }
         except (AttributeError, TypeError, ValueError) as error:
             raise damaged(source, f"the offsets of ending times cannot be read: {error}") from error
-
-
-def _read(kept: Json) -> dict[str, tuple[int, int]]:
-    if not isinstance(kept, dict):
-        raise TypeError("they are no object")
-    found = {}
-    for time, topics in kept.items():
-        for topic, partitions in topics.items():
-            for partition, offset in partitions.items():
-                found[f"{topic}/{partition}"] = int(time), int(offset)
-    return found

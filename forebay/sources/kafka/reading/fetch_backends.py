@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
-from kafka import TopicPartition
 from kafka.version import __version__ as kafka_python
 
 from forebay.sources.kafka.client import kafka_internals
@@ -29,20 +28,6 @@ FetchedRecords = tuple[Key, Iterator[Decoded]]
 """A partition, and its fetched records, decoded when iterated."""
 
 
-class FetchBackend(Protocol):
-    """Polls a consumer. Called on one thread."""
-
-    def poll(self, seconds: float) -> list[FetchedRecords]:
-        """Wait for fetches for at most `seconds`, and return them in order.
-
-        Raises:
-            KafkaError: The consumer fails.
-        """
-
-    def end_of(self, key: Key) -> int | None:
-        """Return the end of a partition from its last fetch, under the isolation level; None = no fetch yet."""
-
-
 def fetch_backend(
     consumer: Any,  # noqa: ANN401 - kafka-python has no types
     schema: pa.Schema,
@@ -50,26 +35,19 @@ def fetch_backend(
     *,
     check_crcs: bool,
     by_columns: bool,
-) -> FetchBackend:
-    """Return the columnar backend if it is wanted and kafka-python's internals allow it, else the one by record.
-
-    Args:
-        consumer: The consumer.
-        schema: The wanted columns.
-        wanted: Returns the wanted part of a partition.
-        check_crcs: Verify checksums; in the backend by record the consumer does.
-        by_columns: Use the columnar backend if possible.
-    """
-    if not by_columns:
-        return _RecordBackend(consumer, schema, wanted)
-    misfit = kafka_internals.misfit()
+) -> _ColumnarBackend | _RecordBackend:
+    """Return the columnar backend if it is wanted and kafka-python's internals allow it, else the one by record."""
+    misfit = kafka_internals.misfit() if by_columns else None
     if misfit is not None:
         _log.warning("kafka-python %s has unexpected internals (%s): records are read one by one", kafka_python, misfit)
+    if misfit is not None or not by_columns:
         return _RecordBackend(consumer, schema, wanted)
     return _ColumnarBackend(consumer, schema, wanted, check_crcs=check_crcs)
 
 
 class _ColumnarBackend:
+    """Returns the fetched bytes of partitions, decoded by columns when iterated. Called on one thread."""
+
     def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted, *, check_crcs: bool) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = ColumnarDecoder(schema, check_crcs=check_crcs)
@@ -85,10 +63,13 @@ class _ColumnarBackend:
         return [((one.topic, one.partition), self._decoder.decode(one)) for one in fetches]
 
     def end_of(self, key: Key) -> int | None:
+        """Return the end of a partition from its last fetch, under the isolation level; None = no fetch yet."""
         return self._ends.get(key)
 
 
 class _RecordBackend:
+    """Returns kafka-python's records. Called on one thread."""
+
     def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = PlainDecoder(schema)
@@ -100,24 +81,22 @@ class _RecordBackend:
         fetched: list[FetchedRecords] = []
         # Positions also move over control and compacted records, so partitions without records count too.
         for partition in self._consumer.assignment() - self._consumer.paused():
-            key = (partition.topic, partition.partition)
             items = found.get(partition, ())
             after = self._consumer.position(partition, timeout_ms=0)
-            wanted = self._wanted(*key, items[0].offset if items else after or 0)
-            if wanted is None or after is None or (not items and after == self._reported.get(key)):
+            wanted = self._wanted(partition.topic, partition.partition, items[0].offset if items else after or 0)
+            if wanted is None or after is None or (not items and after == self._reported.get(partition)):
                 continue
-            self._reported[key] = after
+            self._reported[partition] = after
             rows = [_record(item) for item in items if wanted.end is None or item.offset < wanted.end]
             after = after if wanted.end is None else min(after, wanted.end)
             if after == wanted.end:
                 self._consumer.pause(partition)
             table = self._decoder.table(rows, wanted) if rows else None
-            fetched.append((key, iter([Decoded(table, after)])))
+            fetched.append((partition, iter([Decoded(table, after)])))
         return fetched
 
     def end_of(self, key: Key) -> int | None:
-        partition = TopicPartition(*key)
-        return self._consumer.highwater(partition) if partition in self._consumer.assignment() else None
+        return self._consumer.highwater(key) if key in self._consumer.assignment() else None
 
 
 def _record(item: Any) -> Record:  # noqa: ANN401 - kafka-python has no types

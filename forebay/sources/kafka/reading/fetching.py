@@ -13,19 +13,20 @@ from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError
+from forebay.framework.split_reader import Fetched
 from forebay.sources.kafka.client import connections
 from forebay.sources.kafka.client.offset_loss import (
-    SILENT,
     Bounds,
     BoundsProbe,
     Key,
     PositionLostError,
+    must_answer,
     stuck,
-    unreachable,
 )
 from forebay.sources.kafka.reading.fetch_backends import FetchedRecords, fetch_backend
-from forebay.sources.kafka.reading.fetch_ranges import FetchedPart, FetchRange, RangeState
+from forebay.sources.kafka.reading.fetch_ranges import FetchRange, RangeState
 from forebay.sources.kafka.records.decoding import GROUP_BYTES, RawFetch
+from forebay.sources.kafka.split import KafkaSplit
 
 FETCH_BYTES = 4 << 20
 """Maximum bytes of one partition in one fetch; the columnar decoder is fast on many records."""
@@ -40,7 +41,7 @@ _TRUNCATED = "the log was truncated there when its leader changed"
 
 
 class PartitionFetcher:
-    """Reads ranges of any number of partitions through one consumer.
+    """Reads ranges of any number of partitions through one consumer; at most one range of a partition at a time.
 
     All methods but `wake_up` are called on one thread. The fetcher requests the next bytes before it decodes the last
     ones, so brokers, network and decoding work at the same time. After `clear` it serves another task on the same
@@ -77,16 +78,13 @@ class PartitionFetcher:
         arguments = _with_defaults(arguments, check_crcs=check_crcs)
         self._committed = arguments.get("isolation_level") == "read_committed"
         connect = connect or _connect
-        try:
+        with must_answer(arguments):
             self._consumer = connect(**arguments)
-        except SILENT as error:
-            raise unreachable(arguments, str(error)) from error
         self._probe = BoundsProbe(self._consumer, connect, arguments)
         self._backend = fetch_backend(
             self._consumer, schema, self._wanted, check_crcs=check_crcs, by_columns=by_columns
         )
         self._ranges: dict[Key, FetchRange] = {}
-        self._queued: deque[FetchRange] = deque()
         self._fetched: deque[FetchedRecords] = deque()
         self._truncated: deque[Key] = deque()
         self._failed: ForebayError | None = None
@@ -96,53 +94,41 @@ class PartitionFetcher:
         self._woken = False
         self._changed = False
 
-    def assign(self, topic: str, partition: int, offset: int, end: int | None = None, *, waited: float = 0.0) -> None:
-        """Add a range; does not block.
-
-        A second range of a partition waits until the first one is read. `fetch` finishes an empty range.
+    def assign(self, split: KafkaSplit, *, waited: float = 0.0) -> None:
+        """Add the range of a split; does not block. `fetch` finishes an empty range.
 
         Args:
-            topic: The topic.
-            partition: The partition.
-            offset: The first offset to read.
-            end: The offset to stop before; None = no end.
+            split: The range; its partition has no other.
             waited: Seconds that earlier attempts waited for the first record.
         """
-        self._queued.append(FetchRange(topic, partition, offset, end, waited))
+        key = TopicPartition(*split.topic_partition)
+        end = split.end if isinstance(split.end, int) else None
+        self._ranges[key] = FetchRange(split.id, key, split.start, end, waited)
+        self._changed = True
 
-    def waited(self, topic: str, partition: int) -> float:
+    def waited(self, key: Key) -> float:
         """Return the seconds that calls of `fetch` have waited for the next record of a partition."""
-        one = self._ranges.get((topic, partition))
-        return 0.0 if one is None else self._returned_at - one.progress_at
+        one = self._ranges.get(key)
+        return 0.0 if one is None or one.state is RangeState.NEW else self._returned_at - one.progress_at
 
-    def drop(self, topic: str, partition: int) -> None:
-        """Forget the ranges of a partition and their fetched records, if any."""
-        key = (topic, partition)
+    def drop(self, key: Key) -> None:
+        """Forget the range of a partition and its fetched records, if any."""
         self._changed = self._ranges.pop(key, None) is not None or self._changed
-        self._queued = deque(one for one in self._queued if one.key != key)
         self._fetched = deque(one for one in self._fetched if one[0] != key)
 
     def clear(self) -> None:
         """Forget all ranges, so that another task can use the connections."""
         self._changed = self._changed or bool(self._ranges)
         self._ranges.clear()
-        self._queued.clear()
         self._fetched.clear()
         self._truncated.clear()
         self._failed, self._woken = None, False
 
-    def end_of(self, topic: str, partition: int) -> int | None:
-        """Return the end of a partition from its last fetch, under the isolation level; None = no fetch yet."""
-        return self._backend.end_of((topic, partition))
-
-    def fetch(self, timeout: float) -> list[FetchedPart]:
-        """Return the available records, in order for each partition; wait for some if there are none.
+    def fetch(self, timeout: float) -> list[Fetched]:
+        """Return available records, about 4 MiB, in order for each partition; wait for some if there are none.
 
         Args:
             timeout: Maximum seconds to wait. A `wake_up` ends the wait, also one from before the call.
-
-        Returns:
-            Parts of one or more ranges, about 4 MiB together; nothing after the timeout or a `wake_up`.
 
         Raises:
             PositionLostError: Offsets of a range are gone; the range is forgotten.
@@ -158,7 +144,7 @@ class PartitionFetcher:
         finally:
             self._returned_at = self._clock.monotonic()
 
-    def _fetch(self, deadline: float) -> list[FetchedPart]:
+    def _fetch(self, deadline: float) -> list[Fetched]:
         while True:
             self._begin()
             parts = self._parts()
@@ -179,26 +165,18 @@ class PartitionFetcher:
         self._consumer.close(autocommit=False)
 
     def _begin(self) -> None:
-        """Begin queued ranges whose partition is free, and assign the partitions to the consumer."""
-        queued, self._queued = self._queued, deque()
-        begun: list[FetchRange] = []
-        for one in queued:
-            if one.key in self._ranges:
-                self._queued.append(one)
-            else:
-                self._ranges[one.key] = one
-                begun.append(one)
-                one.begin(self._clock.monotonic())
-        if not begun and not self._changed:
+        """Begin new ranges, and assign the partitions of all ranges to the consumer."""
+        if not self._changed:
             return
         self._changed = False
-        active = [one for one in self._ranges.values() if one.state is not RangeState.FINISHED]
-        self._consumer.assign([TopicPartition(*one.key) for one in active])
-        for one in begun:
+        new = [one for one in self._ranges.values() if one.state is RangeState.NEW]
+        for one in new:
+            one.begin(self._clock.monotonic())
+        self._consumer.assign([one.key for one in self._ranges.values() if one.state is not RangeState.FINISHED])
+        for one in new:
             if one.state is not RangeState.FINISHED:
-                self._consumer.seek(TopicPartition(*one.key), one.offset)
-                # The end of an earlier range of this partition paused it.
-                self._consumer.resume(TopicPartition(*one.key))
+                self._consumer.seek(one.key, one.offset)
+                self._consumer.resume(one.key)  # the end of an earlier range of this partition paused it
 
     def _wanted(self, topic: str, partition: int, offset: int) -> RawFetch | None:
         """Return the wanted part of a fetch as a RawFetch without bytes; None = nothing."""
@@ -207,7 +185,7 @@ class PartitionFetcher:
             return None
         return RawFetch(topic, partition, memoryview(b""), offset, one.end, self._committed)
 
-    def _parts(self) -> list[FetchedPart]:
+    def _parts(self) -> list[Fetched]:
         """Decode fetched records up to about GROUP_BYTES, and report finished ranges."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
@@ -221,7 +199,7 @@ class PartitionFetcher:
             try:
                 piece = next(decoded, None)
             except ForebayError as error:
-                self.drop(*key)
+                self.drop(key)
                 if not parts:
                     raise
                 self._failed = error  # return the parts before the damage first
@@ -235,7 +213,7 @@ class PartitionFetcher:
                 parts.append(self._part(one, None, one.offset))
         return parts
 
-    def _part(self, one: FetchRange, batch: pa.RecordBatch | None, offset: int) -> FetchedPart:
+    def _part(self, one: FetchRange, batch: pa.RecordBatch | None, offset: int) -> Fetched:
         now = self._clock.monotonic()
         if one.advance(offset, now):
             self._progress_at = now
@@ -246,7 +224,7 @@ class PartitionFetcher:
         if finished:
             del self._ranges[one.key]
             self._fetched = deque(fetched for fetched in self._fetched if fetched[0] != one.key)
-        return FetchedPart(*one.key, batch, offset, finished=finished, caught_up=caught_up)
+        return Fetched(one.split_id, batch, offset, finished=finished, caught_up=caught_up)
 
     def _poll(self, seconds: float) -> None:
         """Let the consumer fetch. It reports lost positions of several partitions at once; raise them one by one."""
@@ -255,12 +233,12 @@ class PartitionFetcher:
                 self._fetched.extend(self._backend.poll(seconds))
         except OffsetOutOfRangeError as error:
             self._changed = True  # assign again, without partitions that are read to their end
-            for tp, offset in error.args[0].items():
-                if (key := (tp.topic, tp.partition)) in self._ranges:
+            for key, offset in error.args[0].items():
+                if key in self._ranges:
                     raise self._lost(key, offset) from error
         except LogTruncationError as error:
             self._changed = True
-            self._truncated.extend((tp.topic, tp.partition) for tp in error.divergent_offsets)
+            self._truncated.extend(error.divergent_offsets)
         while self._truncated:
             if (key := self._truncated.popleft()) in self._ranges:
                 raise self._lost(key, self._ranges[key].offset, _TRUNCATED)
@@ -269,7 +247,7 @@ class PartitionFetcher:
         """Forget a range whose offsets are gone, and return the error for it."""
         end = self._ranges[key].end
         bounds = self._bounds([self._ranges[key]])[0][key]
-        self.drop(*key)
+        self.drop(key)
         return PositionLostError(*key, offset, end, bounds, reason)
 
     def _check_stalls(self) -> None:
@@ -287,7 +265,7 @@ class PartitionFetcher:
         for one in stalled:
             found = bounds[one.key]
             if found is None or not found[0] <= one.offset <= found[1] or (one.end or 0) > found[1]:
-                self.drop(*one.key)
+                self.drop(one.key)
                 raise PositionLostError(*one.key, one.offset, one.end, found)
             # While the consumer serves other partitions, this one may have to wait for its turn.
             if one.end is not None and now - max(one.progress_at, self._progress_at) >= self._timeout:

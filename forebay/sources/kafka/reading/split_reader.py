@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads partitions: one leased consumer for all partitions of a task."""
+"""Reads partitions: one leased consumer for all partitions of a task, and the decoder of keys and values."""
 
 from __future__ import annotations
 
 import logging
 import pickle
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from kafka.errors import KafkaError
 
-from forebay.errors import RetriableError
+from forebay.errors import DataError, RetriableError
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.offset_loss import PositionLostError
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
-from forebay.sources.kafka.reading.fetch_ranges import FetchedPart
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
+from forebay.sources.kafka.reading.payload_decoder import PayloadDecoder
+from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -27,17 +29,16 @@ _WAIT = 1.0
 
 
 class KafkaSplitReader(SplitReader):
-    """Assigns splits to a `PartitionFetcher`, and handles lost positions.
-
-    Args:
-        source: The options.
-        context: Leases the consumer.
-    """
+    """Assigns splits to a `PartitionFetcher`, decodes keys and values, and handles lost positions."""
 
     def __init__(self, source: KafkaOptions, context: SourceReaderContext) -> None:
         self._source = source
         self._context = context
-        self._options = source.client_options()
+        schema, payloads = source.schema(), source.payloads()
+        self._raw_schema, self._decoder = schema, None
+        if payloads.decoded(schema.names):
+            self._raw_schema = record_schema(payloads.raw_columns(schema.names))
+            self._decoder = PayloadDecoder(payloads, schema, source.name)
         self._fetcher: PartitionFetcher | None = None
         self._pending: list[KafkaSplit] = []
         self._splits: dict[TopicPartition, KafkaSplit] = {}
@@ -45,6 +46,7 @@ class KafkaSplitReader(SplitReader):
         self._waited: dict[TopicPartition, float] = {}
         self._lost_offsets = 0
         self._truncated: set[tuple[TopicPartition, int]] = set()
+        self._failed: DataError | None = None
         self._woken = False
         self._unbounded = False
 
@@ -58,8 +60,10 @@ class KafkaSplitReader(SplitReader):
         Raises:
             DataLossError: Records are gone, under `failOnDataLoss`.
             RetriableError: The brokers do not answer; the next call continues after the last record batch.
-            DataError: A record batch is damaged.
+            DataError: A record batch is damaged; or a record is corrupt and the mode is FAILFAST.
         """
+        if self._failed is not None:
+            raise self._failed
         if self._woken:
             self._woken = False
             return []
@@ -67,14 +71,14 @@ class KafkaSplitReader(SplitReader):
             fetcher = self._leased()
             if finished := self._assign(fetcher):
                 return finished
-            return [self._advance(part) for part in fetcher.fetch(_WAIT)]
+            return self._decoded(fetcher.fetch(_WAIT))
         except PositionLostError as lost:
             return self._continue_after(lost)
         except RetriableError:
             self._reassign()
             raise
         except KafkaError as error:
-            found = client_error(error, "reading", self._options)
+            found = client_error(error, "reading", self._source.client_options)
             if isinstance(found, RetriableError):
                 self._reassign()
             raise found from error
@@ -93,7 +97,7 @@ class KafkaSplitReader(SplitReader):
                 self._paused.add(split.topic_partition)
                 self._waited.pop(split.topic_partition, None)
                 if self._fetcher is not None:
-                    self._fetcher.drop(*split.topic_partition)
+                    self._fetcher.drop(split.topic_partition)
         for split in [*self._splits.values(), *self._pending]:
             if split.id in resume and split.topic_partition in self._paused:
                 self._paused.discard(split.topic_partition)
@@ -102,7 +106,12 @@ class KafkaSplitReader(SplitReader):
         return True
 
     def close(self) -> None:
-        """Return the leased consumer without ranges."""
+        """Take all ranges from the leased consumer and return it; log how many records were dropped."""
+        self._release()
+        if self._decoder is not None:
+            self._decoder.close()
+
+    def _release(self) -> None:
         if self._fetcher is not None:
             self._fetcher.clear()
             self._fetcher = None
@@ -111,18 +120,18 @@ class KafkaSplitReader(SplitReader):
         if not self._unbounded and any(split.end is None for split in self._pending):
             # In a fetch session brokers omit partitions without news, and the reader would not learn their ends.
             self._unbounded = True
-            self.close()
+            self._release()
             self._reassign()
         if self._fetcher is None:
-            source, schema = self._source, self._source.schema()
+            source, schema, options = self._source, self._raw_schema, self._source.client_options
             # Pickled, because a repr hides the secrets that distinguish two clients.
-            key = pickle.dumps((self._options, schema.names, source.poll_timeout_ms, self._unbounded))
+            key = pickle.dumps((options, schema.names, source.poll_timeout_ms, self._unbounded))
             self._fetcher = self._context.lease(
                 key,
                 lambda: PartitionFetcher(
-                    {**self._options.arguments("consumer"), "enable_incremental_fetch_sessions": not self._unbounded},
+                    {**options.arguments("consumer"), "enable_incremental_fetch_sessions": not self._unbounded},
                     schema,
-                    check_crcs=self._options.consumer.get("check_crcs") is not False,
+                    check_crcs=options.consumer.get("check_crcs") is not False,
                     poll_timeout=source.poll_timeout_ms / 1000,
                     clock=self._context.runtime.clock,
                 ),
@@ -139,13 +148,10 @@ class KafkaSplitReader(SplitReader):
                 continue
             older = self._splits.get(split.topic_partition)
             if older is not None and older.id != split.id:
-                fetcher.drop(*older.topic_partition)
+                fetcher.drop(older.topic_partition)
                 finished.append(Fetched(older.id, position=older.position, finished=True))
             self._splits[split.topic_partition] = split
-            end = split.end if isinstance(split.end, int) else None
-            fetcher.assign(
-                *split.topic_partition, split.start, end, waited=self._waited.pop(split.topic_partition, 0.0)
-            )
+            fetcher.assign(split, waited=self._waited.pop(split.topic_partition, 0.0))
         self._pending = paused
         return finished
 
@@ -153,27 +159,35 @@ class KafkaSplitReader(SplitReader):
         """Assign all splits again, from their positions."""
         if self._fetcher is not None:
             # The poll timeout covers all attempts together.
-            self._waited = {partition: self._fetcher.waited(*partition) for partition in self._splits}
+            self._waited = {partition: self._fetcher.waited(partition) for partition in self._splits}
             self._fetcher.clear()
         self._pending += [split for partition, split in self._splits.items() if partition not in self._paused]
         self._splits = {partition: split for partition, split in self._splits.items() if partition in self._paused}
 
-    def _advance(self, part: FetchedPart) -> Fetched:
-        partition = TopicPartition(part.topic, part.partition)
-        split = self._splits[partition]
-        if part.finished:
-            del self._splits[partition]
-        else:
-            self._splits[partition] = split.at(part.next_offset)
-        return Fetched(split.id, part.batch, part.next_offset, finished=part.finished, caught_up=part.caught_up)
+    def _decoded(self, parts: Sequence[Fetched]) -> list[Fetched]:
+        """Decode parts and advance their splits; return the parts before a corrupt record first."""
+        done: list[Fetched] = []
+        for part in parts:
+            partition = TopicPartition.of(part.split_id)
+            if self._decoder is not None and part.batch is not None:
+                try:
+                    batch = self._decoder.decode(part.batch, partition)
+                except DataError as error:
+                    if not done:
+                        raise
+                    self._failed = error
+                    break
+                done.append(replace(part, batch=batch))
+            else:
+                done.append(part)
+            if part.finished:
+                del self._splits[partition]
+            else:
+                self._splits[partition] = self._splits[partition].at(part.position)
+        return done
 
     def _continue_after(self, lost: PositionLostError) -> list[Fetched]:
-        """Continue at the first existing offset, without `failOnDataLoss`.
-
-        Raises:
-            DataLossError: Under `failOnDataLoss`.
-            RetriableError: The offset exists after all.
-        """
+        """Continue at the first existing offset, without `failOnDataLoss`; retry if the offset exists after all."""
         partition = TopicPartition(lost.topic, lost.partition)
         split = self._splits.pop(partition)
         if lost.is_there and not lost.truncated:
@@ -186,7 +200,7 @@ class KafkaSplitReader(SplitReader):
                 advice="brokers disagree: check whether the leader is moving, and whether replicas are in sync",
             )
         if self._source.fail_on_data_loss:
-            raise lost.error().located(split=split.id) from lost
+            raise lost.error().with_context(split=split.id) from lost
         earliest, end = lost.earliest, split.end if isinstance(split.end, int) else None
         if earliest is not None and split.start < earliest and (end is None or earliest < end):
             after = earliest

@@ -15,22 +15,11 @@ _INLINE = 12
 """Maximum bytes that an Arrow view stores inline; it points to longer values."""
 
 
-def binary(
-    source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_], kind: pa.DataType | None = None
-) -> pa.Array:
-    """Return a binary (or string) column of slices of the bytes.
+def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return a binary column of slices of the bytes; the lengths of nulls are 0.
 
-    It makes views without prefixes on the slices, and Arrow copies them once into a plain column.
-
-    Args:
-        source: The bytes.
-        at: The begin of each slice.
-        lengths: The length of each slice; 0 for nulls.
-        nulls: Which entries are null.
-        kind: Another type than binary.
-
-    Raises:
-        pyarrow.ArrowInvalid: The column exceeds 2 GiB, or a string is invalid UTF-8.
+    It makes views without prefixes on the slices, and Arrow copies them once into a plain column. Arrow refuses columns
+    of more than 2 GiB.
     """
     rows = len(at)
     views = np.zeros((rows, 4), np.int32)
@@ -43,8 +32,7 @@ def binary(
         views[short, 1:] = _inline(source, at[short], lengths[short])
     validity = bitmap(~nulls) if nulls.any() else None
     buffers = [validity, _buffer(views), pa.py_buffer(source.data)]
-    column = pa.Array.from_buffers(pa.binary_view(), rows, buffers).cast(pa.binary())
-    return column if kind is None else column.cast(kind)
+    return pa.Array.from_buffers(pa.binary_view(), rows, buffers).cast(pa.binary())
 
 
 def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
@@ -69,36 +57,28 @@ def _buffer(values: npt.NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(np.ascontiguousarray(values).data)
 
 
-def longs(values: Ints, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a column of 64-bit values without copying them."""
-    return pa.Array.from_buffers(kind or pa.int64(), len(values), [None, _buffer(values)])
-
-
-def ints(values: npt.NDArray[np.int32]) -> pa.Array:
-    """Return a column of 32-bit numbers without copying them."""
-    return pa.Array.from_buffers(pa.int32(), len(values), [None, _buffer(values)])
+def column(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column of fixed-width values without copying them."""
+    return pa.Array.from_buffers(kind, len(values), [None, _buffer(values)])
 
 
 class Constants:
     """Columns of one repeated value; caches the longest of each value, and slices it for shorter ones."""
 
     def __init__(self) -> None:
-        self._ints: dict[int, pa.Array] = {}
-        self._texts: dict[str, pa.Array] = {}
+        self._kept: dict[int | str, pa.Array] = {}
 
-    def ints(self, value: int, rows: int) -> pa.Array:
-        """Return a column of one 32-bit number."""
-        kept = self._ints.get(value)
+    def column(self, value: int | str, rows: int) -> pa.Array:
+        """Return a column of one string or 32-bit number."""
+        kept = self._kept.get(value)
         if kept is None or len(kept) < rows:
-            kept = self._ints[value] = ints(np.full(rows, value, np.int32))
+            kept = self._kept[value] = _repeated(value, rows)
         return kept.slice(0, rows)
 
-    def text(self, value: str, rows: int) -> pa.Array:
-        """Return a column of one string."""
-        kept = self._texts.get(value)
-        if kept is None or len(kept) < rows:
-            data = value.encode()
-            positions = np.arange(rows + 1, dtype=np.int32) * len(data)
-            buffers = [None, _buffer(positions), pa.py_buffer(data * rows)]
-            kept = self._texts[value] = pa.Array.from_buffers(pa.string(), rows, buffers)
-        return kept.slice(0, rows)
+
+def _repeated(value: int | str, rows: int) -> pa.Array:
+    if isinstance(value, int):
+        return column(np.full(rows, value, np.int32), pa.int32())
+    data = value.encode()
+    positions = np.arange(rows + 1, dtype=np.int32) * len(data)
+    return pa.Array.from_buffers(pa.string(), rows, [None, _buffer(positions), pa.py_buffer(data * rows)])

@@ -8,55 +8,41 @@ damaged record. So both decoders always agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.sources.kafka.records import arrays
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.nested import headers_column
+from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.numbers import Bytes, Ints, numbers
 from forebay.sources.kafka.records.parsing import LEAST_RECORD, MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import Selection
+from forebay.sources.kafka.records.selecting import RecordDecoder
 from forebay.sources.kafka.records.walking import starts
 
 _MAX_MILLIS = (1 << 63) // 1000 - 1
 """Maximum timestamp in ms that fits microseconds in 64 bits."""
+_MAX_HEADERS = 1000
+"""Maximum headers of a record; the plain decoder reads groups with more."""
 _MAX_BYTES = (1 << 31) - 64
 """Maximum bytes of a group: Arrow's 32-bit offsets."""
 _MIN_BYTES = 16
 """Minimum size of a buffer, for its wide views."""
 
 
-class ColumnarDecoder:
-    """Decodes column by column.
-
-    Args:
-        schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
-        check_crcs: Verify checksums.
-        group_bytes: Decompressed bytes after which a record batch is complete.
-    """
+class ColumnarDecoder(RecordDecoder):
+    """Decodes column by column."""
 
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
-        self._schema = schema
+        super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes)
         self._wanted = frozenset(schema.names)
-        self._check = check_crcs
-        self._least = group_bytes
-        self._plain = PlainDecoder(schema, check_crcs=check_crcs, group_bytes=group_bytes)
+        self._plain = PlainDecoder(schema, check_crcs=check_crcs)
         self._constants = arrays.Constants()
 
-    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a fetch, part by part; see `RecordDecoder`."""
-        reported = fetch.start
-        for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
-            for part in self._group(bodies, after, fetch):
-                if part.batch is not None or part.next_offset != reported:
-                    reported = part.next_offset
-                    yield part
-
-    def _group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+    def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a group of batches; the plain decoder reads a group that is not accounted for."""
         try:
             batch = self._columns(bodies, fetch) if bodies else None
         except (MalformedError, IndexError, pa.ArrowInvalid):
@@ -104,9 +90,9 @@ class ColumnarDecoder:
         if not (at[plain] + 1 == taken.stops[plain]).all():
             raise MalformedError("bytes are left after a record's headers")
         if "headers" in self._wanted:
-            found["headers"] = headers_column(source, at, taken.stops, plain)
+            found["headers"] = _headers_column(source, at, taken.stops, plain)
         elif not plain.all():
-            _check_counts(source, at[~plain], taken.stops[~plain])
+            _header_counts(source, at[~plain], taken.stops[~plain])
         return found
 
     def _metadata(self, taken: _Records, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
@@ -114,23 +100,23 @@ class ColumnarDecoder:
         rows = len(taken.offsets)
         found: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
-            found["offset"] = arrays.longs(taken.offsets)
+            found["offset"] = arrays.column(taken.offsets, pa.int64())
         if "timestamp" in self._wanted:
-            found["timestamp"] = arrays.longs(_times(taken, group), self._schema.field("timestamp").type)
+            found["timestamp"] = arrays.column(_times(taken, group), COLUMNS["timestamp"])
         if "timestampType" in self._wanted:
             kinds = np.array([body.header.timestamp_type for body in group], np.int32)
             mixed = kinds.any() and not kinds.all()
             found["timestampType"] = (
-                arrays.ints(kinds[taken.of]) if mixed else self._constants.ints(int(kinds[0]), rows)
+                arrays.column(kinds[taken.of], pa.int32()) if mixed else self._constants.column(int(kinds[0]), rows)
             )
         if "topic" in self._wanted:
-            found["topic"] = self._constants.text(fetch.topic, rows)
+            found["topic"] = self._constants.column(fetch.topic, rows)
         if "partition" in self._wanted:
-            found["partition"] = self._constants.ints(fetch.partition, rows)
+            found["partition"] = self._constants.column(fetch.partition, rows)
         return found
 
 
-class _Records:
+class _Records(NamedTuple):
     """The records of a group, as parallel arrays.
 
     Args:
@@ -142,13 +128,12 @@ class _Records:
         of: The index of each record's batch in the group.
     """
 
-    def __init__(self, source: Bytes, at: Ints, stops: Ints, offsets: Ints, stamps: Ints, of: Ints) -> None:
-        self.source = source
-        self.at = at
-        self.stops = stops
-        self.offsets = offsets
-        self.stamps = stamps
-        self.of = of
+    source: Bytes
+    at: Ints
+    stops: Ints
+    offsets: Ints
+    stamps: Ints
+    of: Ints
 
 
 def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
@@ -212,8 +197,66 @@ def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np
     return lengths, nulls, at
 
 
-def _check_counts(source: Bytes, at: Ints, stops: Ints) -> None:
-    """Check the header counts of unwanted headers."""
+def _headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return the column; null for records `without` headers. The positions are those of the header counts.
+
+    Raises:
+        MalformedError: Headers are damaged, or one record has too many.
+    """
+    rows = len(at)
+    having = np.flatnonzero(~without)
+    counts = np.zeros(rows, np.int64)
+    stops = stops[having]
+    counts[having], positions = _header_counts(source, at[having], stops)
+    if counts.max(initial=0) > _MAX_HEADERS:
+        raise MalformedError("a record has too many headers")
+    lists = np.zeros(rows + 1, np.int32)
+    np.cumsum(counts, out=lists[1:])
+    parts = _walk_headers(source, positions, stops, counts[having], lists[:-1][having].astype(np.int64))
+    values = _pairs(source, parts)
+    validity = arrays.bitmap(counts > 0)
+    return pa.Array.from_buffers(COLUMNS["headers"], rows, [validity, pa.py_buffer(lists.data)], children=[values])
+
+
+def _header_counts(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:
+    """Read the header counts of records; return them, and the positions after them."""
     counts, after = numbers(source, at)
     if (counts < 0).any() or (counts > stops - after).any():
         raise MalformedError("a header count is invalid")
+    return counts, after
+
+
+def _walk_headers(source: Bytes, at: Ints, stops: Ints, counts: Ints, first: Ints) -> Ints:
+    """Read the n-th header of all records in one step; return positions and lengths of keys and values."""
+    parts = np.zeros((4, int(counts.sum())), np.int64)
+    left = np.arange(len(at))
+    for step in range(int(counts.max(initial=0))):
+        left = left[counts[left] > step]
+        where, limit = first[left] + step, stops[left]
+        length, here = numbers(source, at[left])
+        _check_length(length, here, limit, 0)
+        parts[0, where], parts[1, where] = here, length
+        length, here = numbers(source, here + length)
+        _check_length(length, here, limit, -1)
+        parts[2, where], parts[3, where] = here, length
+        at[left] = here + np.maximum(length, 0)
+    if (at != stops).any():
+        raise MalformedError("bytes are left after a record's headers")
+    return parts
+
+
+def _check_length(length: Ints, here: Ints, limit: Ints, least: int) -> None:
+    if (length < least).any() or (length > limit - here).any():
+        raise MalformedError("a header reaches beyond its record")
+
+
+def _pairs(source: Bytes, parts: Ints) -> pa.Array:
+    none = np.zeros(parts.shape[1], np.bool_)
+    keys = arrays.binary(source, parts[0], parts[1], none)
+    try:
+        names = keys.cast(pa.string())
+    except pa.ArrowInvalid:  # U+FFFD for invalid UTF-8, as in Java
+        names = pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
+    nulls = parts[3] < 0
+    values = arrays.binary(source, parts[2], np.where(nulls, 0, parts[3]), nulls)
+    return pa.StructArray.from_arrays([names, values], names=["key", "value"])

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -31,24 +30,25 @@ GROUP_BYTES = 4 << 20
 """Decompressed bytes after which a record batch is complete; bounds memory for well-compressed data."""
 
 
-def record_schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> pa.Schema:
-    """Return the Arrow schema of decoded records.
-
-    Args:
-        columns: The wanted columns, in this order; None = all.
-        include_headers: Whether all columns include `headers`.
+def record_schema(
+    columns: Sequence[str] | None = None,
+    *,
+    include_headers: bool = False,
+    known: Mapping[str, pa.DataType] = COLUMNS,
+) -> pa.Schema:
+    """Return the Arrow schema of a read: the wanted columns in this order, or all.
 
     Raises:
         ConfigurationError: An unknown column.
     """
     if columns is None:
-        columns = [name for name in COLUMNS if include_headers or name != "headers"]
+        columns = [name for name in known if include_headers or name != "headers"]
     for name in columns:
-        if name not in COLUMNS:
+        if name not in known:
             raise ConfigurationError(
-                f"Kafka records have no column {name!r}", option="columns", advice=f"there are {', '.join(COLUMNS)}"
+                f"there is no column {name!r}", option="columns", advice=f"there are {', '.join(known)}"
             )
-    return pa.schema([pa.field(name, COLUMNS[name]) for name in columns])
+    return pa.schema([pa.field(name, known[name]) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class RawFetch:
     """The fetched bytes of one partition.
 
     Args:
-        topic: The topic.
-        partition: The partition.
+        topic: Its topic.
+        partition: Its number.
         data: The record batches; the last one may be incomplete.
         start: The first wanted offset.
         end: The offset to stop before; None = no end.
@@ -107,17 +107,3 @@ class Decoded:
 
     batch: pa.RecordBatch | None
     next_offset: int
-
-
-class RecordDecoder(Protocol):
-    """Decodes fetched bytes into record batches. Called on one thread; stateless between fetches."""
-
-    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a fetch, part by part.
-
-        The last part's `next_offset` is the start of the next fetch. It comes from the header of the last whole batch,
-        so it skips compacted offsets and control records.
-
-        Raises:
-            DataError: Damaged bytes, after the records before them; the text names topic, partition and offset.
-        """

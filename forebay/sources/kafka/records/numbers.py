@@ -31,11 +31,7 @@ STEP, _NUMBER = _tables()
 
 
 class Bytes:
-    """Bytes with unaligned views of 1, 2, 4 and 8 bytes.
-
-    Args:
-        data: At least 8 bytes.
-    """
+    """At least 8 bytes, with unaligned views of 1, 2, 4 and 8 bytes."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -49,11 +45,7 @@ class Bytes:
         return np.ndarray(shape=(max(0, self.size - width + 1),), dtype=kind, buffer=self.data, strides=(1,))
 
     def pairs_up_to_the_end(self, at: Ints) -> Ints:
-        """Return the byte pairs at positions that include the last byte, which is paired with a continuation byte.
-
-        Raises:
-            IndexError: A position is beyond the bytes.
-        """
+        """Return the byte pairs at positions that include the last byte, which is paired with a continuation byte."""
         alone = at == self.size - 1
         pairs = np.where(alone, 0x8000, self.u16[np.where(alone, 0, at)].astype(np.int64))
         pairs[alone] |= self.u8[-1]
@@ -61,12 +53,10 @@ class Bytes:
 
 
 def numbers(source: Bytes, at: Ints, most: int = 5) -> tuple[Ints, Ints]:
-    """Read a varint at each position; return the numbers, and the positions after them.
+    """Read a varint of at most `most` bytes (5 for 32 bits, 10 for 64) at each position.
 
-    Args:
-        source: The bytes.
-        at: The positions.
-        most: Maximum bytes of a varint: 5 for 32 bits, 10 for 64.
+    Returns:
+        The numbers, and the positions after them.
 
     Raises:
         MalformedError: A varint is longer.

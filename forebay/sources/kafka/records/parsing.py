@@ -44,13 +44,7 @@ class MalformedError(Exception):
 
 
 class Cursor:
-    """Reads Kafka's primitive types from bytes.
-
-    Args:
-        data: The bytes.
-        at: The position.
-        end: The limit of the position.
-    """
+    """Reads Kafka's primitive types from bytes, up to the position `end`."""
 
     def __init__(self, data: memoryview, at: int, end: int) -> None:
         self._data = data
@@ -83,12 +77,7 @@ class Cursor:
 
 
 def records(body: Body, partition: TopicPartition, *, with_headers: bool = False) -> Iterator[Record]:
-    """Yield the records of a batch of format 2.
-
-    Args:
-        body: The batch.
-        partition: The partition, for errors.
-        with_headers: Read the headers; else skip them unchecked.
+    """Yield the records of a batch of format 2; without `with_headers` skip the headers unchecked.
 
     Raises:
         DataError: Damaged records.

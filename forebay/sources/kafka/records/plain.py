@@ -3,59 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
+from kafka.record.legacy_records import LegacyRecordBatch
 
-from forebay.errors import DataError
-from forebay.sources.kafka.records import legacy, parsing
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.parsing import Record
-from forebay.sources.kafka.records.selecting import Selection
+from forebay.errors import DataError, ForebayError
+from forebay.sources.kafka.records.codecs import decompress
+from forebay.sources.kafka.records.decoding import Body, Decoded, RawFetch
+from forebay.sources.kafka.records.parsing import Record, records
+from forebay.sources.kafka.records.selecting import RecordDecoder
 from forebay.sources.kafka.records.wire import corrupt_batch
+from forebay.sources.kafka.split import TopicPartition
 
+_LENGTH = struct.Struct(">i")
 _MAX_MILLIS = (1 << 63) // 1000 - 1
 
 
-class PlainDecoder:
-    """Decodes record by record.
+class PlainDecoder(RecordDecoder):
+    """Decodes record by record."""
 
-    Args:
-        schema: The wanted columns, from `record_schema`.
-        check_crcs: Verify checksums.
-        group_bytes: Decompressed bytes after which a record batch is complete.
-    """
-
-    def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
-        self._schema = schema
-        self._check = check_crcs
-        self._least = group_bytes
-
-    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a fetch, part by part; see `RecordDecoder`."""
-        reported = fetch.start
-        for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
-            for part in self.group(bodies, after, fetch):
-                if part.batch is not None or part.next_offset != reported:
-                    reported = part.next_offset
-                    yield part
-
-    def group(self, bodies: Iterable[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches.
-
-        Args:
-            bodies: The batches.
-            after: The next offset after them.
-            fetch: The fetch of these batches.
-
-        Raises:
-            DataError: Damaged records, after the batches before them.
-        """
+    def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a group of batches."""
         rows: list[Record] = []
         reached = fetch.start
         for body in bodies:
             try:
-                rows += self.rows(body, fetch)
+                rows += self._rows(body, fetch)
             except DataError:
                 if rows:  # stop before the damaged batch: an old message has only its last offset
                     yield Decoded(self.table(rows, fetch), reached)
@@ -63,18 +38,13 @@ class PlainDecoder:
             reached = max(reached, min(body.header.last + 1, after))
         yield Decoded(self.table(rows, fetch) if rows else None, after)
 
-    def rows(self, body: Body, fetch: RawFetch) -> list[Record]:
-        """Return the wanted records of one batch.
-
-        Raises:
-            DataError: Damaged records.
-        """
+    def _rows(self, body: Body, fetch: RawFetch) -> list[Record]:
         with_headers = "headers" in self._schema.names
         found: Iterable[Record]
         if body.header.magic == 2:
-            found = parsing.records(body, fetch.topic_partition, with_headers=with_headers)
+            found = records(body, fetch.topic_partition, with_headers=with_headers)
         else:
-            found = legacy.records(body, fetch.topic_partition, check_crcs=self._check)
+            found = _old_records(body, fetch.topic_partition, check_crcs=self._check)
         return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
 
     def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
@@ -100,3 +70,40 @@ class PlainDecoder:
         }
         arrays = [pa.array(columns[field.name], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no types
+    """A message of format 0 or 1 (before Kafka 0.11), decompressed by forebay's codecs. Such messages are rare."""
+
+    __slots__ = ()
+
+    def _decompress(self, key_offset: int) -> memoryview:
+        (key,) = _LENGTH.unpack_from(self._buffer, key_offset)
+        at = key_offset + _LENGTH.size + max(key, 0)
+        (size,) = _LENGTH.unpack_from(self._buffer, at)
+        at += _LENGTH.size
+        if size < 0 or at + size > len(self._buffer):
+            raise ValueError(f"a compressed message of {size} bytes")
+        return decompress(self.compression_type, self._buffer[at : at + size])
+
+
+def _old_records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> Iterator[Record]:
+    """Yield the records of an old message; a compressed message contains others."""
+    offset = body.header.base
+    try:
+        batch = _Message(body.data, body.header.magic)
+        right = not check_crcs or batch.validate_crc()
+        for record in batch if right else ():
+            if not 0 <= record.offset <= offset:
+                raise ValueError(f"it contains a record of offset {record.offset}")  # noqa: TRY301 - reported below, like others
+            stamped = record.timestamp is not None
+            kind = record.timestamp_type if record.timestamp_type is not None else -1
+            yield Record(record.offset, record.timestamp if stamped else -1, kind, record.key, record.value)
+    except ForebayError:
+        raise
+    except Exception as error:
+        raise corrupt_batch(
+            partition, f"a message of format {body.header.magic} is damaged: {error!r}", offset
+        ) from error
+    if not right:
+        raise corrupt_batch(partition, "the checksum of the message is wrong", offset)

@@ -1,93 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the record batches of a fetch: verifies checksums, and applies the offset range and transactions."""
+"""Selects the record batches of a fetch: verifies checksums, applies offset range and transactions, makes groups."""
 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import crc32c
+import pyarrow as pa
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records.codecs import decompress
-from forebay.sources.kafka.records.decoding import Body, RawFetch
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.parsing import records
 from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers
 
 _MARKER = struct.Struct(">hh")  # version and type: the key of a control record
 _ABORT = 0
+_NO_END = 1 << 63
 
 
 class Selection:
-    """Iterates over one fetch and tracks the next offset.
-
-    Args:
-        fetch: The fetch.
-        check_crcs: Verify checksums.
-    """
+    """Iterates over one fetch, and tracks its aborted transactions."""
 
     def __init__(self, fetch: RawFetch, *, check_crcs: bool = True) -> None:
         self._fetch = fetch
         self._check = check_crcs
         self._waiting = deque(sorted((first, producer) for producer, first in fetch.aborted))
         self._aborted: set[int] = set()
-        self.next_offset = fetch.start
-        """The offset after all yielded and skipped batches; never beyond the end of the range."""
 
-    def bodies(self) -> Iterator[Body]:
-        """Yield the batches that may contain wanted records; `next_offset` moves before each.
+    def bodies(self) -> Iterator[tuple[Body | None, int]]:
+        """Yield each batch, or None for one without wanted records, with the next offset after it.
 
         Raises:
             DataError: A batch is damaged; the text names topic, partition and offset.
         """
-        fetch = self._fetch
+        fetch, reached = self._fetch, self._fetch.start
+        end = fetch.end if fetch.end is not None else _NO_END
         for header in headers(fetch.data, fetch.topic_partition):
-            if fetch.end is not None and header.base >= fetch.end and header.magic == 2:
-                self._pass(fetch.end)
+            if header.base >= end and header.magic == 2:
+                yield None, end
                 return
             wanted = (header.magic < 2 or self._wanted(header)) and header.last >= fetch.start
             body = self._body(header) if wanted else None
-            self._pass(header.last + 1)
-            if body is not None:
-                yield body
-            if fetch.end is not None and self.next_offset >= fetch.end:
+            reached = max(reached, min(header.last + 1, end))
+            yield body, reached
+            if reached >= end:
                 return
 
     def groups(self, least: int) -> Iterator[tuple[list[Body], int]]:
-        """Yield the batches in groups of at least `least` decompressed bytes, each with `next_offset` after it.
+        """Yield the batches in groups of at least `least` decompressed bytes, each with the next offset after it.
 
         The last group is empty if only batches without readable records follow.
 
         Raises:
             DataError: As `bodies`, after the batches before the damaged one.
         """
-        bodies, reported = self.bodies(), self.next_offset
+        reported = reached = self._fetch.start
         group: list[Body] = []
         size, damage = 0, None
-        while True:
-            try:
-                body = next(bodies, None)
-            except DataError as error:
-                damage = error
-                break
-            if body is None:
-                break
-            group.append(body)
-            size += body.end - body.begin
-            if size >= least:
-                reported = self.next_offset
-                yield group, reported
-                group, size = [], 0
-        if group or self.next_offset != reported:
-            yield group, self.next_offset
+        try:
+            for body, reached in self.bodies():
+                if body is not None:
+                    group.append(body)
+                    size += body.end - body.begin
+                if body is not None and size >= least:
+                    reported = reached
+                    yield group, reported
+                    group, size = [], 0
+        except DataError as error:
+            damage = error
+        if group or reached != reported:
+            yield group, reached
         if damage is not None:
             raise damage
-
-    def _pass(self, offset: int) -> None:
-        if self._fetch.end is not None:
-            offset = min(offset, self._fetch.end)
-        self.next_offset = max(self.next_offset, offset)
 
     def _wanted(self, header: Header) -> bool:
         """Whether the batch contains readable data; tracks open aborted transactions."""
@@ -122,3 +110,38 @@ class Selection:
         except ValueError as error:
             raise corrupt_batch(partition, str(error), header.base) from error
         return Body(header, plain, 0, len(plain))
+
+
+class RecordDecoder(ABC):
+    """Decodes fetched bytes into record batches. Called on one thread; stateless between fetches.
+
+    Args:
+        schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
+        check_crcs: Verify checksums.
+        group_bytes: Decompressed bytes after which a record batch is complete.
+    """
+
+    def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
+        self._schema = schema
+        self._check = check_crcs
+        self._least = group_bytes
+
+    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a fetch, part by part.
+
+        The last part's `next_offset` is the start of the next fetch. It comes from the header of the last whole batch,
+        so it skips compacted offsets and control records.
+
+        Raises:
+            DataError: Damaged bytes, after the records before them; the text names topic, partition and offset.
+        """
+        reported = fetch.start
+        for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
+            for part in self.group(bodies, after, fetch):
+                if part.batch is not None or part.next_offset != reported:
+                    reported = part.next_offset
+                    yield part
+
+    @abstractmethod
+    def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a group of batches of a fetch; `after` is the next offset after them."""

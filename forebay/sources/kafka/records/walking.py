@@ -41,11 +41,7 @@ _CHAIN = 3
 def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Return the begin of each record, after its length, and its end.
 
-    Args:
-        source: The bytes.
-        begins: The begin of each batch's records.
-        ends: Their ends.
-        counts: The number of records of each batch.
+    The records of batches lie between `begins` and `ends`; `counts` is their number.
 
     Raises:
         MalformedError: The lengths do not lead from begin to end.
@@ -54,11 +50,9 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
     total = int(counts.sum())
     at, stops = np.empty(total, np.int64), np.empty(total, np.int64)
     order = np.argsort(-counts, kind="stable")
-    lanes = _LockstepWalk(source, begins[order], counts[order], firsts[order])
-    lanes.walk(at)
+    lanes, whole = begins[order], np.zeros(len(counts), bool)
+    whole[order] = _lockstep(source, lanes, counts[order], firsts[order], at) & (lanes == ends[order])
     body = at.copy()
-    whole = np.zeros(len(counts), bool)
-    whole[order] = lanes.reached(ends[order])
     # A record ends at the begin of the next; the last one at the end of its batch.
     stops[:-1] = at[1:]
     stops[firsts + counts - 1] = ends
@@ -74,35 +68,25 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
     return body, stops
 
 
-class _LockstepWalk:
-    """Walks one record of each batch per step. Batches are sorted by their number of records, longest first."""
+def _lockstep(source: Bytes, at: Ints, counts: Ints, firsts: Ints, out: Ints) -> npt.NDArray[np.bool_]:
+    """Walk one record of each batch per step, write its position to `out`, and leave `at` where each walk stops.
 
-    def __init__(self, source: Bytes, begins: Ints, counts: Ints, firsts: Ints) -> None:
-        self._source = source
-        self._at = begins.copy()
-        self._counts = counts
-        self._firsts = firsts
-        # Steps while at least _MIN_LANES batches have records left.
-        self._steps = int(counts[_MIN_LANES - 1]) if len(counts) >= _MIN_LANES else 0
-
-    def walk(self, out: Ints) -> None:
-        """Write the positions of record lengths; batches with more records than steps stay unfinished."""
-        counts, pairs = self._counts, self._source.u16
-        active = len(counts)
-        for step in range(self._steps):
-            while counts[active - 1] <= step:
-                active -= 1
-            at = self._at[:active]
-            out[self._firsts[:active] + step] = at
-            try:
-                at += STEP[pairs[at]]
-            except IndexError:  # damaged: unfinished batches are walked alone
-                return
-
-    def reached(self, ends: Ints) -> npt.NDArray[np.bool_]:
-        """Return which batches were walked exactly to their ends."""
-        whole: npt.NDArray[np.bool_] = (self._at == ends) & (self._counts <= self._steps)
-        return whole
+    The batches are sorted by their number of records, longest first. Return which ones were walked to their counts.
+    """
+    # Steps while at least _MIN_LANES batches have records left.
+    steps = int(counts[_MIN_LANES - 1]) if len(counts) >= _MIN_LANES else 0
+    active, pairs = len(counts), source.u16
+    for step in range(steps):
+        while counts[active - 1] <= step:
+            active -= 1
+        here = at[:active]
+        out[firsts[:active] + step] = here
+        try:
+            here += STEP[pairs[here]]
+        except IndexError:  # damaged: unfinished batches are walked alone
+            break
+    whole: npt.NDArray[np.bool_] = counts <= steps
+    return whole
 
 
 def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:

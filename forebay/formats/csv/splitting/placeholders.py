@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placeholders for characters that mean something to Arrow's CSV parser and nothing to Spark's."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Unicode reserves these for use inside programs. One that the file has is not used.
+_CANDIDATES = [chr(code).encode() for code in range(0xFDD0, 0xFDF0)]
+
+
+class Placeholders:
+    """The placeholders of one block."""
+
+    def __init__(self) -> None:
+        # placeholder → what a token gets back, what a raw record gets back
+        self._originals: dict[bytes, tuple[bytes, bytes]] = {}
+        self._avoided: bytes | bytearray = b""
+
+    @property
+    def used(self) -> bool:
+        """Whether there is anything to restore."""
+        return bool(self._originals)
+
+    def avoid(self, data: bytes | bytearray) -> None:
+        """Take no placeholder that is in this data, of which the methods below get only a part."""
+        self._avoided = data
+
+    def hide(self, data: bytes | bytearray, original: bytes) -> bytes | bytearray:
+        """Replace a byte sequence by a placeholder."""
+        if original not in data:
+            return data
+        return data.replace(original, self._new(data, original, original))
+
+    def hide_escapes(self, data: bytes | bytearray, escape: str, quote: str) -> bytes | bytearray:
+        """Replace escaped escape characters and escaped quotes."""
+        for escaped in (escape, quote):
+            pair = (escape + escaped).encode()
+            if pair in data:
+                data = data.replace(pair, self._new(data, escaped.encode(), pair))
+        return data
+
+    def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
+        """Replace the opening quote of a field with a stray quote, and the separators between (group 1 of `starts`)."""
+        sep_byte, quote_byte = sep.encode(), quote.encode()
+        opening = self._new(data, quote_byte, quote_byte)
+        inner = self._new(data, sep_byte, sep_byte)
+        pair = quote_byte * 2
+        return starts.sub(lambda found: opening + found[1].replace(sep_byte, inner) + pair, data)
+
+    def restored(self, tokens: pa.Array) -> pa.Array:
+        """Put the original characters back, escaped ones without their escape."""
+        for placeholder, (original, _) in self._originals.items():
+            tokens = pc.replace_substring(tokens, placeholder.decode(), original.decode())
+        return tokens
+
+    def restored_text(self, text: str) -> str:
+        """Put the original text of a record back."""
+        for placeholder, (_, original) in self._originals.items():
+            text = text.replace(placeholder.decode(), original.decode())
+        return text
+
+    def _new(self, data: bytes | bytearray, original: bytes, raw: bytes) -> bytes:
+        for candidate in _CANDIDATES:
+            if candidate not in self._originals and candidate not in data and candidate not in self._avoided:
+                self._originals[candidate] = (original, raw)
+                return candidate
+        raise OverflowError("the block holds every character that could be a placeholder")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits CSV for `multiLine=true`, where quoted values may hold line ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.splitting.placeholders import Placeholders
+from forebay.formats.csv.splitting.safe_blocks import Quoting
+from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
+from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
+from forebay.formats.encodings import decoded, valid_utf8
+
+_TRIES = 64
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+
+
+def detected_line_separator(head: bytes | bytearray) -> str | None:
+    """The first line end in the head of a file, which the parser takes for all of it; None if not surely there."""
+    feed, carriage = head.find(b"\n"), head.find(b"\r")
+    if carriage < 0 or 0 <= feed < carriage:
+        return None if feed < 0 else "\n"
+    if carriage == len(head) - 1:
+        return None
+    return "\r\n" if head[carriage + 1 : carriage + 2] == b"\n" else "\r"
+
+
+class RecordSplitter(Splitter):
+    """Splits the text of a file from a record start on: by Arrow if it is safe, else with the tokenizer."""
+
+    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], line_sep: str) -> None:
+        super().__init__(options, width, wanted, newlines_in_quotes=True)
+        # Spark's parser leaves line ends in quotes alone if the option lineSep is set.
+        self.rules = replace(self.rules, line_sep=line_sep, newlines_in_quotes=options.line_sep is None)
+        self.tokenizer = CsvTokenizer(self.rules)
+        self._line_sep = line_sep.encode()
+        # Any of these bytes may end a record.
+        self._ends = [bytes([end]) for end in {self._line_sep[-1], *self.rules.newline.encode()[-1:]}]
+
+    def first_record(self, data: bytearray, *, final: bool) -> tuple[list[str | None] | None, int]:
+        """The tokens of the first record, and its size in bytes; (None, 0) if `data` does not hold it whole."""
+        text = data.decode("utf-8", "surrogateescape")
+        self.tokenizer.begin(text, final)
+        tokens = self.tokenizer.next()
+        return tokens, len(text[: self.tokenizer.consumed].encode("utf-8", "surrogateescape"))
+
+    def split(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:
+        """The whole records at the beginning of `data`, and their size in bytes."""
+        border = len(data) if final else self._border(data)
+        comment = (self.rules.comment or "").encode()
+        commented = comment and any(data.startswith(comment) or end + comment in data for end in (b"\n", b"\r"))
+        if border and not commented:
+            tokens = self._by_lines(data[:border])
+            if tokens is not None:
+                return tokens, border
+        return self._by_tokenizer(data, final=final)
+
+    def _border(self, data: bytearray) -> int:
+        """The index after a line end with an even number of quotes before it; 0 if none is found soon."""
+        quote = self.rules.quote.encode()
+        border = max((data.rfind(end) + 1 for end in self._ends), default=0)
+        quotes = data.count(quote, 0, border)
+        for _ in range(_TRIES):
+            if not border or quotes % 2 == 0:
+                return border
+            before = max(data.rfind(end, 0, border - 1) + 1 for end in self._ends)
+            quotes -= data.count(quote, before, border)
+            border = before
+        return 0
+
+    def _by_lines(self, block: bytearray) -> Tokens | None:
+        """The records of a block; None if it is not safe for Arrow."""
+        placeholders = Placeholders()
+        data = self._with_newlines(valid_utf8(block), placeholders)
+        if data is None:
+            return None
+        quoting = self.safe_blocks.quoting(data)
+        if quoting is Quoting.NOT_SAFE:
+            return None
+        found = self.by_arrow(data, quoting, placeholders)
+        if self.rules.trim_leading and may_have_blank_rows(found):
+            return None
+        fallback_rows: list[FallbackRow] = []
+        for index, text in found.fallback_rows:
+            ends = index < found.rows + len(found.fallback_rows) - 1 or data.endswith(b"\n")
+            self.tokenizer.begin(placeholders.restored_text(text) + self.rules.line_sep * ends, True)
+            fallback_rows.append((index, self.tokenizer.next()))
+        return self.merged(found, fallback_rows, lambda: self._raw(block))
+
+    def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray | None:
+        """The block with newlines for line ends; None if that would change values."""
+        if self._line_sep != b"\n":
+            if not self.rules.newlines_in_quotes and self.rules.quote.encode() in data:
+                return None  # line ends in quotes stay as they are
+            if self.rules.newline == "\n":
+                if data.count(b"\n") != (data.count(self._line_sep) if self._line_sep == b"\r\n" else 0):
+                    return None  # the parser ends some values at other newlines, and others not
+            else:
+                data = placeholders.hide(data, b"\n")
+            data = data.replace(self._line_sep, b"\n")
+        return placeholders.hide(data, b"\r")
+
+    def _by_tokenizer(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:
+        text = data.decode("utf-8", "surrogateescape")
+        damaged = not data.isascii() and _ESCAPED_BYTE.search(text) is not None
+        rows: list[FallbackRow] = []
+        raw: list[str] = []
+        self.tokenizer.begin(text, final)
+        consumed = 0
+        while (tokens := self.tokenizer.next()) is not None:
+            rows.append((len(rows), [token and _repaired(token) for token in tokens] if damaged else tokens))
+            raw.append(_repaired(self.tokenizer.raw) if damaged else self.tokenizer.raw)
+            consumed = self.tokenizer.consumed
+        size = len(data) if final else len(text[:consumed].encode("utf-8", "surrogateescape"))
+        empty = self.by_arrow(b"", Quoting.NONE, Placeholders())
+        return self.merged(empty, rows, lambda: raw), size
+
+    def _raw(self, block: bytearray) -> list[str]:
+        self.tokenizer.begin(decoded(block), True)
+        texts: list[str] = []
+        while self.tokenizer.next() is not None:
+            texts.append(self.tokenizer.raw)
+        return texts
+
+
+def _repaired(token: str) -> str:
+    return decoded(token.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the splitters of lines and of multi-line records share: they merge Arrow's rows with tokenised ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.splitting.arrow import ArrowRows, ArrowSplitter
+from forebay.formats.csv.splitting.placeholders import Placeholders
+from forebay.formats.csv.splitting.safe_blocks import Quoting, SafeBlocks
+from forebay.formats.csv.univocity.rules import TooManyChars
+from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
+
+_FEW = 64
+
+FallbackRow = tuple[int, "list[str | None] | None"]
+"""A record that was tokenised on its own: its index among all records, and its tokens; None if it has none."""
+
+
+@dataclass(slots=True)
+class Tokens:
+    """The records of a block, as one column of tokens for each column wanted; null where Spark has no value."""
+
+    columns: list[pa.Array]
+    rows: int
+    malformed: Sequence[int]
+    """Rows that have more or fewer tokens than the schema has columns, ascending."""
+    raw: Callable[[], Sequence[str]]
+    """Returns the text of every row; costs as much as splitting."""
+
+
+class Splitter:
+    """One object per read; it learns from block to block how many fields records really have."""
+
+    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
+        self.width = width
+        self.wanted = wanted
+        self.rules = options.rules()
+        self.tokenizer = CsvTokenizer(self.rules)
+        self.safe_blocks = SafeBlocks(self.rules, newlines_in_quotes=newlines_in_quotes)
+        self._arrow = ArrowSplitter(self.rules, wanted, newlines_in_quotes=newlines_in_quotes)
+        self._arrow_width = max(1, width)
+
+    def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
+        """Split a block that is safe for Arrow."""
+        found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
+        if len(found.fallback_rows) > max(_FEW, found.rows):
+            # Most records have another width than the schema: expect that one from now on.
+            self._arrow_width = Counter(found.other_widths).most_common(1)[0][0]
+            found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
+        self._check_chars(found)
+        return found
+
+    def merged(self, found: ArrowRows, fallback_rows: list[FallbackRow], raw: Callable[[], Sequence[str]]) -> Tokens:
+        """All rows in their order."""
+        kept = [tokens for _, tokens in fallback_rows if tokens is not None]
+        other_width = self._arrow_width != self.width
+        if not kept:
+            return Tokens(found.columns, found.rows, range(found.rows) if other_width else (), raw)
+        # For each row kept: the number of Arrow's rows before it.
+        before = [index - number for number, (index, tokens) in enumerate(fallback_rows) if tokens is not None]
+        runs = [(stop, len(list(group))) for stop, group in groupby(before)]
+        columns = [
+            _merged_column(column, pa.array([self._value(tokens, index) for tokens in kept], pa.string()), runs)
+            for column, index in zip(found.columns, self.wanted, strict=True)
+        ]
+        rows = found.rows + len(kept)
+        places = [number + count for number, count in enumerate(before)]
+        wrong = [row for row, tokens in zip(places, kept, strict=True) if len(tokens) != self.width]
+        if other_width:
+            wrong = sorted({*range(rows)} - {*places} | {*wrong})
+        return Tokens(columns, rows, wrong, raw)
+
+    def _value(self, tokens: list[str | None], index: int) -> str | None:
+        token = tokens[index] if index < len(tokens) else None
+        return None if token == self.rules.null_value else token
+
+    def _check_chars(self, found: ArrowRows) -> None:
+        limit = self.rules.max_chars
+        if limit >= 0:
+            for column in found.columns:
+                longest = pc.max(pc.utf8_length(column)).as_py()
+                if longest is not None and longest > limit:
+                    raise TooManyChars
+
+
+def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int]]) -> pa.Array:
+    """Insert `others` into a column; each run is an index of the column and the number of rows that go before it."""
+    parts: list[pa.Array] = []
+    at = other = 0
+    for stop, count in runs:
+        parts += [column.slice(at, stop - at), others.slice(other, count)]
+        at, other = stop, other + count
+    return pa.concat_arrays([*parts, column.slice(at)])
+
+
+def may_have_blank_rows(found: ArrowRows) -> bool:
+    """Whether some row has nothing but white space in every column."""
+    blank: pa.BooleanArray | None = None
+    for column in found.columns:
+        empty = pc.fill_null(pc.match_substring_regex(column, r"\A[\x00-\x20]*\z"), True)
+        blank = empty if blank is None else pc.and_(blank, empty)
+        if not blank.true_count:
+            return False
+    return blank is not None

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Infers the schema of JSON files (JsonInferSchema of Spark 4.2.0)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from forebay.errors import DataError
+from forebay.formats.json.arrow import is_utf8
+from forebay.formats.json.blocks import split_lines
+from forebay.formats.json.documents import document_bytes
+from forebay.formats.json.inference.arrow_types import types_by_arrow
+from forebay.formats.json.inference.kinds import NULL, STRING, Kind, ListOf, Merging, Struct, arrow_type
+from forebay.formats.json.inference.record_kinds import KindReader
+from forebay.formats.json.jackson.text import Malformed
+from forebay.formats.json.options import JsonOptions
+from forebay.formats.record_blocks import Block
+from forebay.formats.values.column_names import check_names
+
+if TYPE_CHECKING:
+    from forebay.formats.base import InputFile
+
+_ALL = 0.99  # from this `samplingRatio` on Spark reads all records
+_SHOWN_BYTES = 200
+
+
+def infer_schema(
+    files: Sequence[InputFile], options: JsonOptions, blocks: Callable[[InputFile], Iterator[Block]]
+) -> pa.Schema:
+    """The schema of all records of the files, or of a sample of them.
+
+    Args:
+        files: Read in this order.
+        options: How to read.
+        blocks: Returns the blocks of lines of a file.
+
+    Raises:
+        DataError: A record is malformed and the mode is FAILFAST.
+        ConfigurationError: Two columns have one name but for case.
+    """
+    inference = _Inference(options)
+    try:
+        for file in files:
+            if options.multi_line:
+                data, complete = document_bytes(file, options)
+                inference.record(data if complete else b"{", file.path)
+                continue
+            for block in blocks(file):
+                inference.block(block, file.path)
+        found = arrow_type(inference.root, options)
+    except RecursionError:
+        raise DataError(
+            "a record is nested too deeply to infer a schema from it",
+            option="schema",
+            advice="give a schema; a column of strings keeps nested values as text",
+        ) from None
+    schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
+    check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
+    return schema
+
+
+class _Inference:
+    """Merges the kinds of records."""
+
+    def __init__(self, options: JsonOptions) -> None:
+        self._options = options
+        self._merging = Merging()
+        self._names: set[str] = set()
+        self._kinds = KindReader(options)
+        self._random = random.Random(1)
+        self._sampled = options.sampling_ratio <= _ALL
+
+    @property
+    def root(self) -> Kind:
+        """The kind of all records so far."""
+        return self._merging.result()
+
+    def block(self, block: Block, path: str) -> None:
+        """Add a block of lines."""
+        data = block.data
+        if block.cut:
+            self._malformed(bytes(data), path)
+            return
+        if not self._sampled and self._options.line_sep is None and self._options.encoding is None:
+            kind = types_by_arrow(data, self._options)
+            if kind is not None:
+                self._merge(kind)
+                return
+        for line in split_lines(data, self._options):
+            if not self._sampled or self._random.random() < self._options.sampling_ratio:
+                self.record(line, path)
+
+    def record(self, record: bytes, path: str) -> None:
+        """Add a record of any form."""
+        try:
+            # Java's readers refuse bytes that are invalid in the encoding of the option.
+            if self._options.encoding is None or is_utf8(record):
+                self._merge(self._kinds.read(record))
+                return
+        except Malformed:
+            pass
+        self._malformed(record, path)
+
+    def _malformed(self, record: bytes, path: str) -> None:
+        if self._options.mode == "FAILFAST":
+            raise DataError(
+                f"a record of {path} is malformed: {record[:_SHOWN_BYTES].decode('utf-8', 'replace')!r}",
+                advice="set mode to PERMISSIVE or DROPMALFORMED, or give a schema",
+            )
+        if self._options.mode == "PERMISSIVE":
+            self._merge(self._corrupt)
+
+    def _merge(self, kind: Kind) -> None:
+        """Add the kind of a record; an array at the root stands for its elements. Raises Malformed with FAILFAST."""
+        while isinstance(kind, ListOf):
+            kind = kind.element
+        if kind == NULL:
+            return
+        if not isinstance(kind, Struct):
+            if self._options.mode == "FAILFAST":
+                raise Malformed("a record is not an object")
+            if self._options.mode == "DROPMALFORMED" or self._options.column_name_of_corrupt_record in self._names:
+                return
+            kind = self._corrupt
+        self._names.update(name for name, _ in kind.fields)
+        self._merging.add(kind)
+
+    @property
+    def _corrupt(self) -> Struct:
+        """The kind of a malformed record: the column for such records."""
+        return Struct(((self._options.column_name_of_corrupt_record, STRING),))

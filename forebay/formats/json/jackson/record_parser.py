@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one record as Spark's JacksonParser (4.2.0) does, also a malformed one: the same steps on the same tokens.
+
+It is slow: `stdlib_reader` passes only those records here that it cannot read as Spark does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from forebay.formats.encodings import valid_utf8
+from forebay.formats.json.jackson.text import BadValue, Malformed, as_utf8, utf8_of
+from forebay.formats.json.jackson.tokens import (
+    END_ARRAY,
+    END_OBJECT,
+    FALSE,
+    FIELD_NAME,
+    FLOAT,
+    INT,
+    NULL,
+    START_ARRAY,
+    START_OBJECT,
+    STRING,
+    TRUE,
+    Tokens,
+)
+from forebay.formats.json.jackson.values import Scalar, scalar
+from forebay.formats.json.options import JsonOptions
+
+_Converter: TypeAlias = Callable[[Tokens], Any]
+"""Value at the current token → value for `build.column`; raises BadValue, Malformed or _Partial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The rows of a record, and whether it is malformed; a malformed one without rows stands for a row of nulls."""
+
+    rows: list[list[Any]]
+    bad: bool = False
+
+
+class _Partial(Exception):
+    """A struct, list or map was read in part."""
+
+    def __init__(self, value: list[Any]) -> None:
+        super().__init__()
+        self.value = value
+
+
+class JacksonParser:
+    """Reads records of one schema.
+
+    `embedded`: records are texts in a column, as for Spark's from_json: their encoding is not guessed, and an array is
+    malformed instead of several records.
+    """
+
+    def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
+        self._options = options
+        self._embedded = embedded
+        root = pa.struct(fields)
+        self._object = _object(root, options)
+        self._objects = _array(_converter(root, options), nulls=False)
+
+    def read(self, record: bytes) -> Outcome:
+        """Read a record; its rows are lists of values for `build.column`."""
+        kind: int | None = None
+        try:
+            tokens = Tokens(record if self._embedded else as_utf8(record), self._options)
+            kind = tokens.next()
+            if kind is None:
+                return Outcome([])
+            if kind == START_OBJECT:
+                return Outcome([self._object(tokens)])
+            if kind == START_ARRAY and not self._embedded:
+                return Outcome(self._objects(tokens))
+        except _Partial as partial:
+            return Outcome(partial.value if kind == START_ARRAY else [partial.value], bad=True)
+        except (Malformed, BadValue):
+            pass
+        return Outcome([], bad=True)
+
+
+def _converter(data_type: pa.DataType, options: JsonOptions) -> _Converter:
+    """The conversion of the value at the current token, or of the field whose name this is; null for every type."""
+    convert_value = _value_converter(data_type, options)
+
+    def convert(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
+        while tokens.kind == FIELD_NAME:
+            tokens.next()
+        return None if tokens.kind is None or tokens.kind == NULL else convert_value(tokens)
+
+    return convert
+
+
+def _value_converter(data_type: pa.DataType, options: JsonOptions) -> _Converter:
+    if isinstance(data_type, pa.StructType):
+        return _of_kind(START_OBJECT, _object(data_type, options))
+    if isinstance(data_type, pa.ListType):
+        return _of_kind(START_ARRAY, _array(_converter(data_type.value_type, options)))
+    if isinstance(data_type, pa.MapType):
+        return _of_kind(START_OBJECT, _map(_converter(data_type.item_type, options)))
+    if pa.types.is_string(data_type):
+        return _text
+    parse = scalar(data_type, options)
+    return _skip if parse is None else _scalar(parse, base64=pa.types.is_binary(data_type))
+
+
+def _of_kind(kind: int, convert: _Converter) -> _Converter:
+    """A conversion that refuses other tokens. Spark reads the text of a string first, which may be malformed."""
+
+    def checked(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
+        if tokens.kind == STRING:
+            tokens.text()
+        if tokens.kind != kind:
+            raise BadValue
+        return convert(tokens)
+
+    return checked
+
+
+def _scalar(parse: Scalar, *, base64: bool) -> _Converter:
+    def convert(tokens: Tokens) -> object:
+        kind = tokens.kind
+        if kind == STRING:
+            return tokens.base64() if base64 and tokens.unread else parse(STRING, tokens.text())
+        if kind in (INT, FLOAT):
+            return parse(kind, tokens.text())
+        if kind in (TRUE, FALSE):
+            return parse(kind, "")
+        raise BadValue
+
+    return convert
+
+
+def _text(tokens: Tokens) -> bytes:
+    if tokens.kind == STRING:
+        return utf8_of(tokens.text())
+    start = tokens.start
+    tokens.skip_children()
+    return bytes(valid_utf8(tokens.since(start)))  # Jackson does not decode strings that it skips
+
+
+def _skip(_: Tokens) -> None:
+    """Any value of a column of nulls."""
+
+
+def _object(data_type: pa.StructType, options: JsonOptions) -> _Converter:
+    """The values of the fields, from the start of an object."""
+    places = {field.name: place for place, field in enumerate(data_type)}
+    converters = [_converter(field.type, options) for field in data_type]
+
+    def convert(tokens: Tokens) -> list[Any]:
+        row: list[Any] = [None] * len(converters)
+        bad = False
+        while tokens.next() not in (None, END_OBJECT):
+            name = tokens.current_name()
+            place = None if name is None else places.get(name)
+            if place is None:
+                tokens.skip_children()
+                continue
+            try:
+                row[place] = converters[place](tokens)
+            except _Partial as partial:
+                row[place], bad = partial.value, True
+            except (Malformed, BadValue):
+                bad = True
+                tokens.skip_children()
+        if bad:
+            raise _Partial(row)
+        return row
+
+    return convert
+
+
+def _array(element: _Converter, *, nulls: bool = True) -> _Converter:
+    """The elements, from the start of an array."""
+
+    def convert(tokens: Tokens) -> list[Any]:
+        values: list[Any] = []
+        bad = False
+        while tokens.next() not in (None, END_ARRAY):
+            try:
+                value = element(tokens)
+            except _Partial as partial:
+                value, bad = partial.value, True
+            if value is None and not nulls:
+                raise BadValue
+            values.append(value)
+        if bad:
+            raise _Partial(values)
+        return values
+
+    return convert
+
+
+def _map(item: _Converter) -> _Converter:
+    """Pairs of name and value, from the start of an object."""
+
+    def convert(tokens: Tokens) -> list[tuple[bytes, Any]]:
+        pairs: list[tuple[bytes, Any]] = []
+        bad = lost = False
+        while tokens.next() not in (None, END_OBJECT):
+            key = utf8_of(tokens.current_name() or "")
+            try:
+                pairs.append((key, item(tokens)))
+            except _Partial as partial:
+                pairs.append((key, partial.value))
+                bad = True
+            except (Malformed, BadValue):
+                lost = True
+                tokens.skip_children()
+        if lost:
+            raise BadValue
+        if bad:
+            raise _Partial(pairs)
+        return pairs
+
+    return convert

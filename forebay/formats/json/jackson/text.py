@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text in JSON: UTF-8 as Jackson decodes it, Java's strings, base64."""
+
+from __future__ import annotations
+
+import binascii
+import codecs
+import re
+
+SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+# Possessive, because the other repetition keeps a state for each group, which is many times the text.
+_BASE64_RUN = re.compile(r"[\0- ]*+((?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)")
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+# Which of the first bytes are zero (0) or not (1).
+_ZEROS = (("0001", "utf-32-be"), ("1000", "utf-32-le"), ("01", "utf-16-be"), ("10", "utf-16-le"))
+
+
+class Malformed(Exception):
+    """To Jackson a record is not JSON."""
+
+
+class NoUtf8(Malformed):
+    """A string has bytes that are not UTF-8; the tokenizer continues at `at`."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__("this is not UTF-8")
+        self.at = at
+
+
+class BadValue(Exception):
+    """A value does not fit the type of its column."""
+
+
+def utf8_of(text: str) -> bytes:
+    """The string in UTF-8 as Java encodes it: half of a surrogate pair is a question mark."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return SURROGATES.sub(_joined, text).encode("utf-8", "replace")
+
+
+def _joined(pair: re.Match[str]) -> str:
+    high, low = tuple(pair[0])
+    return chr(0x10000 + (ord(high) - 0xD800 << 10) + ord(low) - 0xDC00)
+
+
+def decoded_name(data: bytes) -> str:
+    """The text of a name, which must not have half of a surrogate pair."""
+    return decoded_string(data, 0, len(data))[0]
+
+
+def decoded_string(data: bytes, start: int, end: int, *, surrogates: bool = False) -> tuple[str, int]:
+    """The text of a part of a record, and where it ends; raises NoUtf8.
+
+    Jackson also accepts overlong encodings, and surrogates in skipped strings.
+    """
+    try:
+        return data[start:end].decode(), end
+    except UnicodeDecodeError:
+        pass
+    parts: list[str] = []
+    at = start
+    while at < end:
+        if data[at] < 0x80:
+            parts.append(chr(data[at]))
+            at += 1
+            continue
+        first = at
+        code, at = decoded_char(data, at)
+        if at - first == 4:
+            code -= 0x10000
+            # Jackson computes a surrogate pair also for overlong encodings, and for code points beyond Unicode.
+            parts.append(chr((0xD800 | code >> 10) & 0xFFFF) + chr(0xDC00 | code & 0x3FF))
+        elif 0xD800 <= code <= 0xDFFF and not surrogates:
+            raise NoUtf8(at)
+        else:
+            parts.append(chr(code))
+    return "".join(parts), at
+
+
+def decoded_char(data: bytes, at: int) -> tuple[int, int]:
+    """The code point of two to four bytes at an offset, and where it ends; raises NoUtf8."""
+    byte = data[at]
+    more = 1 if byte & 0xE0 == 0xC0 else 2 if byte & 0xF0 == 0xE0 else 3 if byte & 0xF8 == 0xF0 else 0
+    at += 1
+    if not more:
+        raise NoUtf8(at)
+    code = byte & (0x3F >> more)
+    for _ in range(more):
+        if at >= len(data) or data[at] & 0xC0 != 0x80:
+            raise NoUtf8(min(at + 1, len(data)))
+        code = code << 6 | data[at] & 0x3F
+        at += 1
+    return code, at
+
+
+def as_utf8(data: bytes) -> bytes:
+    """A record or document in UTF-8, without a byte order mark; Jackson guesses its encoding from the first bytes."""
+    head = data[:4]
+    if head.isascii() and 0 not in head:
+        return data
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            rest = data[len(mark) :]
+            return rest if encoding == "utf-8" else rest.decode(encoding, "replace").encode()
+    zeros = "".join("01"[byte != 0] for byte in head)
+    for pattern, encoding in _ZEROS:
+        if zeros.startswith(pattern):
+            return data.decode(encoding, "replace").encode()
+    return data
+
+
+def decoded_base64(text: str) -> bytes:
+    """The bytes of a base64 text, which may have blanks between groups of four characters; raises BadValue."""
+    out = bytearray()
+    at = 0
+    while at < len(text):
+        found = _BASE64_RUN.match(text, at)
+        if found is None or found.end() == at:
+            raise BadValue("this is not base64")
+        out += binascii.a2b_base64(found[1])
+        at = found.end()
+    return bytes(out)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits the lines of a block that have one form into their values, all lines at once.
+
+Without backslashes each double quote begins or ends a string. So the positions of quotes and line ends determine those
+of all values. The text between two values is the same in every line of the form; a line with another text is left over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.formats.json.arrow import NotSafe
+from forebay.formats.json.uniform.template import Template
+from forebay.formats.values.text_columns import token_view
+
+_QUOTE, _FEED, _RETURN = b'"\n\r'
+
+_Places: TypeAlias = npt.NDArray[np.int64]
+_Offsets: TypeAlias = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Where lines begin and end, without their line ends."""
+
+    starts: _Places
+    ends: _Places
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Lines:
+        """The lines of a mask."""
+        return Lines(self.starts[which], self.ends[which])
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of the lines that have the form, which are the rows."""
+
+    rows: Lines
+    by_piece: dict[int, pa.Array]
+    """Texts of each value by the index of its piece; strings without quotes."""
+    others: Lines
+    """The lines that do not have the form."""
+    before_others: _Places
+    """The number of rows before each of `others`."""
+
+
+class LineSplitter:
+    """Splits blocks of lines of one form. One object per read. Raises NotSafe if the form has no values."""
+
+    def __init__(self, template: Template) -> None:
+        if not template.values:
+            raise NotSafe
+        self._per_line = template.size - 1
+        self._pieces = [piece.index for piece in template.values]
+        self._to_first_quote = len(template.constants[0].encode()) + 1
+        self._gaps = [_Gap(text) for text in template.gaps()]
+        # Where values begin and end: the index of a quote in the line (behind the last: the end of the line), and the
+        # distance from it.
+        self._bounds: list[tuple[int, int]] = []
+        for piece in template.values:
+            self._bounds.append((piece.index - 1, 1 + len(piece.before.encode())))
+            self._bounds.append((piece.index, -len(piece.after.encode())))
+
+    def split(self, data: bytes | bytearray) -> Values | None:
+        """The values of a block of UTF-8; None if no line has the form, or a carriage return alone ends one."""
+        text = np.frombuffer(data, np.uint8)
+        quotes = np.flatnonzero(text == _QUOTE)
+        lines = _lines_of(text, self._feeds(text, quotes), returns=b"\r" in data)
+        if lines is None:
+            return None
+        fits = np.ones(len(lines.starts), np.bool_)
+        if not self._in_each(quotes, lines):
+            counts = np.diff(np.searchsorted(quotes, lines.ends), prepend=0)
+            fits = counts == self._per_line
+            quotes = quotes[np.repeat(fits, counts)]
+        while fits.any():  # at most three times
+            rows = lines.only(fits)
+            offsets = self._offsets(quotes, rows)
+            good = _ascending(offsets)
+            if good.all():
+                spans = _spans(offsets, data)
+                good = self._have_gaps(spans, len(offsets))
+                if good.all():
+                    others, before_others = lines.only(~fits), np.cumsum(fits, dtype=np.int64)[~fits]
+                    values = {piece: self._every(2 * n + 1, spans) for n, piece in enumerate(self._pieces)}
+                    return Values(rows, values, others, before_others)
+            fits[fits] = good
+            quotes = quotes[np.repeat(good, self._per_line)]
+        return None
+
+    def _feeds(self, text: npt.NDArray[np.uint8], quotes: _Places) -> _Places:
+        """The positions of line feeds; it is fastest to check those that the form implies."""
+        are_feeds = text == _FEED
+        guessed = quotes[self._per_line :: self._per_line] - self._to_first_quote
+        if len(text) and text[-1] == _FEED:
+            guessed = np.append(guessed, len(text) - 1)
+        if len(guessed) == np.count_nonzero(are_feeds) and (guessed >= 0).all() and are_feeds[guessed].all():
+            return guessed
+        return np.flatnonzero(are_feeds)
+
+    def _in_each(self, quotes: _Places, lines: Lines) -> bool:
+        """Whether each line has the form's number of quotes."""
+        count = self._per_line
+        if len(quotes) != count * len(lines.starts):
+            return False
+        return bool((quotes[::count] >= lines.starts).all() and (quotes[count - 1 :: count] < lines.ends).all())
+
+    def _offsets(self, quotes: _Places, rows: Lines) -> _Offsets:
+        """The start of each row, the start and end of each of its values, and the end of the row."""
+        offsets = np.empty((len(rows.starts), len(self._bounds) + 2), np.int32)
+        offsets[:, 0], offsets[:, -1] = rows.starts, rows.ends
+        for place, (quote, shift) in enumerate(self._bounds, 1):
+            offsets[:, place] = (rows.ends if quote == self._per_line else quotes[quote :: self._per_line]) + shift
+        return offsets
+
+    def _have_gaps(self, spans: pa.Array, rows: int) -> npt.NDArray[np.bool_]:
+        """Which rows have the form's text before, between and behind their values: gaps and values take turns."""
+        alike = np.ones(rows, np.bool_)
+        for number, gap in enumerate(self._gaps):
+            texts = self._every(2 * number, spans)
+            if not gap.is_all_of(texts):
+                alike &= pc.equal(texts, gap.text).to_numpy(zero_copy_only=False)
+        return alike
+
+    def _every(self, place: int, spans: pa.Array) -> pa.Array:
+        """One span of each row."""
+        return spans.take(pa.array(np.arange(place, len(spans), len(self._bounds) + 2, dtype=np.int32)))
+
+
+def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
+    """Which rows have ascending offsets: the gaps around a value may be longer than its piece."""
+    flat = offsets.reshape(-1)
+    if (flat[1:] >= flat[:-1]).all():
+        return np.ones(len(offsets), np.bool_)
+    return np.asarray((offsets[:, 1:] >= offsets[:, :-1]).all(axis=1))
+
+
+def _spans(offsets: _Offsets, data: bytes | bytearray) -> pa.Array:
+    """The text from each offset, which ascend, to the next."""
+    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), offsets.size - 1, buffers)
+
+
+class _Gap:
+    """The text between two values in all lines."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._size = len(text.encode())
+        self._copies: pa.Array = pa.nulls(0, pa.string())
+
+    def is_all_of(self, texts: pa.Array) -> bool:
+        """Whether all texts are this one; faster than to find those that are not."""
+        rows = len(texts)
+        if token_view(texts).nbytes != rows * self._size:
+            return False  # this check also bounds the copies by the size of the block
+        if rows > len(self._copies):
+            self._copies = pa.repeat(self.text, rows + rows // 4)  # the next blocks may have more lines
+        return texts.equals(self._copies.slice(0, rows))
+
+
+def _lines_of(text: npt.NDArray[np.uint8], feeds: _Places, *, returns: bool) -> Lines | None:
+    """The lines that are not empty; None if a carriage return alone ends one."""
+    starts, ends = np.append(0, feeds + 1), np.append(feeds, len(text))
+    if returns:
+        ended = text[np.maximum(feeds - 1, 0)] == _RETURN
+        if np.count_nonzero(ended) != np.count_nonzero(text == _RETURN):
+            return None
+        ends[: len(feeds)] -= ended
+    return Lines(starts, ends).only(ends > starts)

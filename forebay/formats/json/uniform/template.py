@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form of a line of JSON, which other lines may share: the same names in the same order."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from forebay.formats.json.jackson.scanner import MAX_NAME_BYTES
+from forebay.formats.json.stdlib_reader import refuse_constant, unique_names
+
+_MAX_PIECES = 2000  # fewer than an object of Jackson's largest depth has
+_PRIMITIVE = re.compile(r"(true|false|null|-?[0-9][0-9.eE+-]*)")
+
+Tree: TypeAlias = dict[str, Any]
+"""Name → piece of a value, or tree of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The piece of a line split at its quotes that has a value; around other values than strings also their gaps."""
+
+    index: int
+    quoted: bool
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The form of a line."""
+
+    tree: Tree
+    values: list[Piece]
+    constants: dict[int, str]
+    """The pieces without a value, by index."""
+
+    @property
+    def size(self) -> int:
+        """The number of pieces."""
+        return len(self.values) + len(self.constants)
+
+    def gaps(self) -> list[str]:
+        """The texts before the first value, between values, and behind the last."""
+        values = {piece.index: piece for piece in self.values}
+        gaps = [""]
+        for index in range(self.size):
+            gaps[-1] += '"' if index else ""
+            piece = values.get(index)
+            if piece is None:
+                gaps[-1] += self.constants[index]
+            else:
+                gaps[-1] += piece.before
+                gaps.append(piece.after)
+        return gaps
+
+
+def template_of(line: bytes) -> Template | None:
+    """The form of a line of UTF-8; None if it is not an object of strings, numbers and such objects."""
+    if b"\\" in line or b"[" in line:
+        return None
+    pieces = line.split(b'"')
+    if not 3 <= len(pieces) <= _MAX_PIECES or max(map(len, pieces)) > MAX_NAME_BYTES:
+        return None
+    try:
+        root = json.loads(line.decode(), parse_constant=refuse_constant, object_pairs_hook=unique_names)
+        return _described(root, [piece.decode() for piece in pieces]) if isinstance(root, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _described(root: dict[str, Any], pieces: list[str]) -> Template:
+    """The template of a parsed line. Its names and strings are the odd pieces, in order."""
+    constants = dict(enumerate(pieces))
+    values: list[Piece] = []
+    strings = iter(range(1, len(pieces), 2))
+
+    def tree_of(fields: dict[str, Any]) -> Tree:
+        tree: Tree = {}
+        for name, value in fields.items():
+            index = next(strings)
+            if isinstance(value, dict):
+                tree[name] = tree_of(value)
+                continue
+            if isinstance(value, str):
+                piece = Piece(next(strings), quoted=True)
+            else:
+                before, _, after = _PRIMITIVE.split(pieces[index + 1], maxsplit=1)
+                piece = Piece(index + 1, False, before, after)
+            del constants[piece.index]
+            values.append(piece)
+            tree[name] = piece
+        return tree
+
+    return Template(tree_of(root), values, constants)

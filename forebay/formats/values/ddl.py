@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas as text: Spark's SQL (`id BIGINT, tags ARRAY<STRING>`), or the JSON of `StructType.json()`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
+TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    **dict.fromkeys(("byte", "tinyint"), pa.int8()),
+    **dict.fromkeys(("short", "smallint"), pa.int16()),
+    **dict.fromkeys(("integer", "int"), pa.int32()),
+    **dict.fromkeys(("long", "bigint"), pa.int64()),
+    **dict.fromkeys(("real", "float"), pa.float32()),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    **dict.fromkeys(("timestamp_ltz", "timestamp"), _TIMESTAMP),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""The types by the names of Spark's SQL and of its JSON form; of several names, the usual one is the last."""
+
+_DECIMALS = ("decimal", "dec", "numeric")
+_NAMES = {kind: name.upper() for name, kind in TYPES.items()}
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<quoted>`(?:[^`]|``)+`) | (?P<word>[A-Za-z0-9_]+) | (?P<mark>[<>(),:])
+        | (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+    )""",
+    re.VERBOSE,
+)
+_DECIMAL_TEXT = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_MAX_PRECISION = 38
+_DEEPEST = 100
+
+
+class SchemaError(ValueError):
+    """A text is no schema; the message says why."""
+
+
+def parse_schema(text: str, option: str) -> pa.Schema:
+    """Return the schema that a text means. All fields are nullable, as in Spark's `from_json`.
+
+    Args:
+        text: Columns with types in Spark's SQL, also inside `STRUCT<…>`, or a `StructType` as JSON.
+        option: The name of the option, for errors.
+
+    Raises:
+        ConfigurationError: The text is no schema, or has an unknown type.
+    """
+    try:
+        found = type_of_json(json.loads(text), _known) if text.lstrip().startswith("{") else _Parser(text).schema()
+        return pa.schema(list(_struct(found)))
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{option} is no schema: {error}",
+            option=option,
+            advice="write it as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>', or give a StructType "
+            "by its .json()",
+        ) from None
+
+
+def type_text(data_type: pa.DataType) -> str:
+    """Return a type as Spark's SQL writes it; Arrow's own name where Spark has none."""
+    if isinstance(data_type, pa.StructType):
+        return f"STRUCT<{', '.join(f'{_name_text(field.name)}: {type_text(field.type)}' for field in data_type)}>"
+    if isinstance(data_type, pa.MapType):
+        return f"MAP<{type_text(data_type.key_type)}, {type_text(data_type.item_type)}>"
+    if isinstance(data_type, pa.ListType):
+        return f"ARRAY<{type_text(data_type.value_type)}>"
+    if isinstance(data_type, pa.Decimal128Type):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    return _NAMES.get(data_type, str(data_type))
+
+
+class _Parser:
+    """Reads Spark's SQL for the columns of a table."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        self._at = 0
+        self._depth = 0
+        at = 0
+        end = len(text.rstrip())
+        while at < end:
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise SchemaError(f"{text[at:].strip()[:20]!r} cannot be read; other names go into `backquotes`")
+            self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
+            at = found.end()
+
+    def schema(self) -> pa.DataType:
+        whole = [token[1].lower() for token in self._tokens[:2]] == ["struct", "<"]
+        found = self._type() if whole else pa.struct(self._fields(""))
+        if self._at < len(self._tokens):
+            raise self._unexpected()
+        return found
+
+    def _fields(self, closing: str) -> list[pa.Field]:
+        fields: list[pa.Field] = []
+        if closing and self._take(closing):
+            return fields
+        while True:
+            name = self._name()
+            self._take(":")
+            fields.append(pa.field(name, self._type()))
+            if self._take("not"):
+                self._demand("null")
+            if self._take("comment"):
+                self._text()
+            if not self._take(","):
+                break
+        if closing:
+            self._demand(closing)
+        return _checked(fields)
+
+    def _type(self) -> pa.DataType:
+        name = self._next("word")[1].lower()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise SchemaError(f"it has more than {_DEEPEST} types inside one another")
+        found = self._nested(name) if name in ("array", "map", "struct") else self._simple(name)
+        self._depth -= 1
+        return found
+
+    def _nested(self, name: str) -> pa.DataType:
+        self._demand("<")
+        if name == "struct":
+            return pa.struct(self._fields(">"))
+        first = self._type()
+        if name == "array":
+            self._demand(">")
+            return _list(first)
+        self._demand(",")
+        second = self._type()
+        self._demand(">")
+        return pa.map_(first, second)
+
+    def _simple(self, name: str) -> pa.DataType:
+        if name not in _DECIMALS:
+            return _known(name)
+        numbers = ["10", "0"]
+        if self._take("("):
+            numbers = [self._next()[1], "0"]
+            if self._take(","):
+                numbers[1] = self._next()[1]
+            self._demand(")")
+        if not all(number.isdecimal() for number in numbers):
+            raise SchemaError(f"{name}({', '.join(numbers)}) is no type")
+        return _decimal(int(numbers[0]), int(numbers[1]))
+
+    def _name(self) -> str:
+        kind, word = self._next("quoted", "word")
+        return word[1:-1].replace("``", "`") if kind == "quoted" else word
+
+    def _text(self) -> None:
+        self._next("text")
+        while self._at < len(self._tokens) and self._tokens[self._at][0] == "text":
+            self._at += 1  # texts side by side are one
+
+    def _next(self, *kinds: str) -> tuple[str, str]:
+        """The next token, which must be of one of the kinds, if any are given."""
+        if self._at >= len(self._tokens) or (kinds and self._tokens[self._at][0] not in kinds):
+            raise self._unexpected()
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _take(self, word: str) -> bool:
+        """Step over a word or mark, if it comes next."""
+        there = self._at < len(self._tokens) and self._tokens[self._at][0] in ("word", "mark")
+        if there and self._tokens[self._at][1].lower() == word:
+            self._at += 1
+            return True
+        return False
+
+    def _demand(self, word: str) -> None:
+        if not self._take(word):
+            raise self._unexpected(f", where {word.upper()!r} must come")
+
+    def _unexpected(self, hint: str = "") -> SchemaError:
+        if self._at >= len(self._tokens):
+            return SchemaError(f"it ends too early{hint}")
+        return SchemaError(f"{self._tokens[self._at][1]!r} comes unexpected{hint}")
+
+
+def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType:  # noqa: ANN401 - a part of a JSON text
+    """Return the Arrow form of a type that Spark wrote as JSON, all fields nullable. `named` finds a type by its name.
+
+    Raises:
+        SchemaError: It is no type.
+    """
+    if isinstance(found, str):
+        match = _DECIMAL_TEXT.fullmatch(found)
+        return _decimal(int(match[1]), int(match[2])) if match else named(found)
+    kind = found.get("type") if isinstance(found, dict) else None
+    try:
+        match kind:
+            case "struct":
+                fields = [pa.field(str(one["name"]), type_of_json(one["type"], named)) for one in found["fields"]]
+                return pa.struct(_checked(fields))
+            case "array":
+                return _list(type_of_json(found["elementType"], named))
+            case "map":
+                return pa.map_(type_of_json(found["keyType"], named), type_of_json(found["valueType"], named))
+    except (KeyError, TypeError) as error:
+        raise SchemaError(f"its JSON has no {error}") from None
+    raise SchemaError(f"its JSON has {json.dumps(found)[:40]} where a type must be")
+
+
+def _known(name: str) -> pa.DataType:
+    if name not in TYPES:
+        raise SchemaError(f"the type {name!r} is not known; there are {', '.join(sorted({*TYPES, 'decimal'}))}")
+    return TYPES[name]
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if not 1 <= precision <= _MAX_PRECISION or not 0 <= scale <= precision:
+        raise SchemaError(
+            f"DECIMAL({precision},{scale}) has more than {_MAX_PRECISION} digits, or a scale outside them"
+        )
+    return pa.decimal128(precision, scale)
+
+
+def _struct(found: pa.DataType) -> pa.StructType:
+    if not isinstance(found, pa.StructType) or not found.num_fields:
+        raise SchemaError(f"{type_text(found)} is no list of fields")
+    return found
+
+
+def _list(element: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", element))
+
+
+def _checked(fields: list[pa.Field]) -> list[pa.Field]:
+    twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
+    if twice:
+        raise SchemaError(f"the field {twice[0]!r} comes twice")
+    return fields
+
+
+def _name_text(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_]+", name, re.ASCII) else f"`{name.replace('`', '``')}`"

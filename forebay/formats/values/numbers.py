@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and booleans from strings as Java and Spark read them, one value at a time."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+import struct
+import unicodedata
+
+import pyarrow as pa
+
+_SPACES = "".join(map(chr, range(33)))
+_DECIMAL_FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
+_DECIMAL = re.compile(r"([+-]?)(\d+)?(?:(\.)(\d*))?(?:[eE]([+-]?\d+))?")
+_EXPONENT_DIGITS = 10
+"""Digits of the largest exponent that Java's BigDecimal takes."""
+
+
+def parse_int(text: str, bits: int) -> int | None:
+    """The integer of a text as `Integer.parseInt` reads it: a sign, digits of any script; None if out of range."""
+    sign = -1 if text.startswith("-") else 1
+    digits = text[1:] if text.startswith(("-", "+")) else text
+    value = 0
+    if not digits:
+        return None
+    for char in digits:
+        digit = _digit(char)
+        # A number that is too large stays so with more digits.
+        if digit is None or value >= 2**bits:
+            return None
+        value = value * 10 + digit
+    value *= sign
+    return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
+
+
+def _digit(char: str) -> int | None:
+    # Java checks UTF-16 units, so it knows no digits beyond the basic plane.
+    return unicodedata.decimal(char, None) if char <= "\uffff" else None
+
+
+def parse_double(text: str) -> float | None:
+    """The double of a text as `Double.parseDouble` reads it, with blanks, `NaN`, hexadecimal, or a suffix f or d."""
+    text = text.strip(_SPACES)
+    bare = text[1:] if text.startswith(("+", "-")) else text
+    if bare in ("NaN", "Infinity"):
+        size = float("nan") if bare == "NaN" else float("inf")
+        return -size if text.startswith("-") else size
+    if text[-1:] in ("f", "F", "d", "D"):
+        text = text[:-1]
+    if _DECIMAL_FLOAT.fullmatch(text):
+        return float(text)
+    if _HEX_FLOAT.fullmatch(text):
+        try:
+            return float.fromhex(text)
+        except OverflowError:
+            return float("-inf" if text.startswith("-") else "inf")
+    return None
+
+
+def parse_float(text: str) -> float | None:
+    """The float of a text as `Float.parseFloat` reads it: as `parse_double`, but rounded once, to 32 bits."""
+    value = parse_double(text)
+    if value is None or not math.isfinite(value):
+        return value
+    digits = text.strip(_SPACES).rstrip("fFdD")
+    if _DECIMAL_FLOAT.fullmatch(digits):
+        rounded: float = pa.scalar(digits).cast(pa.float32()).as_py()
+        return rounded
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def parse_decimal(text: str, precision: int, scale: int) -> decimal.Decimal | None:
+    """The DECIMAL(precision, scale) of a text in Spark: without commas, rounded half up; None if too large."""
+    found = _DECIMAL.fullmatch(text.replace(",", ""))
+    if found is None or not (found[2] or found[4]):
+        return None
+    digits = _ascii_digits((found[2] or "") + (found[4] or ""))
+    exponent = _ascii_digits(found[5].lstrip("+-")) if found[5] else "0"
+    if digits is None or exponent is None:
+        return None
+    exponent = exponent.lstrip("0") or "0"
+    if len(exponent) > _EXPONENT_DIGITS or int(exponent) >= 2**31:
+        return None
+    power = (-int(exponent) if (found[5] or "").startswith("-") else int(exponent)) - len(found[4] or "")
+    digits = digits.lstrip("0")
+    if not digits or len(digits) + power < -scale:
+        return decimal.Decimal(0).scaleb(-scale)
+    if len(digits) + power > precision - scale:
+        return None
+    number = decimal.Decimal(f"{found[1]}{digits}E{power}")
+    context = decimal.Context(prec=max(200, len(digits) + 1), rounding=decimal.ROUND_HALF_UP)
+    value = number.quantize(decimal.Decimal(1).scaleb(-scale), context=context)
+    return value if len(value.as_tuple().digits) <= precision or value == 0 else None
+
+
+def _ascii_digits(text: str) -> str | None:
+    digits = [_digit(char) for char in text]
+    return None if None in digits else "".join(map(str, digits))
+
+
+def parse_bool(text: str) -> bool | None:
+    """`true` or `false` in any case (Java compares upper cases, so a long s counts as s)."""
+    return {"TRUE": True, "FALSE": False}.get(text.upper()) if len(text) in (4, 5) else None

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the converters of text columns share: checks on a column's bytes, and conversion in bulk or one by one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Converted = tuple["pa.Array", Sequence[int]]
+"""The values (null where there is none), and the rows whose token is malformed, ascending."""
+
+Converter = Callable[["pa.Array"], Converted]
+
+Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
+"""A regular expression of tokens that Arrow reads as Spark does, and their conversion in bulk."""
+
+
+def token_view(tokens: pa.Array) -> memoryview:
+    """The bytes of all tokens, one after the other, without a copy."""
+    _, offsets, data = tokens.buffers()
+    if data is None or offsets is None or not len(tokens):
+        return memoryview(b"")
+    (start,) = struct.unpack_from("=i", offsets, 4 * tokens.offset)
+    (end,) = struct.unpack_from("=i", offsets, 4 * (tokens.offset + len(tokens)))
+    return memoryview(data)[start:end]
+
+
+def token_bytes(tokens: pa.Array) -> bytes:
+    """A copy of the bytes of all tokens, one after the other."""
+    return token_view(tokens).tobytes()
+
+
+def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
+    """Whether the tokens have no other bytes than these."""
+    return not token_bytes(tokens).translate(None, allowed)
+
+
+def cast_or_parse(
+    tokens: pa.Array,
+    wanted: pa.DataType,
+    parse: Callable[[str], object],
+    plains: Sequence[Plain] = (),
+    *,
+    castable: bool = True,
+) -> Converted:
+    """Cast the whole column if Arrow reads it as Spark does (`castable`) and without an error; else use `by_value`."""
+    if castable:
+        try:
+            return tokens.cast(wanted), ()
+        except pa.ArrowInvalid:
+            pass
+    return by_value(tokens, wanted, parse, plains)
+
+
+def by_value(
+    tokens: pa.Array, value_type: pa.DataType, parse: Callable[[str], object], plains: Sequence[Plain] = ()
+) -> Converted:
+    """Convert plain tokens in bulk and the others with `parse`, which returns None for a malformed token."""
+    rest = tokens.is_valid()
+    values: pa.Array = pa.nulls(len(tokens), value_type)
+    for expression, convert in plains:
+        plain = pc.and_(rest, pc.fill_null(pc.match_substring_regex(tokens, expression), False))
+        if plain.true_count:
+            values = pc.if_else(plain, convert(pc.if_else(plain, tokens, pa.scalar(None, tokens.type))), values)
+            rest = pc.and_(rest, pc.invert(plain))
+    rows = pc.indices_nonzero(rest).to_pylist()
+    if not rows:
+        return values, ()
+    texts = pc.filter(tokens, rest).to_pylist()
+    known = {text: parse(text) for text in set(texts)}
+    found = [known[text] for text in texts]
+    values = pc.replace_with_mask(values, rest, pa.array(found, value_type))
+    return values, [row for row, value in zip(rows, found, strict=True) if value is None]

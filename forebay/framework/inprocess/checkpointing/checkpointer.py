@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When and how the in-process host takes checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forebay.errors import FatalError, RetriableError
+from forebay.framework.coordination.coordinator import Coordinator
+from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.delivery_log import DeliveryLog
+from forebay.framework.inprocess.output_queue import OutputQueue
+from forebay.framework.inprocess.reader_task import ReaderTask
+from forebay.framework.runtime.runtime import Next, Runtime
+from forebay.framework.split import Json, Position, Split
+from forebay.options import redact
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """From where a run continues, and how it takes checkpoints.
+
+    Without a store, checkpoints are taken but not written: the source is notified of the delivered positions.
+    """
+
+    store: CheckpointStore | None
+    interval: float
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+
+class Checkpointer:
+    """Takes the checkpoints of a run, in the consumer's thread. `last` is the number of the restored one, or 0."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        tasks: Sequence[ReaderTask],
+        deliveries: DeliveryLog,
+        outputs: OutputQueue,
+        runtime: Runtime,
+        plan: CheckpointPlan,
+        *,
+        last: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._tasks = tasks
+        self._deliveries = deliveries
+        self._outputs = outputs
+        self._clock = runtime.clock
+        self._store = plan.store
+        self._interval = plan.interval
+        self._tried = last
+        self._next = self._clock.monotonic() + plan.interval
+        self.completed = last
+
+    def due_in(self) -> float:
+        """Return the seconds until the next periodic checkpoint."""
+        return max(0.0, self._next - self._clock.monotonic())
+
+    def periodic(self, source: str) -> bool:
+        """Take a checkpoint if it is due; return whether it was. A transient failure is logged, and retried later.
+
+        Raises:
+            ForebayError: The store failed permanently.
+        """
+        if self.due_in() > 0:
+            return False
+        try:
+            self.take()
+        except (RetriableError, SnapshotError) as error:
+            _log.warning("%s: a checkpoint failed, next try in %.1f s: %s", source, self._interval, redact(str(error)))
+        return True
+
+    def take(self) -> Path | None:
+        """Take a checkpoint of the covered positions; return its path, None without a store.
+
+        Raises:
+            SnapshotError: The snapshot of the enumerator or a reader failed; the run continues (COO-3).
+            ForebayError: Writing failed.
+        """
+        self._next = self._clock.monotonic() + self._interval
+        # A number is never reused: under it the tracker keeps the assignments of a failed checkpoint (TRK-3).
+        self._tried += 1
+        state, splits = self._snapshot(self._tried)
+        path = self._store.write(Checkpoint(self._tried, state, splits)) if self._store is not None else None
+        self.completed = self._tried
+        self._notify(self._tried)
+        return path
+
+    def _snapshot(self, number: int) -> tuple[Json, list[Split]]:
+        taken: list[tuple[Json, Exception | None]] = []
+        self._coordinator.snapshot(number, lambda state, error: taken.append((state, error)))
+        self._step_coordinator_until(taken)
+        state, error = taken[0]
+        if error is not None:
+            raise _snapshot_failed("the enumerator", error) from error
+        snapshots: dict[str, Split] = {}
+        for task in self._tasks:
+            try:
+                snapshots |= task.snapshot(number)
+            except Exception as failure:
+                raise _snapshot_failed(f"reader {task.subtask}", failure) from failure
+        return state, self._deliveries.checkpoint(snapshots, self._outputs.waiting())
+
+    def _notify(self, number: int) -> None:
+        done: list[bool] = []
+        self._coordinator.notify_checkpoint_complete(number, self._deliveries.covered(), lambda: done.append(True))
+        self._step_coordinator_until(done)
+        for task in self._tasks:
+            task.notify_checkpoint_complete(number)
+
+    def _step_coordinator_until(self, happened: Sequence[object]) -> None:
+        """Run the queued work of the coordinator, in this thread."""
+        while not happened:
+            if self._coordinator.step() is Next.DONE:
+                raise self._coordinator.error or FatalError(
+                    "the coordinator has closed", advice="take checkpoints before the run is closed"
+                )
+
+
+class SnapshotError(FatalError):
+    """The snapshot of an enumerator or reader failed; the run continues (COO-3)."""
+
+
+def _snapshot_failed(who: str, error: Exception) -> SnapshotError:
+    return SnapshotError(
+        f"{who} failed in its snapshot with {type(error).__name__}: {redact(str(error))}",
+        rule="COO-3",
+        advice="see the cause; the run continues, and the next checkpoint tries again",
+    )

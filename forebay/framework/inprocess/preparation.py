@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arguments of `run` and `peek`, and prepares the source: its schema and columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, ContractError, FatalError
+from forebay.framework.arrow.schemas import resolved_schema, select
+from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.source import Source
+from forebay.framework.split import Position, normalise
+from forebay.options import DurationLike, to_seconds
+from forebay.watermarks.event_time import keep_source_times
+from forebay.watermarks.strategy import WatermarkStrategy
+
+
+def require_source(source: object, who: str) -> None:
+    """Check that a user gave a source. `who` is the called function, for the message.
+
+    Raises:
+        ConfigurationError: It is a class or another object.
+    """
+    if isinstance(source, Source):
+        return
+    if isinstance(source, type):
+        name = source.__name__
+        raise ConfigurationError(f"{who} takes a source, not the class {name}", advice=f"give an instance: {name}(…)")
+    raise ConfigurationError(
+        f"{who} takes a source, not {source!r:.80}", advice="give an instance, such as Orders(url=…)"
+    )
+
+
+def check_parallelism(source: Source, parallelism: int) -> None:
+    """Check the number of readers.
+
+    Raises:
+        ConfigurationError: It is not an int of 1 or more.
+    """
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+        raise ConfigurationError(
+            f"the parallelism {parallelism!r} is invalid",
+            source=source.name,
+            option="parallelism",
+            advice="give the number of readers, 1 or more",
+        )
+
+
+def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
+    """Return a duration as seconds.
+
+    Raises:
+        ConfigurationError: It is not a duration, not more than 0, or infinite.
+    """
+    seconds = 0.0
+    try:
+        seconds = to_seconds(value)
+        problem = "" if 0 < seconds < math.inf else "it must be finite and more than 0"
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise ConfigurationError(
+            f"the {option} {value!r} is invalid: {problem}",
+            source=source.name,
+            option=option,
+            advice="give seconds, a timedelta, or a text with a unit such as '10s'",
+        )
+    return seconds
+
+
+def checked_positions(source: Source, positions: object, *, checkpoint: bool) -> dict[str, Position]:
+    """Return normalised start positions: lists, as parsed from JSON, become tuples.
+
+    Raises:
+        ConfigurationError: It is not a mapping of split ids to positions, or a checkpoint directory is given too.
+    """
+    if positions is None:
+        return {}
+    if checkpoint:
+        raise ConfigurationError(
+            "positions and a checkpoint directory both set the start of the run",
+            source=source.name,
+            option="positions",
+            advice="store positions with your rows, or use a checkpoint directory, not both",
+        )
+    try:
+        if isinstance(positions, Mapping) and all(isinstance(split_id, str) for split_id in positions):
+            return {split_id: normalise(position, split_id) for split_id, position in positions.items()}
+        problem = f"{positions!r:.80} is not a dict of split ids and positions"
+    except ContractError as error:
+        problem = f"the start of the split {error.split!r} is not a position: {error.message}"
+    raise ConfigurationError(
+        problem,
+        source=source.name,
+        option="positions",
+        advice="give a dict of split ids and positions from Run.positions() or Run.delivered",
+    )
+
+
+def with_columns(
+    source: Source, columns: list[str] | None, *, also: str | None = None
+) -> tuple[Source, list[str] | None]:
+    """Return the source, reading only these columns if it can, and the columns that the host must still select."""
+    if columns is None:
+        return source, None
+    names = select(resolved_schema(source).names, columns, source.name)
+    needed = names if also is None or also in names else [*names, also]
+    narrowed = source.with_columns(tuple(needed))
+    if narrowed is None:
+        return source, names
+    return narrowed, None if needed == names else names
+
+
+def schema_of(source: Source) -> pa.Schema:
+    """Return the schema of a source; errors name the source."""
+    with wrap_errors(source.name, "schema()"):
+        schema = source.schema()
+    if not isinstance(schema, pa.Schema):
+        raise FatalError(
+            f"schema() returned a {type(schema).__name__}", source=source.name, advice="return a pyarrow.Schema"
+        )
+    return schema
+
+
+def with_event_time(strategy: WatermarkStrategy | None, source: Source) -> WatermarkStrategy | None:
+    """Return the strategy, reading the event time column of the source unless it has an assigner."""
+    if strategy is None or source.event_time is None or strategy.timestamps is not keep_source_times:
+        return strategy
+    return strategy.with_event_time(source.event_time)

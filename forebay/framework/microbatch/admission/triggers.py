@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trigger modes of a streaming query: what each call of `StreamPlanner.latest` may read, and whether it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay.framework.microbatch.admission.available_range import Backlog
+from forebay.framework.microbatch.offsets.offset import To
+
+
+class Trigger:
+    """A query that goes on: limits apply, and a micro-batch may wait for more rows."""
+
+    limited = True
+    """Whether limits apply."""
+    waits = True
+    """Whether a call waits for fresh answers, for `minRowsPerTrigger`, and for records in empty ranges."""
+    target: Mapping[str, To] | None = None
+    """The ends of the run, by split id; None = none are fixed."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the source is asked now, and a failure is an error: an outage must not end a run as "no data"."""
+        return False
+
+    def begin(self, available: Backlog) -> None:
+        """Note the splits that are available in this call."""
+
+
+class Once(Trigger):
+    """One micro-batch without limits."""
+
+    limited = False
+    waits = False
+    fresh = True
+
+
+class AvailableNow(Trigger):
+    """A run of micro-batches up to the ends that its first call finds (S17)."""
+
+    waits = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether this is the first call."""
+        return self.target is None
+
+    def begin(self, available: Backlog) -> None:
+        """Fix the target in the first call."""
+        if self.target is None:
+            self.target = available.ends()

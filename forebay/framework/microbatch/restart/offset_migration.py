@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Continues from a checkpoint of another source: its last offset becomes the start of a new query (S2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.errors import ConfigurationError
+from forebay.framework.microbatch.offsets.offset import Offset, Planned
+from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.source import Source
+
+
+class OffsetMigration:
+    """Reads foreign offsets with the author's `adopt`.
+
+    An adopted offset is the one before the first micro-batch, but with splits. So the enumerator is restored: the next
+    discovery is not a first one.
+    """
+
+    def __init__(self, source: Source, split_provider: SplitProvider, calls: ConnectorCalls) -> None:
+        self._source = source
+        self._split_provider = split_provider
+        self._calls = calls
+
+    def adopt(self, data: Any) -> Offset | None:  # noqa: ANN401 - any JSON value of any checkpoint
+        """Return a foreign offset as one of ours; None if it is ours, or if the author does not adopt it."""
+        enumerator = self._split_provider.enumerator
+        if enumerator is None or not is_foreign(data):
+            return None
+        splits = self._calls.call("adopt()", lambda: enumerator.adopt(data))
+        if splits is None:
+            return None
+        self._split_provider.restore(None)
+        return Offset(self._source.name, splits=[Planned(split, split.position) for split in splits])
+
+
+def is_foreign(data: object) -> bool:
+    """Return whether another source wrote the offset."""
+    return isinstance(data, Mapping) and "v" not in data
+
+
+def unfinished_replay(source: str) -> ConfigurationError:
+    """Return the error for an unfinished micro-batch that another source planned."""
+    return ConfigurationError(
+        "the last micro-batch in the checkpoint was planned by another source, and was not finished",
+        source=source,
+        option="checkpointLocation",
+        advice="finish the last batch with the old source first (one run with trigger availableNow), then change over",
+    )

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns that are not in the files: partition columns and `_metadata`."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.formats.values.zones import session_zone
+from forebay.sources.files.listing.partition_values import partition_value
+from forebay.sources.files.listing.partitions import merge_schema
+from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_path
+
+METADATA = "_metadata"
+_ROW_INDEX = "row_index"
+_INSIDE = b"forebay.inside"
+"""The key of field metadata: the field of a partition column that is also in the files."""
+_FIELDS = (
+    pa.field("file_path", pa.string()),
+    pa.field("file_name", pa.string()),
+    pa.field("file_size", pa.int64()),
+    pa.field("file_block_start", pa.int64()),
+    pa.field("file_block_length", pa.int64()),
+    pa.field("file_modification_time", pa.timestamp("us", "UTC")),
+)
+
+
+def metadata_type(format_name: str) -> pa.StructType:
+    """Return the type of Spark's hidden column `_metadata`, which has one more field for Parquet."""
+    return pa.struct([*_FIELDS, *([pa.field(_ROW_INDEX, pa.int64())] if format_name == "parquet" else [])])
+
+
+def is_metadata_type(data_type: pa.DataType, format_name: str) -> bool:
+    """Whether every field of the user's type for `_metadata` is also in Spark's type."""
+    if not isinstance(data_type, pa.StructType) or not data_type.num_fields:
+        return False
+    known = {field.name: field.type for field in metadata_type(format_name)}
+    return all(known.get(field.name) == field.type for field in data_type)
+
+
+def metadata_value(status: FileStatus, start: int, length: int, data_type: pa.DataType) -> pa.Scalar:
+    """Return the `_metadata` of a slice of a file, without `row_index`."""
+    values = {
+        "file_path": spark_file_path(status.path),
+        "file_name": spark_file_name(status.path),
+        "file_size": status.size,
+        "file_block_start": start,
+        "file_block_length": length,
+        "file_modification_time": status.modified_ms * 1000,
+    }
+    return pa.scalar(values, data_type)
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with all fields nullable, also nested ones."""
+    return pa.schema([_nullable(field) for field in schema], schema.metadata)
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_type(field.type)).with_nullable(True)
+
+
+def _nullable_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_nullable(kind.field(number)) for number in range(kind.num_fields)])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(kind.key_field.with_type(_nullable_type(kind.key_type)), _nullable(kind.item_field))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_nullable(kind.value_field))
+    return kind
+
+
+def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
+    """Return the schema of a table. A partition column that is also in the files keeps their field as metadata.
+
+    The value of the directory is read; CSV, where columns go by position, needs the field of the file.
+    """
+    inside = {field.name.lower(): field for field in data}
+    outside = {field.name.lower() for field in partition}
+    fields = []
+    for field in merge_schema(data, partition):
+        name = field.name.lower()
+        both = name in inside and name in outside
+        # As text: Spark reads metadata of columns as UTF-8.
+        metadata = {_INSIDE: b64encode(pa.schema([inside[name]]).serialize())} if both else None
+        fields.append(field.with_metadata(metadata))
+    return pa.schema(fields)
+
+
+def data_schema(full: pa.Schema, partitions: Iterable[str]) -> pa.Schema:
+    """Return the columns that are in the files."""
+    outside = {METADATA, *(name.lower() for name in partitions)}
+    fields = []
+    for field in full:
+        inside = (field.metadata or {}).get(_INSIDE)
+        if field.name.lower() not in outside:
+            fields.append(field)
+        elif inside is not None:
+            fields.append(pa.ipc.read_schema(pa.py_buffer(b64decode(inside))).field(0))
+    return pa.schema(fields)
+
+
+def partition_scalars(partitions: Mapping[str, str], schema: pa.Schema, zone: str) -> dict[str, pa.Scalar]:
+    """Return the partition values of a file by column name, for the columns of `schema`.
+
+    Raises:
+        ConfigurationError: A value does not have the type of its column.
+    """
+    texts = {name.lower(): text for name, text in partitions.items()}
+    return {
+        field.name: partition_value(texts[field.name.lower()], field.type, session_zone(zone), field.name)
+        for field in schema
+        if field.name.lower() in texts
+    }
+
+
+def assemble(
+    batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar], schema: pa.Schema, after: int
+) -> pa.RecordBatch:
+    """Add partition columns and `_metadata` to a record batch of a format.
+
+    Args:
+        batch: The columns of the file.
+        constants: Values by column name.
+        schema: The columns of the result.
+        after: The position after the batch, which for Parquet is a row index.
+    """
+    if not constants and batch.schema.equals(schema):
+        return batch
+    rows = batch.num_rows
+    columns = [pa.repeat(constants[name], rows) if name in constants else batch.column(name) for name in schema.names]
+    for index, field in enumerate(schema):
+        if field.name == METADATA and METADATA in constants and isinstance(field.type, pa.StructType):
+            columns[index] = _numbered(columns[index], field.type, after - rows)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _numbered(array: pa.Array, data_type: pa.StructType, first: int) -> pa.Array:
+    """Fill in `row_index`, if the type has it, from `first` on."""
+    at = data_type.get_field_index(_ROW_INDEX)
+    if at < 0:
+        return array
+    parts = [pc.struct_field(array, [number]) for number in range(data_type.num_fields)]
+    parts[at] = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), len(array)), start=first - 1)
+    return pa.StructArray.from_arrays(parts, fields=list(data_type))

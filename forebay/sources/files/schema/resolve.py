@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Infers the schema of a source from its files and directories, and checks one that the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.values.column_names import same_names
+from forebay.sources.files.format_hint import unknown_format
+from forebay.sources.files.read_errors import is_readable, with_file
+from forebay.sources.files.scan import FileScan
+from forebay.sources.files.schema.columns import METADATA, is_metadata_type, metadata_type, with_partitions
+from forebay.stores.file_status import FileStatus
+
+
+def inferred_schema(source: FileScan) -> pa.Schema:
+    """Infer the schema from files and directories, with `_metadata` if it is wanted. Looks at the stores.
+
+    Raises:
+        ConfigurationError: There is nothing to infer a schema from, or it contradicts an option.
+        DataError: A file is damaged.
+        RetriableError: The store did not answer.
+    """
+    index = source.list()
+    if not index.files and source.chosen_format() is None:
+        raise unknown_format(source.all_paths(), (), source.name)
+    if not index.files and not source.format().fixed_schema:
+        raise ConfigurationError(
+            f"there are no files to infer a schema from below {', '.join(source.all_paths())}",
+            source=source.name,
+            option="path",
+            advice="give a schema, or check path, pathGlobFilter and the modified… options",
+        )
+    schema = with_partitions(_inside(source, index.files), index.partition_schema)
+    if not schema.names:
+        raise ConfigurationError(
+            f"no column can be inferred from the files below {', '.join(source.all_paths())}: they hold no record",
+            source=source.name,
+            option="path",
+            advice="give a schema",
+        )
+    if not source.include_metadata:
+        return schema
+    if METADATA in schema.names:
+        raise ConfigurationError(
+            f"the files have a column {METADATA} of their own",
+            source=source.name,
+            option="includeMetadata",
+            advice="leave includeMetadata out, or give a schema without that column",
+        )
+    return schema.append(pa.field(METADATA, metadata_type(source.format_name())))
+
+
+def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
+    """Infer the schema from the content of the files, without those that the options allow to ignore."""
+    file_format = source.format()
+    stored = [source.stored(status) for status in files]
+    try:
+        return file_format.infer_schema(stored)
+    except DataError as error:
+        kept = [one for one in stored if is_readable(source, file_format, one)]
+        if not 0 < len(kept) < len(stored):
+            raise with_file(error, source) from error.__cause__
+        return file_format.infer_schema(kept)
+
+
+def check_schema(source: FileScan, schema: pa.Schema) -> None:
+    """Refuse a schema with duplicate column names, with VARIANT, or with a `_metadata` that differs from Spark's.
+
+    Raises:
+        ConfigurationError: Naming the column.
+    """
+    for field in schema:
+        if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
+            raise ConfigurationError(
+                f"the column {METADATA} is {field.type}, not {metadata_type(source.format_name())} or a part of it",
+                source=source.name,
+                option="schema",
+                advice="leave it out of the schema and set includeMetadata=true",
+            )
+    variant = _variant_in(schema)
+    if variant is not None:
+        raise ConfigurationError(
+            f"the column {variant!r} is VARIANT, which files cannot be read as",
+            source=source.name,
+            option="schema",
+            advice="leave it out, or read it as STRING and convert it with parse_json in the query",
+        )
+    same = same_names(schema, case_sensitive=False)
+    if same is not None and source.format().case_sensitive:
+        same = same_names(schema, case_sensitive=True)
+    if same is not None:
+        raise ConfigurationError(
+            f"the schema has {same}",
+            source=source.name,
+            option="schema",
+            advice="rename one, or leave it out; in Parquet files caseSensitive=true tells names in other case apart",
+        )
+
+
+def _variant_in(fields: Iterable[pa.Field]) -> str | None:
+    """Return the path of the first VARIANT column: in Arrow, a struct with a field that Spark marks."""
+    for field in fields:
+        inside = [field.type.field(number) for number in range(field.type.num_fields)]
+        if any((part.metadata or {}).get(b"variant") == b"true" for part in inside):
+            return field.name
+        found = _variant_in(inside)
+        if found is not None:
+            return f"{field.name}.{found}"
+    return None

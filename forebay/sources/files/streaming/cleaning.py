@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deletes or archives files that a stream has read to their end (`cleanSource`)."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+from hashlib import file_digest
+from typing import BinaryIO
+
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.sources.files.listing import globs
+from forebay.sources.files.listing.file_index import FileIndex
+from forebay.sources.files.scan import FileScan
+from forebay.sources.files.split import FileSplit
+from forebay.stores import safe_delete
+from forebay.stores.file_status import FileStatus
+from forebay.stores.local import store_error
+from forebay.stores.paths import PathParts, is_url, join, normalized_path, parent, split_path, without_dots
+from forebay.stores.store import Store
+from forebay.stores.stored_file import store_for
+
+_log = logging.getLogger(__name__)
+
+_MANY = 1000
+"""Above this number of files, one listing replaces a lookup of each: after a restart nearly all are cleaned already."""
+
+
+class Cleaner:
+    """Deletes or archives files. Idempotent. Called on the planning thread.
+
+    Best effort: a failure is a warning, because the rows have been delivered. A file that has changed since it was
+    read is left alone.
+    """
+
+    def __init__(self, source: FileScan) -> None:
+        self._source = source
+        self._restored: set[str] = set()
+
+    def check(self, index: FileIndex) -> None:
+        """Refuse to clean the output of a Spark stream, or in a store that cannot distinguish versions.
+
+        Raises:
+            ConfigurationError: There is the log of a sink, or a store reports neither times nor ETags.
+        """
+        if self._source.clean_source == "off":
+            return
+        if index.sinks:
+            raise ConfigurationError(
+                f"{index.sinks[0]!r} is the output of a Spark stream, whose log (_spark_metadata) names its files: "
+                "they cannot be deleted or moved",
+                source=self._source.name,
+                option="cleanSource",
+                advice="leave cleanSource out",
+            )
+        # Empty files are neither read nor cleaned.
+        file = next((file for file in index.files if file.size and not file.has_version), None)
+        if file is not None:
+            raise ConfigurationError(
+                _no_version(file),
+                source=self._source.name,
+                option="cleanSource",
+                advice="leave cleanSource out, and clean this store by other means",
+            )
+
+    def clean(self, splits: Sequence[FileSplit]) -> None:
+        """Clean the files of these splits. Errors of stores are logged."""
+        if not splits:
+            return
+        self._restore_names(splits)
+        try:
+            wanted = self._present(splits) if len(splits) > _MANY else splits
+        except ForebayError as error:
+            _log.warning("%s: files that were read are not cleaned yet: %s", self._source.name, error)
+            return
+        failures: list[str] = []
+        for split in wanted:
+            try:
+                self._clean(split.status)
+            except ForebayError as error:
+                failures.append(f"{split.path}: {error.message}")
+        if failures:
+            _log.warning(
+                "%s: cleanSource=%s failed for %d files, which stay where they are, such as %s",
+                self._source.name,
+                self._source.clean_source,
+                len(failures),
+                failures[0],
+            )
+
+    def _restore_names(self, splits: Sequence[FileSplit]) -> None:
+        """Restore the names of files that a killed process has hidden in order to clean them."""
+        read: dict[str, list[FileSplit]] = {}
+        for split in splits:
+            if not is_url(split.path) and (directory := parent(split.path)) not in self._restored:
+                read.setdefault(directory, []).append(split)
+        for directory, there in read.items():
+            try:
+                safe_delete.restore_hidden(directory, partial(_is_among, there))
+            except OSError as error:
+                _log.warning("%s: could not look for half-cleaned files: %s", self._source.name, error)
+            else:
+                self._restored.add(directory)
+
+    def _present(self, splits: Sequence[FileSplit]) -> list[FileSplit]:
+        for split in splits:
+            self._drop_link(split.path)  # first, because a broken link makes a listing fail
+        there = {file.path for file in self._source.list(repeated=True, begun=True).files}
+        return [split for split in splits if split.path in there]
+
+    def _clean(self, status: FileStatus) -> None:
+        source = self._source
+        if not status.has_version:
+            raise ConfigurationError(_no_version(status), source=source.name, option="cleanSource")
+        now = source.stored(status).now()
+        if now is None:
+            self._drop_link(status.path)
+        if now is None or not status.same_file(now):
+            return
+        store = store_for(status.path, source.storage_options())
+        if source.clean_source == "delete":
+            store.delete(status)
+            return
+        target = archived_path(source.source_archive_dir or "", status.path)
+        for name in _names(target, status):
+            found = store.stat(name)
+            if found is None:
+                store.move(status, name)
+                return
+            if isinstance(found, FileStatus) and _is_copy(store, status, found):
+                store.delete(status)
+                return
+
+    def _drop_link(self, path: str) -> None:
+        """Remove the link that a file was read through, if it is broken: the file itself was cleaned."""
+        if is_url(path):
+            return
+        try:
+            safe_delete.remove_broken_link(path)
+        except OSError as error:
+            raise store_error(error, path, "delete") from error
+
+
+def _no_version(file: FileStatus) -> str:
+    return (
+        f"the store reports neither when {file.path!r} was changed nor an ETag: a newer file of this name could not be "
+        "distinguished from the one that was read"
+    )
+
+
+def _is_among(splits: Sequence[FileSplit], file: FileStatus) -> bool:
+    return any(split.path == file.path and split.status.same_file(file) for split in splits)
+
+
+def archived_path(archive: str, path: str) -> str:
+    """Return the path of a file in the archive: its whole path, below the archive."""
+    return reduce(join, split_path(path, keep_empty=True).parts, normalized_path(archive))
+
+
+def _names(target: str, status: FileStatus) -> Iterator[str]:
+    """Yield the names a file may have in the archive: its own, then with its time, then also with a number."""
+    yield target
+    yield f"{target}.{status.modified_at}"
+    for number in itertools.count(1):
+        yield f"{target}.{status.modified_at}.{number}"
+
+
+def _is_copy(store: Store, status: FileStatus, found: FileStatus) -> bool:
+    """Whether a file in the archive is a copy of this one, which an error or a kill kept from being deleted."""
+    if is_url(status.path):
+        likely = found.size == status.size and found.modified_at >= status.modified_at  # a copy is younger
+    else:
+        likely = status.same_file(found)  # a copy keeps the time
+    if not likely:
+        return False
+    try:
+        if not is_url(status.path) and os.path.samefile(status.path, found.path):
+            return False  # the same file: the directory of the files is also mounted as the archive
+        with store.open(status.path) as one, store.open(found.path) as other:
+            return _digest(one) == _digest(other)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise store_error(error, status.path) from error
+
+
+def _digest(stream: BinaryIO) -> bytes:
+    return file_digest(stream, "sha256").digest()  # type: ignore[arg-type]  # typeshed's BinaryIO lacks readinto
+
+
+def check_cleaning(source: FileScan) -> None:
+    """Refuse an archive that is not given, is in another store, or may be read by the stream itself.
+
+    Raises:
+        ConfigurationError: Naming the option.
+    """
+    archive = source.source_archive_dir
+    if source.clean_source != "archive":
+        return
+    if not archive:
+        raise ConfigurationError(
+            "files are to be archived, and it is not said where",
+            source=source.name,
+            option="sourceArchiveDir",
+            advice="give a directory in the same store, outside what the stream reads",
+        )
+    for path in source.all_paths():
+        place = split_path(path)
+        if is_url(path) != is_url(archive) or (is_url(path) and _scheme(path) != _scheme(archive)):
+            raise ConfigurationError(
+                f"{path!r} and the archive {archive!r} are in different stores",
+                source=source.name,
+                option="sourceArchiveDir",
+                advice="name a directory in the store of the files: they are moved, not copied",
+            )
+        if _overlaps(place, archive):
+            raise ConfigurationError(
+                f"the archive {archive!r} lies where {path!r} reads, or may: archived files would be read again",
+                source=source.name,
+                option="sourceArchiveDir",
+                advice="name a directory whose path differs from what the stream reads at a part without wildcards",
+            )
+
+
+def _overlaps(place: PathParts, archive: str) -> bool:
+    """Whether a pattern matches the archive or one of its parents, or may match a file in it."""
+    if is_url(archive):
+        return any(
+            _meets(_split(written), split_path(archive).parts) for written in globs.expand("/".join(place.parts))
+        )
+    plain = normalized_path(archive)
+    for written in globs.expand("/".join([globs.escape(place.root), *place.parts])):
+        pattern = _without_dots(_split(written))
+        # Compare the paths as written, because listings follow links, and resolved, because links may connect them.
+        if _meets(pattern, _split(plain)) or _meets(_real(pattern), _split(os.path.realpath(plain))):
+            return True
+    return False
+
+
+def _meets(pattern: Sequence[str], archive: Sequence[str]) -> bool:
+    return all(globs.name_matcher(part)(name) for part, name in zip(pattern, archive, strict=False))
+
+
+def _without_dots(pattern: Sequence[str]) -> list[str]:
+    """Resolve each `..` of a local pattern; after a wildcard as if it matched no link."""
+    done: list[str] = []
+    for part in pattern:
+        names = _literal(done)
+        if part != "..":
+            done.append(part)
+        elif len(names) < len(done):
+            done.pop()
+        else:
+            done = [globs.escape(name) for name in _split(without_dots("/" + "/".join([*names, ".."])))]
+    return done
+
+
+def _real(pattern: Sequence[str]) -> list[str]:
+    names = _literal(pattern)
+    return [globs.escape(name) for name in _split(os.path.realpath("/" + "/".join(names)))] + [*pattern[len(names) :]]
+
+
+def _literal(pattern: Sequence[str]) -> list[str]:
+    """Return the names before the first wildcard of a pattern."""
+    names: list[str] = []
+    for part in pattern:
+        if (name := globs.literal_name(part)) is None:
+            break
+        names.append(name)
+    return names
+
+
+def _split(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _scheme(url: str) -> str:
+    return url.split("://", 1)[0].lower()

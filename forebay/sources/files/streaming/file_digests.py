@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Digests of files that a stream has read, for offsets without room for whole splits.
+
+The key is the path. The mark identifies the version: two bits for the kind of version, one for `cleanSource`, and a
+hash of 29 bits.
+"""
+
+from __future__ import annotations
+
+from forebay.framework.digests import Digest, hash_of
+from forebay.sources.files.split import FileSplit
+from forebay.stores.file_status import GENERATION, FileStatus
+from forebay.stores.paths import last_name
+
+_TIME, _ETAG, _GENERATION = 0, 1, 2
+_KIND = 3
+_CLEAN = 4
+_SHIFT = 3
+_HASH = (1 << 29) - 1
+"""A rewritten file has the hash of the old one with a probability of 2 in 10^9."""
+
+
+def digests_of(split: FileSplit, *, named: bool) -> list[Digest]:
+    """Return the digests of a file; with `named`, one that recognises its name in other directories too."""
+    mark = _mark(split.status) | (_CLEAN if split.clean else 0)
+    digests = [Digest(split.id, mark, split.modified_at)]
+    return [*digests, Digest(name_key(last_name(split.path)), 0, split.modified_at)] if named else digests
+
+
+def name_key(name: str) -> str:
+    """Return the key of a file's name, which differs from every path."""
+    return f"\0name:{name}"
+
+
+def is_version(mark: int, file: FileStatus) -> bool:
+    """Whether a file is as it was when its digest was made."""
+    now, kind = _mark(file), mark & _KIND
+    if kind != now & _KIND:
+        if kind != _TIME:
+            return True  # the store no longer reports this kind of version
+        now = _mark(file, by_time=True)
+    return mark & ~_CLEAN == now
+
+
+def may_be_cleaned(mark: int) -> bool:
+    """Whether `cleanSource` was on when the file was begun."""
+    return bool(mark & _CLEAN)
+
+
+def _mark(file: FileStatus, *, by_time: bool = False) -> int:
+    if file.etag is None or by_time:
+        kind, text = _TIME, f"{file.size} {file.modified_at}"
+    else:
+        kind, text = _GENERATION if file.etag.startswith(GENERATION) else _ETAG, f"{file.size} {file.etag}"
+    return (hash_of(text) & _HASH) << _SHIFT | kind

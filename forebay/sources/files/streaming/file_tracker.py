@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracks the files that a stream has read: by path, age and version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.framework.digests import Digest, SplitDigests
+from forebay.framework.split import Json, Split
+from forebay.sources.files.split import FileSplit, path_of, version_id
+from forebay.sources.files.streaming.file_digests import digests_of, is_version, may_be_cleaned, name_key
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import last_name
+from forebay.stores.stored_file import changed
+
+_log = logging.getLogger(__name__)
+
+_DAY = 86_400 * 10**9
+_BITS = 64
+_MASK = (1 << _BITS) - 1
+_SWEEPS = 32
+"""Requests to forget while the horizon moves by `max_age`. Each costs the framework a pass over all known splits."""
+_SPANS = 8
+"""Groups of digests in one `max_age`. A group is forgotten as a whole."""
+_NEW_CHECKPOINT = (
+    "start with a new checkpoint location, and with modifiedAfter so that what was read before does not come again"
+)
+
+
+class FileTracker:
+    """Tells new files from those that were read and those that are too old. Called on one thread.
+
+    The framework keeps the splits that were begun or read (`known`). The tracker keeps a short mark of each, so a
+    listed file costs one lookup in a dictionary. Splits for which offsets have no room are in `digests`.
+
+    Args:
+        source: The format name, for errors.
+        max_age: `maxFileAge` in nanoseconds; None for any age.
+        names_only: `fileNameOnly`.
+        on_changed: `onChangedFile`.
+    """
+
+    def __init__(self, source: str, *, max_age: int | None, names_only: bool, on_changed: str) -> None:
+        self._source = source
+        self._max_age = max_age
+        self._names_only = names_only
+        self._on_changed = on_changed
+        self._marks: dict[str, int] = {}
+        self._names: set[str] = set()
+        self._has_versions = self._has_digests = False
+        self._newest: int | None = None
+        self._oldest: int | None = None
+        self._warned = False
+        self._begun: set[str] = set()
+        self._now = 0
+        # Marks of listed files that the digests recognise, of this listing and of the one before: hashing is slow.
+        self._recognised: dict[str, int] = {}
+        self._recognised_before: dict[str, int] = {}
+        self._generation = 0
+        self.digests = SplitDigests(self._digest, None if max_age is None else max(1, max_age // _SPANS))
+        """Files that were read and are not in `known`."""
+        self.horizon: int | None = None
+        """Nanoseconds since 1970. Files from before are skipped for ever; None to skip none."""
+
+    def snapshot(self) -> Json:
+        """Return the state that a restart needs beside the known splits."""
+        state: dict[str, Json] = {} if self._newest is None else {"newest": self._newest, "horizon": self.horizon}
+        if self._names_only:
+            state["named"] = True
+        return state or None
+
+    def restore(self, state: Json) -> None:
+        """Take back what `snapshot` returned, once the digests are restored.
+
+        Raises:
+            ConfigurationError: `names_only` is new, and the digests have no names.
+        """
+        kept = state if isinstance(state, Mapping) else {}
+        newest, horizon = kept.get("newest"), kept.get("horizon")
+        self._newest = _later(self._newest, newest if isinstance(newest, int) else None)
+        self.horizon = _later(self.horizon, horizon if isinstance(horizon, int) else None)
+        if self._names_only and self.digests and kept.get("named") is not True:
+            raise ConfigurationError(
+                "the stream has read files while fileNameOnly was off, and remembers hashes of their paths alone",
+                source=self._source,
+                option="fileNameOnly",
+                advice=f"leave it off, as before, or {_NEW_CHECKPOINT}",
+            )
+
+    def learn(self, known: Mapping[str, Split], now: float) -> None:
+        """Add the files that were begun or read since the last call, drop forgotten ones, and move the horizon.
+
+        Args:
+            known: All files that were begun or read and not forgotten.
+            now: Seconds since 1970.
+
+        Raises:
+            ConfigurationError: The clock is so far behind that every new file would be skipped.
+        """
+        self._recognised_before, self._recognised = self._recognised, {}
+        if self._generation != self.digests.generation:
+            self._generation, self._recognised_before = self.digests.generation, {}
+        for split_id in [each for each in self._marks if each not in known]:
+            del self._marks[split_id]
+            self._oldest = None
+        self._now = int(now * 1e9)
+        for split_id in known:
+            if split_id not in self._marks:
+                split = known[split_id]
+                if isinstance(split, FileSplit):
+                    self._marks[split_id] = _mark(split.status)
+                    self._has_versions |= split.mark is not None
+                    if split.position is not None:
+                        self._begun.add(split_id)
+                    self._oldest = None if self._oldest is None else min(self._oldest, split.modified_at)
+                    self._count(split)
+        if self._oldest is None:
+            self._oldest = min((mark >> _BITS for mark in self._marks.values()), default=None)
+        self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
+        self._move_horizon()
+        self._has_digests = bool(self.digests)  # slow to ask for each file
+
+    def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
+        """Return the files that were read in part."""
+        found = [known.get(split_id) for split_id in self._begun]
+        there = [split for split in found if isinstance(split, FileSplit) and split.position is not None]
+        self._begun = {split.id for split in there}
+        return there
+
+    def id_of_new(self, file: FileStatus, known: Mapping[str, Split]) -> str | None:
+        """Return the id of the split that reads a listed file; None if it was read, or is not to be read.
+
+        Raises:
+            DataError: It has changed since it was read, and that is an error.
+        """
+        if not file.size or (self.horizon is not None and file.modified_at < self.horizon):
+            return None
+        mark = self._marks.get(file.path)
+        if mark is None:
+            if self._is_namesake(file):
+                return None
+            if self._has_digests:
+                return self._id_by_digest(file)
+            return None if self._is_read_version(file) else file.path
+        if mark == _mark(file):
+            return None
+        split = known[file.path]
+        if not isinstance(split, FileSplit) or split.status.same_file(file):
+            self._marks[split.id] = _mark(file)  # the store has begun or ceased to report ETags
+            return None
+        return self._id_of_changed(file, split.status)
+
+    def is_uncleaned(self, file: FileStatus) -> bool:
+        """Whether the digests recognise this version of a listed file, and it may be cleaned."""
+        mark = self.digests.mark(file.path)
+        return mark is not None and may_be_cleaned(mark) and is_version(mark, file)
+
+    def sweep(self) -> bool:
+        """Whether enough known files are before the horizon to make a request to forget worth its cost."""
+        if self._oldest is None or self.horizon is None:
+            return False
+        return self._oldest < self.horizon - (self._max_age or 0) // _SWEEPS
+
+    def once_each(self, splits: list[FileSplit]) -> list[FileSplit]:
+        """Keep the first of the files that count as the same one."""
+        if not self._names_only:
+            return splits
+        first: dict[str, FileSplit] = {}
+        for split in splits:
+            first.setdefault(last_name(split.path), split)
+        return list(first.values())
+
+    def changed_error(self, then: FileStatus | None, now: FileStatus, choice: str) -> DataError:
+        """Return the error for a file that has changed since it was read, or read in part.
+
+        Args:
+            then: The file as it was read; None if only its digest is known.
+            now: The file as it is listed.
+            choice: The value of `onChangedFile` to recommend.
+        """
+        return DataError(
+            changed(then, now, "read"),
+            source=self._source,
+            split=now.path,
+            option="onChangedFile",
+            advice=f"write new files instead of changing old ones; restart with onChangedFile={choice}",
+        )
+
+    def _move_horizon(self) -> None:
+        """Move the horizon, and forget the digests before it.
+
+        The horizon cannot go back with the clock: what was before it is forgotten, and would be read twice.
+        """
+        if self._max_age is None or self._newest is None:
+            return
+        horizon = self._newest - self._max_age
+        self.horizon = horizon = horizon if self.horizon is None else max(horizon, self.horizon)
+        if horizon > self._now:
+            raise ConfigurationError(
+                f"files that are written now would be passed over: by the clock of this machine it is "
+                f"{_shown(self._now)}, and the stream, which read files when the clock was ahead, takes none from "
+                f"before {_shown(horizon)}",
+                source=self._source,
+                option="maxFileAge",
+                advice="if the clock is wrong now, set it right and start again; if it was wrong then, "
+                + _NEW_CHECKPOINT,
+            )
+        self.digests.expire(horizon)
+
+    def _digest(self, split: Split) -> list[Digest]:
+        if not isinstance(split, FileSplit):
+            return []
+        if split.id not in self._marks:
+            self._count(split)  # it was begun and read since the last listing
+        return digests_of(split, named=self._names_only)
+
+    def _is_namesake(self, file: FileStatus) -> bool:
+        """Whether another file of this name was read, and files count by their names."""
+        if not self._names_only:
+            return False
+        name = last_name(file.path)
+        if name in self._names:
+            return True
+        return self.digests.mark(name_key(name)) is not None and self.digests.mark(file.path) is None
+
+    def _is_read_version(self, file: FileStatus) -> bool:
+        """Whether this version of a file was read after an earlier one."""
+        if not self._has_versions and not self._has_digests:
+            return False
+        split_id = version_id(file)
+        return split_id in self._marks or self.digests.mark(split_id) is not None
+
+    def _id_by_digest(self, file: FileStatus) -> str | None:
+        """Do what `id_of_new` does for a file that is not in `known`."""
+        now = _mark(file)
+        if self._recognised_before.get(file.path) != now:
+            mark = self.digests.mark(file.path)
+            if mark is None and not self._is_read_version(file):
+                return file.path
+            if mark is not None and not is_version(mark, file):
+                split_id = self._id_of_changed(file, None)
+                if split_id is not None:
+                    return split_id
+        self._recognised[file.path] = now
+        return None
+
+    def _id_of_changed(self, file: FileStatus, then: FileStatus | None) -> str | None:
+        """Return the id of the split that reads a changed file; None if it is not to be read."""
+        if self._on_changed == "ignore" or self._is_read_version(file):
+            return None
+        if self._on_changed == "reread":
+            return version_id(file)
+        raise self.changed_error(then, file, "reread to read such files once more, whole, or with ignore to leave them")
+
+    def _count(self, split: FileSplit) -> None:
+        """Let a file count as the newest one that was taken."""
+        if split.modified_at <= self._now + _DAY:
+            # At most now: with a clock that is ahead by less than `maxFileAge`, later files would be skipped.
+            self._newest = _later(self._newest, min(split.modified_at, self._now))
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: the time of change of %s lies in the future; maxFileAge is counted from the newest file without "
+                "it, because all others would be too old",
+                self._source,
+                split.path,
+            )
+
+
+def _shown(nanoseconds: int) -> str:
+    return f"{datetime.fromtimestamp(nanoseconds // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def _mark(file: FileStatus) -> int:
+    """Return a short mark of a version of a file, valid in this process. Its upper bits are the time of change."""
+    return file.modified_at << _BITS | hash((file.size, file.etag)) & _MASK

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enumerates the files of a stream: new files in order, cut by a budget of bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from forebay.clock import Clock
+from forebay.errors import ConfigurationError, DataError
+from forebay.framework.discovery import Discovered
+from forebay.framework.split import Json, Position, Split
+from forebay.sources.files import catalog
+from forebay.sources.files.enumerator import FileEnumerator, bounds
+from forebay.sources.files.listing.file_index import FileIndex
+from forebay.sources.files.scan import FileScan
+from forebay.sources.files.split import FileSplit
+from forebay.sources.files.streaming.cleaning import Cleaner
+from forebay.sources.files.streaming.file_tracker import FileTracker
+from forebay.sources.files.streaming.row_groups import RowGroups
+from forebay.stores.file_status import FileStatus
+
+_log = logging.getLogger(__name__)
+
+_FOOTERS = 16
+"""Maximum number of cached footers, of the files at which a micro-batch stopped."""
+
+
+class FileStreamEnumerator(FileEnumerator):
+    """Each discovery returns all files that were not begun, oldest first, or newest first with `latestFirst`.
+
+    A budget of bytes cuts a file at the borders of its format, so a big file spans several micro-batches. The last of
+    them reads to the end of the file.
+    """
+
+    in_order = True
+    refresh_floor = 0.05
+
+    def __init__(self, source: FileScan, clock: Clock) -> None:
+        super().__init__(source)
+        self._clock = clock
+        age = int(source.max_file_age.total_seconds() * 1e9)
+        # With the newest files first, old files wait long, and must not become too old meanwhile.
+        self._tracker = FileTracker(
+            source.name,
+            max_age=None if source.latest_first else age,
+            names_only=source.file_name_only,
+            on_changed=source.on_changed_file,
+        )
+        self.digests = self._tracker.digests
+        self._cleaner = Cleaner(source)
+        self._row_groups: dict[str, RowGroups] = {}
+        self._waiting: dict[str, FileSplit] = {}
+        self._dropped: frozenset[str] = frozenset()
+        self._cleans = source.clean_source != "off"
+        self._first = True
+
+    def restore_state(self, state: Json) -> None:
+        """Restore the horizon of the last run."""
+        self._tracker.restore(state)
+
+    def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
+        """List all files, and return those that were not begun, in reading order.
+
+        Raises:
+            RetriableError: A store did not answer, or a path is missing that was there.
+            ConfigurationError: An option contradicts the files.
+            DataError: A file has changed since it was read, and that is an error.
+        """
+        tracker = self._tracker
+        index = self._source.list(repeated=True, begun=not first)
+        self._cleaner.check(index)
+        self._warn_left_out(index)
+        if self._first:
+            self._warn_emptied(index)
+        tracker.learn(known, self._clock.now())
+        if self._first and self._cleans and self.digests:
+            # What an earlier run read and failed to clean, and only digests are left of.
+            left = [FileSplit.of(file, (), clean=True) for file in index.files if tracker.is_uncleaned(file)]
+            self._cleaner.clean(left)
+        self._first = False
+        splits = self._new(index, known)
+        self._check_format(splits)
+        horizon = tracker.horizon if tracker.sweep() else None
+        return Discovered(
+            [*self._begun(index, known), *splits],
+            None if horizon is None else partial(_too_old, horizon=horizon),
+            tracker.snapshot(),
+        )
+
+    def size(self, split: Split) -> int | None:
+        """Return the bytes from position to end; of a Parquet file without a cached footer, all bytes."""
+        if not isinstance(split, FileSplit):
+            return None
+        return self._bytes(split) if split.weight is None else split.weight
+
+    def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
+        """Return the position after a budget of bytes; None for the end, for an uncuttable file, and for rows.
+
+        The number of rows of a file is not known before it is read.
+        """
+        if byte_budget is None or not isinstance(split, FileSplit):
+            return None
+        start, end = bounds(split)
+        if not self._counts_rows(split):
+            to = start + byte_budget
+            whole = to >= (split.size if end is None else end)
+            return None if whole or not self._format.sliceable(self._source.stored(split.status)) else to
+        groups = self._groups(split)
+        return None if groups is None else groups.advance(start, byte_budget)
+
+    def slices(self, split: Split, count: int) -> Sequence[Split]:
+        """Cut a file, or the part of it that a micro-batch reads. The reader reports missing and damaged files."""
+        if not isinstance(split, FileSplit):
+            return [split]
+        self._source.learn_format(split.path)
+        try:
+            return super().slices(split, count)
+        except DataError:
+            return [split]
+
+    def vanished(self, splits: Sequence[Split]) -> bool:
+        """Drop the rest of a file that changed after a part of it was read; its new version is read whole."""
+        return self._dropped.issuperset(split.id for split in splits)
+
+    def finished(self, splits: Sequence[Split]) -> None:
+        """Delete or archive files for which `cleanSource` is on, and was on when they were begun."""
+        if self._cleans:  # after a restart these may be very many
+            self._cleaner.clean([split for split in splits if isinstance(split, FileSplit) and split.clean])
+
+    def _new(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
+        """Return the files that were not begun, in order. Splits of the last discovery are reused."""
+        names = index.partition_schema.names
+        before, self._waiting = self._waiting, {}
+        for file, texts in zip(index.files, index.partition_texts, strict=True):
+            split_id = self._tracker.id_of_new(file, known)
+            if split_id is None:
+                continue
+            split = before.get(split_id)
+            if split is None or not _is_version(split, file) or len(split.partitions) != len(names):
+                partitions = tuple(zip(names, texts, strict=True))
+                split = FileSplit.of(file, partitions, split_id=split_id, clean=self._cleans)
+            self._waiting[split_id] = split
+        splits = sorted(self._waiting.values(), key=_age, reverse=self._source.latest_first)
+        return self._tracker.once_each(splits)
+
+    def _begun(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
+        """Return the files that were read in part, without those whose new version is read.
+
+        A change or loss is an error here, before a micro-batch is planned that can never be read.
+        """
+        begun = self._tracker.begun(known)
+        listed = {file.path: file for file in index.files} if begun else {}
+        dropped = set()
+        for split in begun:
+            now = listed.get(split.path) or self._source.stored(split.status).now()  # or read under an earlier `path`
+            if now is None and not self._source.ignore_missing_files:
+                raise DataError(
+                    f"the file {split.path!r} is gone, and was read only in part",
+                    source=self._source.name,
+                    split=split.path,
+                    position=split.position,
+                    option="ignoreMissingFiles",
+                    advice="put it back, or restart with ignoreMissingFiles=true to go on without the rest of it",
+                )
+            if now is not None and not split.status.same_file(now):
+                if self._source.on_changed_file != "reread":
+                    raise self._tracker.changed_error(split.status, now, "reread")
+                dropped.add(split.id)
+        self._dropped = frozenset(dropped)
+        return [split for split in begun if split.id not in dropped]
+
+    def _warn_emptied(self, index: FileIndex) -> None:
+        """Warn of a path without files at the start of a run: it may be misspelt."""
+        if index.emptied:
+            _log.warning(
+                "%s: there is nothing below %s now; files that come there will be read",
+                self._source.name,
+                ", ".join(index.emptied),
+            )
+
+    def _check_format(self, new: Sequence[FileSplit]) -> None:
+        """Refuse files of another format than the first ones, where suffixes decide it."""
+        if not new:
+            return
+        _ = self._format  # raises at planning if the format is unknown or an option is wrong
+        if self._source.chosen_format() is not None:
+            return
+        name = self._source.format_name()
+        other = next((file for file in new if catalog.format_of_path(file.path) != name), None)
+        if other is not None:
+            raise ConfigurationError(
+                f"by their suffixes, the first files are {name}, and {other.path!r} is not",
+                source=self._source.name,
+                split=other.path,
+                option="fileFormat",
+                advice=f"leave it out with pathGlobFilter, or give fileFormat={name} if it is one nevertheless",
+            )
+
+    def _bytes(self, split: FileSplit) -> int:
+        start, end = bounds(split)
+        if not self._counts_rows(split):
+            return max(0, (split.size if end is None else end) - start)
+        groups = self._row_groups.get(split.id)
+        return split.size if groups is None or not (start or end) else groups.bytes_between(start, end)
+
+    def _counts_rows(self, split: FileSplit) -> bool:
+        self._source.learn_format(split.path)
+        return self._format.counts_rows
+
+    def _groups(self, split: FileSplit) -> RowGroups | None:
+        """Return the row groups of a file; None if it is missing or damaged, which the reader reports."""
+        if self._source.format_name() != "parquet":
+            return None
+        if split.id not in self._row_groups:
+            try:
+                groups = RowGroups.of(self._source.stored(split.status))
+            except DataError:
+                return None
+            while len(self._row_groups) >= _FOOTERS:
+                del self._row_groups[next(iter(self._row_groups))]
+            self._row_groups[split.id] = groups
+        return self._row_groups[split.id]
+
+
+def _age(split: FileSplit) -> tuple[int, str]:
+    return split.modified_at, split.id
+
+
+def _is_version(split: FileSplit, file: FileStatus) -> bool:
+    return (split.size, split.modified_at, split.etag) == (file.size, file.modified_at, file.etag)
+
+
+def _too_old(split: Split, *, horizon: int) -> bool:
+    return isinstance(split, FileSplit) and split.modified_at < horizon

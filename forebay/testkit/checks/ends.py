@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the present ends, by which every stream is read: DIS-1, S4."""
+
+from __future__ import annotations
+
+import time
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Position, Split
+from forebay.testkit.checks.base import Checks, check_into
+from forebay.testkit.checks.optional_methods import check_position
+from forebay.testkit.findings import Broken, NotApplicable, OutOfTime, Skip, Warned
+from forebay.testkit.harness.reader_session import ReaderSession
+from forebay.testkit.harness.reads import read
+from forebay.testkit.harness.subject import Subject
+from forebay.testkit.harness.traces import Trace
+
+ENDS: Checks = []
+
+MOVES: Checks = []
+"""Checks of ends that move: they run late, so that an end had time to move."""
+
+_FAR = 1_000
+"""Positions that are looked at behind an end."""
+
+_MANY = 3
+"""Rows behind an end that prove that it is not the newest row's own."""
+
+_WAIT = 1.2
+"""Seconds in which an end that is a time moves on, also a time in whole seconds."""
+
+_POLL = 0.02
+
+
+@check_into(ENDS)
+def latest_is_an_end(subject: Subject) -> None:
+    """DIS-1: latest() is a place where a read ends, and never goes back."""
+    key = subject.source.order_key
+    with subject.discovery() as enumerator:
+        _need_latest(subject, enumerator)
+        splits = [split.slice(split.position, None) for split in subject.splits]
+        answers = [subject.latest(splits, enumerator) for _ in range(2)]
+    for trace in subject.traces:
+        first, second = (answer.get(trace.split.id) for answer in answers)
+        if first is None or second is None:
+            continue
+        check_position(first, trace.split, "latest()")
+        if key(second) < key(first):
+            raise Broken(
+                f"split {trace.split.id!r}: latest() returned {first!r}, then {second!r}",
+                "never return an earlier position than before",
+                rule="S4",
+            )
+        _read_to_latest(subject, trace, first)
+
+
+def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
+    """Read up to the answer; then from where that ended, and from the answer itself, up to it again: nothing comes."""
+    split = trace.split
+    starts = [latest]
+    if trace.whole:
+        marks = read(subject, [split.slice(split.position, latest)]).output.marks[split.id]
+        starts += [reached for _, reached in marks[-1:] if reached is not None]
+    for start in starts:
+        if rows := read(subject, [split.slice(start, latest)]).rows[split.id]:
+            raise Broken(
+                f"split {split.id!r} was read up to latest(), {latest!r}; read again from {start!r} to there, "
+                f"it gave {len(rows)} more rows",
+                "stop at split.end, not before; return from latest() the position after the last row that is there",
+            )
+
+
+@check_into(ENDS)
+def latest_is_exclusive(subject: Subject) -> None:
+    """DIS-1: latest() is the position after the newest row, not the newest row's own.
+
+    Reads a little beyond the answer: a single row that lies exactly there is the newest one, left out.
+    """
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: its splits are read to their own ends")
+    if not subject.live:
+        raise NotApplicable("the tests of written rows show it")
+    with subject.discovery() as enumerator:
+        _need_latest(subject, enumerator)
+        probe = subject.on(subject.source, patience=min(1.0, subject.patience))
+        answers = [_newest_left_out(probe, split, enumerator) for split in subject.splits]
+    if unseen := [answer for answer in answers if answer]:
+        raise Skip(unseen[0], "use SourceContract, whose write() lets the input grow")
+
+
+def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerator) -> str:
+    """Raise if a single row lies at the end of a split; return why that cannot be seen, or nothing."""
+    end = probe.latest([split], enumerator).get(split.id)
+    if end is None:
+        return ""
+    near, far = _rows_beyond(probe, split, end, 1), _rows_beyond(probe, split, end, _FAR)
+    if near is None or far is None:
+        return f"split {split.id!r}: latest() returned {end!r}, which is no number, so the kit cannot read beyond it"
+    if near and near == far and probe.latest([split], enumerator).get(split.id) == end:
+        raise Broken(
+            f"split {split.id!r}: latest() returned {end!r}, and a row lies at {end!r}, with none behind it: "
+            "it would be read only when the next one comes",
+            "return the position after the newest row (its id + 1), since split.end is exclusive; "
+            "where rows settle first, check again once they have",
+        )
+    return ""
+
+
+def _rows_beyond(probe: Subject, split: Split, end: Position, steps: int) -> list[str] | None:
+    """Return the first rows from an end on, up to so many positions behind it; None where positions are no numbers."""
+    head, last = (end[:-1], end[-1]) if isinstance(end, tuple) else ((), end)
+    if not isinstance(last, int):
+        return None
+    beyond: Position = (*head, last + steps) if isinstance(end, tuple) else last + steps
+    with ReaderSession(probe, [split.slice(end, beyond)]) as session:
+        try:
+            session.run(lambda: session.caught_up() or len(session.rows[split.id]) > _MANY)
+        except OutOfTime:
+            raise
+        except Exception:  # noqa: BLE001 - no source has to read beyond its end; the rows so far count
+            session.abandon()
+    return session.rows[split.id]
+
+
+@check_into(MOVES)
+def ends_move_with_records(subject: Subject) -> None:
+    """S4: latest() moves on only with records, so that a stream plans no micro-batch without rows."""
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: its splits are read to their own ends")
+    deadline = time.monotonic() + _WAIT
+    with subject.discovery() as enumerator:
+        _need_latest(subject, enumerator)
+        for trace in subject.traces:
+            if trace.whole and trace.split.id not in subject.ending:
+                _warn_of_empty_range(subject, trace, enumerator, deadline)
+
+
+def _warn_of_empty_range(subject: Subject, trace: Trace, enumerator: DiscoveryEnumerator, deadline: float) -> None:
+    """Look behind the last record, and behind the end; waits for a new end only if the old one has a gap before it."""
+    key, end, reached = subject.source.order_key, trace.split.end, trace.marks[-1][1]
+    if end is None:
+        return
+    gap = reached is not None and bool(key(reached) < key(end))
+    if gap and enumerator.exact_ends:
+        raise _warning(subject, enumerator, trace, f"latest() returned {end!r}, and no record follows {reached!r}")
+    while (latest := subject.latest([trace.split], enumerator).get(trace.split.id)) is None or latest == end:
+        if not gap or time.monotonic() >= deadline:
+            return
+        time.sleep(_POLL)
+    if key(end) < key(latest) and not read(subject, [trace.split.slice(end, latest)]).rows[trace.split.id]:
+        raise _warning(subject, enumerator, trace, f"latest() moved from {end!r} to {latest!r} without a record")
+
+
+def _warning(subject: Subject, enumerator: DiscoveryEnumerator, trace: Trace, saw: str) -> Warned:
+    saw, advice = f"split {trace.split.id!r}: {saw}", "return the position after the newest settled record"
+    if enumerator.exact_ends:
+        by_rows = isinstance(subject.source, SimpleSource) and subject.source.positions_are_rows
+        flag = "positions_are_rows" if by_rows else "exact_ends"
+        return Warned(
+            f"{saw}, although {flag} is True: a Spark stream plans a micro-batch without rows",
+            f"{advice}; or leave {flag} out, so that the planner reads a first record before it plans a micro-batch",
+        )
+    return Warned(
+        f"{saw}: a Spark stream reads a first record before it plans a micro-batch, which takes up to a fifth of its "
+        "time, and plans one without rows every ten minutes",
+        f"{advice}; if the service can tell only a time, nothing",
+    )
+
+
+def _need_latest(subject: Subject, enumerator: DiscoveryEnumerator) -> None:
+    if not subject.overrides(enumerator, "latest"):
+        raise NotApplicable("latest() is the default: the source does not know its ends")

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the optional methods, each of which has a neutral default: DIS-2 … DIS-5, SRC-8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.split import Position, Split
+from forebay.testkit.checks.base import Checks, check_into
+from forebay.testkit.findings import Broken, NotApplicable
+from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.reads import read
+from forebay.testkit.harness.subject import Subject
+
+OPTIONAL_METHODS: Checks = []
+
+
+@check_into(OPTIONAL_METHODS)
+def slices_are_the_split(subject: Subject) -> None:
+    """DIS-2: slices of a split are the split, each row once, in order."""
+    with _overriding(subject, "slices", "splits cannot be cut") as enumerator:
+        for trace in subject.traces:
+            for count in (2, 3, 7):
+                with calling("DIS-2", "slices()"):
+                    slices = list(enumerator.slices(trace.split, count))
+                if (ids := {one.id for one in slices}) != {trace.split.id}:
+                    raise Broken(
+                        f"slices of split {trace.split.id!r} have the ids {sorted(ids)}", "keep the split's id"
+                    )
+                rows = [row for one in slices for row in read(subject, [one]).rows[one.id]]
+                subject.compare(trace.split.id, rows, trace.rows, f"cut into {len(slices)}", _SLICES)
+
+
+@check_into(OPTIONAL_METHODS)
+def advance_is_exact(subject: Subject) -> None:
+    """DIS-3: advance() reaches as far as its budget of rows, and no further."""
+    chance = subject.random("advance")
+    with _overriding(subject, "advance", "budgets cannot be kept") as enumerator:
+        for trace in subject.filled:
+            rows = chance.randrange(1, len(trace.rows) + 1)
+            with calling("DIS-3", "advance()"):
+                reached = enumerator.advance(trace.split, rows=rows)
+                by_bytes = enumerator.advance(trace.split, byte_budget=1)
+            for answer in (reached, by_bytes):
+                if answer is not None:
+                    check_position(answer, trace.split, "advance()")
+                    _check_within(subject, answer, trace.split)
+            if reached is not None:
+                got = read(subject, [trace.split.slice(trace.split.position, reached)]).rows[trace.split.id]
+                how = f"read up to advance(rows={rows}), {reached!r}"
+                subject.compare(trace.split.id, got, trace.rows[:rows], how, _ADVANCE)
+
+
+@check_into(OPTIONAL_METHODS)
+def positions_at_lose_nothing(subject: Subject) -> None:
+    """DIS-4: no row before positions_at(t) has an event time of t or later."""
+    column = subject.source.event_time
+    with _overriding(subject, "positions_at", "positions are not found by event time") as enumerator:
+        if column is None:
+            raise NotApplicable("the source names no event time")
+        for split in [trace.split for trace in subject.filled]:
+            times = _event_times(subject, column, split)
+            wanted = sorted(times)[len(times) // 2]
+            with calling("DIS-4", "positions_at()"):
+                answer = (enumerator.positions_at(wanted, [split]) or {}).get(split.id)
+            if answer is None:
+                continue
+            if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
+                raise Broken(
+                    f"split {split.id!r}: rows of {wanted} µs or later lie before the answer {answer!r}",
+                    "return the first position whose event time is t or later",
+                )
+
+
+@check_into(OPTIONAL_METHODS)
+def size_is_a_number(subject: Subject) -> None:
+    """DIS-5: size() is a number of bytes or None."""
+    with _overriding(subject, "size", "sizes are unknown") as enumerator:
+        for split in subject.splits:
+            with calling("DIS-5", "size()"):
+                size: object = enumerator.size(split)
+            if size is not None and not (isinstance(size, int) and size >= 0):
+                raise Broken(f"split {split.id!r}: size() gave {size!r}", "return whole bytes, or None")
+
+
+@check_into(OPTIONAL_METHODS)
+def columns_are_pruned(subject: Subject) -> None:
+    """SRC-8: with_columns() gives those columns of the same rows."""
+    names = subject.schema.names
+    for wanted in (names[-1:], names[::-1]):
+        with calling("SRC-8", "with_columns()"):
+            source = subject.source.with_columns(tuple(wanted))
+        if source is None and len(wanted) == 1:
+            raise NotApplicable("with_columns() is the default: the host selects")
+        if source is None:
+            raise Broken(f"with_columns({wanted}) is None, but for another column it is not", "keep to one answer")
+        other = subject.on(source)
+        if other.schema.names != wanted:
+            raise Broken(f"with_columns({wanted}) has the schema {other.schema.names}", "keep names and order")
+        for split in subject.splits:
+            whole, some = _table(subject, split), _table(other, split)
+            got, all_rows = (list(map(repr, table.to_pylist())) for table in (some, whole.select(wanted)))
+            subject.compare(split.id, got, all_rows, f"reading the columns {wanted}", "drop columns, never rows")
+
+
+_SLICES = "cut where one slice's end is the next one's position, the outer borders being the split's own"
+_ADVANCE = "return None for rows where one position is not one row"
+
+
+@contextmanager
+def _overriding(subject: Subject, method: str, meaning: str) -> Iterator[DiscoveryEnumerator]:
+    """Make the discovery enumerator, if the author implements a method."""
+    with subject.discovery() as enumerator:
+        if not subject.overrides(enumerator, method):
+            raise NotApplicable(f"{method}() is the default: {meaning}")
+        yield enumerator
+
+
+def check_position(position: object, split: Split, name: str) -> None:
+    """Refuse a value that is no position."""
+    try:
+        split.at(position)  # type: ignore[arg-type]  # what an author returned may be anything
+    except Exception as error:
+        why = f"split {split.id!r}: {name} gave {position!r}"
+        raise Broken(why, "return an int, a str or a tuple of these") from error
+
+
+def _check_within(subject: Subject, position: Position, split: Split) -> None:
+    at: Any = subject.source.order_key(position)
+    beyond = split.end is not None and at > subject.source.order_key(split.end)
+    if beyond or (split.position is not None and at < subject.source.order_key(split.position)):
+        raise Broken(f"advance() gave {position!r} for {split!r}", "stay between the split's position and its end")
+
+
+def _event_times(subject: Subject, column: str, split: Split) -> list[int]:
+    times = _table(subject, split).column(column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return [time for time in times.to_pylist() if time is not None]
+
+
+def _table(subject: Subject, split: Split) -> pa.Table:
+    return pa.Table.from_batches(read(subject, [split]).output.record_batches, subject.schema)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the reader: RDR."""
+
+from __future__ import annotations
+
+import random
+
+from forebay.framework.reader import InputStatus
+from forebay.framework.simple import SimpleSource
+from forebay.testkit.checks.base import Check, Checks, check_into
+from forebay.testkit.checks.leaks import LEFT_BY_READ, Leaks
+from forebay.testkit.findings import Broken
+from forebay.testkit.harness.reader_session import ReaderSession
+from forebay.testkit.harness.reads import check_range, read, read_plain
+from forebay.testkit.harness.subject import Subject
+
+READERS: Checks = []
+
+_SAMPLES = 10
+_SHORT = 0.15
+"""Seconds of watching a reader that has nothing to do."""
+
+
+def available(subject: Subject) -> None:
+    """RDR-3: driven by is_available() alone, a reader comes to the end of every split."""
+    read_plain(subject)
+
+
+READ = Check.of(available, essential=True)
+"""The plain read, whose result the checks after it compare with."""
+
+
+def deterministic(subject: Subject) -> None:
+    """RDR-5: reading twice gives the same rows, in record batches of any size."""
+    for rows in (1, 7, 65_536):
+        session = read(subject, subject.splits, rows=rows)
+        subject.compare_traces(session.rows, f"read again, with {rows} rows a record batch", _SAME)
+        subject.need_time()
+
+
+REPEATED = Check.of(deterministic)
+
+
+@check_into(READERS)
+def waits(subject: Subject) -> None:
+    """RDR-3: a reader that has everything waits, and does not spin."""
+    with ReaderSession(subject, subject.waiting_splits(), once=False, poll_interval=1.0) as session:
+        session.idle(3 * _SHORT)
+
+
+@check_into(READERS)
+def resumes_anywhere(subject: Subject) -> None:
+    """RDR-5: from any position a new reader gives exactly the rest."""
+    chance = subject.random("resume")
+    for trace in subject.filled:
+        for mark in _some(chance, range(trace.last + 1)):
+            rows = read(subject, [trace.rest(mark)]).rows[trace.split.id]
+            how = f"begun at position {trace.marks[mark][1]!r}, after {trace.marks[mark][0]} rows"
+            subject.compare(trace.split.id, rows, trace.rows_of(mark, trace.last), how, _RESUME)
+            subject.need_time()
+
+
+@check_into(READERS)
+def snapshots_are_complete(subject: Subject) -> None:
+    """RDR-4: a snapshot has every unfinished split once, unread ones too, and does not stop the reader."""
+    ids = {split.id for split in subject.splits}
+    with ReaderSession(subject, subject.splits) as session:
+        for count in range(_SAMPLES):
+            session.run(lambda: session.batches >= count)  # noqa: B023 - called at once
+            held = [split.id for split in session.snapshot()]
+            unread = {one.split.id for one in subject.traces if len(session.rows[one.split.id]) < len(one.rows)}
+            if lost := sorted(unread - set(held)):
+                raise Broken(f"after {count} record batches the snapshot lacks the unfinished splits {lost}", _SNAPSHOT)
+            if len(set(held)) < len(held) or set(held) - ids:
+                raise Broken(f"the snapshot holds {held}, but the splits are {sorted(ids)}", _SNAPSHOT)
+        session.run()
+    subject.compare_traces(session.rows, "with snapshots taken while it was read", _SNAPSHOT)
+
+
+@check_into(READERS)
+def resumes_from_snapshots(subject: Subject) -> None:
+    """RDR-5: the rows before any snapshot, and those that a new reader reads from it, are all rows."""
+    chance = subject.random("snapshot")
+    for count in _some(chance, range(_marks(subject) + 1)):
+        with ReaderSession(subject, subject.splits) as first:
+            first.run(lambda: first.batches >= count)  # noqa: B023 - called at once
+            held = first.snapshot()
+        second = read(subject, held)
+        both = {split.id: first.rows[split.id] + second.rows[split.id] for split in subject.splits}
+        subject.compare_traces(both, f"stopped after {count} record batches and resumed from the snapshot", _RESUME)
+        subject.need_time()
+
+
+@check_into(READERS)
+def ends_exactly(subject: Subject) -> None:
+    """SR-2: a read from one position to another gives the rows between them, and ends."""
+    chance = subject.random("ends")
+    for trace in subject.filled:
+        for _ in range(_SAMPLES // 2):
+            marks = sorted(chance.sample(range(trace.last + 1), 3))
+            for start, stop in ((marks[0], marks[1]), (marks[1], marks[2])):
+                check_range(subject, trace, trace.marks[start], trace.marks[stop])
+            subject.need_time()
+
+
+@check_into(READERS)
+def polls_never_wait(subject: Subject) -> None:
+    """RDR-2: poll_next() gives at most one record batch, and never waits."""
+    with ReaderSession(subject, subject.splits) as session:
+        for _ in range(50):
+            if session.poll() is InputStatus.END_OF_INPUT:
+                return
+        session.run()
+
+
+@check_into(READERS)
+def ends_once_told(subject: Subject) -> None:
+    """RDR-6: the end comes when no split is to follow and all are read; then it stays."""
+    with ReaderSession(subject, subject.splits, no_more=False) as session:
+        session.run(session.caught_up)
+        for _ in range(5):
+            if session.poll() is InputStatus.END_OF_INPUT:
+                raise Broken("END_OF_INPUT came although more splits may follow", "wait for notify_no_more_splits()")
+        session.no_more()
+        session.run()
+        _stays_ended(session)
+
+
+@check_into(READERS)
+def ends_without_splits(subject: Subject) -> None:
+    """RDR-6: a reader that never gets a split ends too."""
+    with ReaderSession(subject) as session:
+        session.run()
+        _stays_ended(session)
+
+
+@check_into(READERS)
+def splits_come_late(subject: Subject) -> None:
+    """RDR-7: splits may come while others are read."""
+    with ReaderSession(subject, no_more=False) as session:
+        for trace in subject.traces:
+            session.add([trace.split])
+            more = session.batches + min(2, trace.last)
+            session.run(lambda: session.batches >= more)  # noqa: B023 - called at once
+        session.no_more()
+        session.run()
+    subject.compare_traces(session.rows, "added while others were read", _ADD)
+
+
+@check_into(READERS)
+def pauses(subject: Subject) -> None:
+    """RDR-8: a paused split gives nothing, the others everything; resumed, it goes on where it was."""
+    chance = subject.random("pause")
+    ids = [split.id for split in subject.splits]
+    for count in _some(chance, range(_marks(subject)), _SAMPLES // 2):
+        paused = chance.sample(ids, chance.randint(1, max(1, len(ids) - 1)))
+        with ReaderSession(subject, subject.splits) as session:
+            session.run(lambda: session.batches >= count)  # noqa: B023 - called at once
+            _pause(session, paused)
+            session.run()
+        how = f"with {paused} paused after {count} record batches, then resumed"
+        subject.compare_traces(session.rows, how, _PAUSE)
+        subject.need_time()
+
+
+@check_into(READERS)
+def closes_clean(subject: Subject) -> None:
+    """RDR-9: closing a reader, unread, half read or read, leaves no thread and no open file."""
+    leaks = Leaks(subject.patience)
+
+    def use() -> None:
+        with ReaderSession(subject, subject.splits) as session:
+            session.idle(0)
+        with ReaderSession(subject, subject.splits) as session:
+            session.run(lambda: session.batches > 0)
+            leaks.look()
+        read(subject, subject.splits, rows=7)
+
+    leaks.check(use, "reading and closing", _left_by(subject, "free everything in close(), on every path"))
+
+
+@check_into(READERS)
+def closes_while_waiting(subject: Subject) -> None:
+    """RDR-9: closing a reader that waits for more leaves no thread, in bounded time."""
+    splits = subject.waiting_splits()
+
+    def use() -> None:
+        with ReaderSession(subject, splits, once=False, poll_interval=60.0) as session:
+            session.idle(_SHORT)
+
+    advice = _left_by(subject, "end every wait when close() is called")
+    Leaks(subject.patience).check(use, "waiting for more and closing", advice)
+
+
+_SAME = "give the same rows between two positions at every read"
+_RESUME = "give with each record batch the position of the next row not in it, and begin exactly at split.position"
+_SNAPSHOT = "return each split that was added and has not finished, at the next record not yet emitted"
+_ADD = "take splits at any time before notify_no_more_splits()"
+_PAUSE = "keep the fetched rows of a paused split until it is resumed, and lose none of them"
+
+
+def _marks(subject: Subject) -> int:
+    """Return the number of record batches of the plain read."""
+    return sum(trace.last for trace in subject.traces)
+
+
+def _some(chance: random.Random, numbers: range, count: int = _SAMPLES) -> list[int]:
+    """Return some of the numbers, the first and the last among them, in order."""
+    if len(numbers) <= count:
+        return list(numbers)
+    return sorted({numbers[0], numbers[-1], *chance.sample(numbers, count - 2)})
+
+
+def _left_by(subject: Subject, advice: str) -> str:
+    return LEFT_BY_READ if isinstance(subject.source, SimpleSource) else advice
+
+
+def _pause(session: ReaderSession, paused: list[str]) -> None:
+    """Pause, watch that the others end and these stay, resume. Unknown ids have no effect."""
+    session.pause_or_resume([*paused, "no such split"], ["no such split either"])
+    before = {split_id: len(session.rows[split_id]) for split_id in paused}
+    others = session.given - set(paused)
+    session.run(lambda: others <= session.caught_up_ids())
+    session.idle(_SHORT / 3)
+    for split_id, count in before.items():
+        if len(session.rows[split_id]) > count:
+            raise Broken(
+                f"split {split_id!r} gave {len(session.rows[split_id]) - count} rows while it was paused",
+                "emit nothing of a paused split after pause_or_resume_splits() returns",
+            )
+    session.pause_or_resume([], paused)
+
+
+def _stays_ended(session: ReaderSession) -> None:
+    for _ in range(3):
+        if (status := session.poll()) is not InputStatus.END_OF_INPUT:
+            why = f"after END_OF_INPUT, poll_next() gave {status.name}"
+            raise Broken(why, "return END_OF_INPUT on every later poll")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the split reader, without the framework around it: SR."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from forebay.framework.simple import SimpleSource
+from forebay.testkit.checks.base import Checks, check_into
+from forebay.testkit.checks.leaks import LEFT_BY_READ, Leaks
+from forebay.testkit.findings import Broken, NotApplicable, Skip
+from forebay.testkit.harness.split_reader_session import WAKE_AFTER, SplitReaderSession
+from forebay.testkit.harness.subject import Subject
+
+SPLIT_READERS: Checks = []
+
+_ROUNDS = 3
+_BLOCKED = 0.05
+"""Seconds after which a fetch counts as one that waited."""
+
+
+@check_into(SPLIT_READERS)
+def woken(subject: Subject) -> None:
+    """SR-1: wake-ups before, inside and after fetches lose, double and reorder nothing."""
+    for number in range(_ROUNDS):
+        chance = subject.random(f"wake {number}")
+
+        def soon() -> float:
+            return chance.random() * 0.002 if chance.random() < 0.5 else WAKE_AFTER  # noqa: B023 - called at once
+
+        with SplitReaderSession(subject, subject.splits, wake_after=soon) as reading:
+            while reading.left():
+                before = _progress(reading)
+                if chance.random() < 0.3:
+                    reading.wake()
+                _run_woken(reading, number, lambda: _progress(reading) > before or not reading.left())  # noqa: B023 - called at once
+                if chance.random() < 0.3:
+                    reading.wake()
+        subject.compare_traces(reading.rows, f"woken on schedule {number}", _WOKEN)
+        subject.need_time()
+
+
+def _run_woken(reading: SplitReaderSession, number: int, until: Callable[[], bool]) -> None:
+    try:
+        reading.run(until)
+    except Broken as broken:
+        if broken.rule is not None:
+            raise
+        raise Broken(f"woken on schedule {number}: {broken.saw}", _WOKEN) from broken
+
+
+@check_into(SPLIT_READERS)
+def woken_from_waiting(subject: Subject) -> None:
+    """SR-1: a fetch that waits for more returns when it is woken."""
+    with SplitReaderSession(subject, subject.waiting_splits(), poll_interval=60.0) as reading:
+        deadline = time.monotonic() + min(1.0, subject.patience / 2)
+        reading.run(lambda: reading.longest > _BLOCKED or time.monotonic() > deadline)
+
+
+@check_into(SPLIT_READERS)
+def fetches_go_on(subject: Subject) -> None:
+    """SR-2: each fetch goes on where the one before ended, in order, up to the end."""
+    with SplitReaderSession(subject, subject.splits) as reading:
+        reading.run()
+    subject.compare_traces(reading.rows, "fetched with all the others", _GO_ON)
+
+
+@check_into(SPLIT_READERS)
+def empty_ranges_finish(subject: Subject) -> None:
+    """SR-3: a split that begins at its end is finished without a record."""
+    starts = [
+        (trace.split, position)
+        for trace in subject.traces
+        for mark in sorted({0, trace.last // 2, trace.last})
+        if (position := trace.marks[mark][1]) is not None
+    ]
+    for split, position in starts:
+        empty = split.slice(position, position)
+        others = [other for other in subject.splits if other.id != split.id]
+        for splits in ([empty], [empty, *others]):
+            with SplitReaderSession(subject, splits) as reading:
+                reading.run(lambda: empty.id in reading.finished)  # noqa: B023 - called at once
+            if rows := reading.rows[split.id]:
+                raise Broken(
+                    f"split {split.id!r}, empty from {position!r} to {position!r}, gave {rows[:2]}",
+                    "give no record at or after split.end",
+                )
+    if not starts:
+        raise Skip("no split has a position yet", "give the source some rows")
+
+
+@check_into(SPLIT_READERS)
+def finished_once(subject: Subject) -> None:
+    """SR-4: each split is finished exactly once, with or after its last record."""
+    longest = max(subject.traces, key=lambda trace: trace.last)
+    first_parts = {
+        trace.split.id: trace.split.slice(trace.marks[0][1], trace.marks[1][1])
+        for trace in subject.traces
+        if trace is not longest and trace.last
+    }
+    with SplitReaderSession(subject, [first_parts.get(split.id, split) for split in subject.splits]) as reading:
+        reading.run()
+    for trace in subject.traces:
+        if trace is not longest:
+            wanted = trace.rows_of(0, min(1, trace.last))
+            how = "cut short beside a longer split"
+            subject.compare(trace.split.id, reading.rows[trace.split.id], wanted, how, _GO_ON, rule="SR-2")
+
+
+@check_into(SPLIT_READERS)
+def fetch_pauses(subject: Subject) -> None:
+    """SR-5: a split reader that pauses splits itself fetches nothing of them, and stays wakeable."""
+    ids = [split.id for split in subject.splits]
+    for paused in ([*ids], ids[:1]):
+        with SplitReaderSession(subject, subject.splits) as reading:
+            reading.run(lambda: any(reading.rows.values()) or not reading.left())
+            if not reading.pause_or_resume([*paused, "no such split"], ["no such split either"]):
+                raise NotApplicable("pausing is left to the framework")
+            reading.blamed = "SR-5"
+            before = {split_id: len(reading.rows[split_id]) for split_id in paused}
+            for _ in range(3):
+                reading.fetch_unless_done()
+            for split_id, count in before.items():
+                if len(reading.rows[split_id]) > count:
+                    raise Broken(
+                        f"pause_or_resume_splits() returned True, but fetch() went on with {split_id!r}",
+                        "leave paused splits out, or return False and let the framework hold them back",
+                    )
+            reading.pause_or_resume([], paused)
+            reading.run()
+        subject.compare_traces(reading.rows, f"with {paused} paused and resumed", _GO_ON)
+
+
+@check_into(SPLIT_READERS)
+def closes_at_any_time(subject: Subject) -> None:
+    """SR-6: close() frees everything, at any time."""
+    leaks = Leaks(subject.patience)
+
+    def use() -> None:
+        with SplitReaderSession(subject):
+            """Close at once."""
+        with SplitReaderSession(subject, subject.splits):
+            """Close before the first fetch."""
+        with SplitReaderSession(subject, subject.splits) as reading:
+            reading.fetch_unless_done()
+            leaks.look()
+
+    if isinstance(subject.source, SimpleSource):  # its split reader is the framework's
+        leaks.check(use, "reading and closing", LEFT_BY_READ, rule="RDR-9")
+    else:
+        leaks.check(use, "closing a split reader", "free everything in close()")
+
+
+_WOKEN = "let wake_up() end the wait only; rows fetched so far must come with this fetch or the next"
+_GO_ON = "keep one position per split in the reader, and advance it by the rows returned"
+
+
+def _progress(reading: SplitReaderSession) -> int:
+    return sum(map(len, reading.rows.values())) + len(reading.finished)

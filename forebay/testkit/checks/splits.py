@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of splits as values: SPL, SER."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from forebay.errors import ContractError
+from forebay.framework.split import Position, Split
+from forebay.testkit.checks.base import Checks, check_into
+from forebay.testkit.checks.sources import copied
+from forebay.testkit.findings import Broken
+from forebay.testkit.harness.reads import misordered, read
+from forebay.testkit.harness.subject import Subject, through_json
+
+IDS: Checks = []
+"""Checks that need no reading."""
+
+POSITIONS: Checks = []
+"""Checks of the positions of the plain read."""
+
+VALUES: Checks = []
+"""Checks of the splits of the plain read."""
+
+
+@check_into(IDS)
+def ids_stable(subject: Subject) -> None:
+    """SPL-1: split ids are unique, and the same in another discovery."""
+    first = _unique([split.id for split in subject.discover()])
+    copy = subject.on(copied(subject.source))
+    for again in (subject.discover(), copy.discover()):
+        second = _unique([split.id for split in again])
+        gone, new = sorted(first - second), sorted(second - first)
+        if gone or (new and subject.exact):
+            subject.blocked = "its ids change: see SPL-1"
+            raise Broken(
+                f"a second discovery found other ids: {gone[:3]} were gone, {new[:3]} were new",
+                "derive ids from the part of the input (a path, a partition number): never from chance, time or order",
+            )
+
+
+def _unique(ids: list[str]) -> set[str]:
+    for split_id, count in Counter(ids).most_common(1):
+        if count > 1:
+            raise Broken(
+                f"two splits have the id {split_id!r}", "derive each id from the part of the input", rule="SPL-1"
+            )
+    return set(ids)
+
+
+@check_into(IDS)
+def newer_refused(subject: Subject) -> None:
+    """SER-1: a split of a newer version is refused; splits are of split_class."""
+    for split in subject.discover()[:1]:
+        wanted = subject.source.split_class
+        if type(split) is not wanted:
+            raise Broken(
+                f"discovery gave a {type(split).__name__}, but split_class is {wanted.__name__}: "
+                "a checkpointed split could not be rebuilt",
+                f"set split_class = {type(split).__name__} in the source",
+            )
+        try:
+            wanted.from_json({**split.to_json(), "v": wanted.version + 1})
+        except ContractError:
+            continue
+        raise Broken(
+            f"{wanted.__name__}.from_json took a split of version {wanted.version + 1}",
+            "refuse versions newer than Split.version, as the supplied from_json does",
+        )
+
+
+@check_into(POSITIONS)
+def positions_order(subject: Subject) -> None:
+    """SPL-3: positions order as the records do, by themselves or by order_key."""
+    key = subject.source.order_key
+    for trace in subject.traces:
+        for (_, before), (_, after) in itertools.pairwise(trace.marks):
+            if before is not None and after is not None and before != after and not key(before) < key(after):
+                raise misordered(trace.split.id, before, after)
+
+
+@check_into(POSITIONS)
+def positions_move(subject: Subject) -> None:
+    """SR-2: no two positions of a split are the same, and each survives JSON."""
+    for trace in subject.traces:
+        rows_at: dict[Position | None, int] = {}
+        for rows, position in trace.marks:
+            if position in rows_at:
+                raise Broken(
+                    f"split {trace.split.id!r} is at {position!r} after {rows_at[position]} rows and after {rows} rows",
+                    "move the position with every row",
+                )
+            rows_at[position] = rows
+
+
+@check_into(VALUES)
+def progress_stored(subject: Subject) -> None:
+    """SER-3: a stored split carries its progress."""
+    for split in _stages(subject):
+        if through_json(split, subject).position != split.position:
+            why = f"split {split.id!r} lost its position {split.position!r} in to_json() and from_json()"
+            raise Broken(why, "write `position` in to_json()")
+
+
+@check_into(VALUES)
+def round_trip(subject: Subject) -> None:
+    """SER-2: splits survive JSON: new, half read and at their end."""
+    for split in _stages(subject):
+        back = through_json(split, subject)
+        if back != split or _json_of(back) != _json_of(split):
+            raise Broken(
+                f"{split!r}\ncame back as\n{back!r}",
+                "give every field of the split a JSON-ready type, and let to_json and from_json carry all of them",
+            )
+
+
+@check_into(VALUES)
+def copies_keep_fields(subject: Subject) -> None:
+    """SPL-2: at() and slice() change nothing but position and end."""
+    for trace in subject.traces:
+        split = trace.split
+        for moved in (split.at(trace.marks[-1][1]), split.slice(trace.marks[-1][1], split.end)):
+            back = moved.slice(split.position, split.end)
+            if type(moved) is not type(split) or back != split:
+                raise Broken(f"{split!r}\nmoved there and back is\n{back!r}", "do not override at() and slice()")
+
+
+@check_into(VALUES)
+def unchanged_by_reading(subject: Subject) -> None:
+    """SPL-2: reading a split does not change it."""
+    for split in subject.splits:
+        kept = through_json(split, subject)
+        before = _json_of(kept)
+        read(subject, [kept], stored=False)
+        if _json_of(kept) != before:
+            raise Broken(
+                f"split {kept.id!r} was {before}, and after a read is {kept.to_json()}",
+                "keep progress in the reader; a split is a value",
+            )
+
+
+def _stages(subject: Subject) -> Iterator[Split]:
+    for trace in subject.traces:
+        for mark in {0, trace.last // 2, trace.last}:
+            yield trace.rest(mark)
+
+
+def _json_of(split: Split) -> str:
+    return json.dumps(split.to_json(), sort_keys=True)

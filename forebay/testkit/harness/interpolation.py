@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calculates positions that a read did not give: inside its pages, and in the gaps of its numbers.
+
+A source gives a position after each page. Where it is a function of the page's last row (its id, its id and one, its
+time and its id, the number of rows so far), it is known for the other rows too. A micro-batch ends at such a position
+when the input has grown since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from forebay.framework.split import Position
+
+Row = Mapping[str, object]
+KnownMark = tuple[int, Position]
+"""A number of rows, and the position after them."""
+
+_LEAST = 2
+"""Least number of pages that must agree on the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated:
+    """Calculated marks, in order.
+
+    Args:
+        inside: Inside pages, after rows that are not the last ones.
+        gaps: Directly before rows whose number leaves a gap to the row before.
+    """
+
+    inside: tuple[KnownMark, ...] = ()
+    gaps: tuple[KnownMark, ...] = ()
+
+
+_Function = tuple[str, Callable[[int, Row], object]]
+"""A kind, and a function of the number of rows so far and the last of them; it returns one part of a position."""
+
+
+def interpolate(
+    marks: Sequence[tuple[int, Position | None]], rows: Sequence[Row], order_key: Callable[[Position], Any]
+) -> Interpolated:
+    """Return the positions between the marks of a read, the start included, as far as its rows determine them."""
+    given = [(count, at) for (before, _), (count, at) in pairwise(marks) if count > before and at is not None]
+    if len(given) < _LEAST or len({len(at) if isinstance(at, tuple) else 0 for _, at in given}) > 1:
+        return Interpolated()
+    samples = [[(n, rows[n - 1], part) for part in (at if isinstance(at, tuple) else (at,))] for n, at in given]
+    parts = [_functions(column) for column in zip(*samples, strict=True)]
+    is_tuple, end = isinstance(given[0][1], tuple), given[-1][0]
+    after = {count: _position(parts, count, rows[count - 1], is_tuple=is_tuple) for count in range(1, end + 1)}
+    known = {count: at for count, at in after.items() if at is not None}
+    if len(known) < len(after) or not _in_order(list(known.values()), order_key):
+        return Interpolated()
+    borders = {count for count, _ in marks}
+    inside = [(n, at) for n, at in known.items() if n not in borders and at != known.get(n + 1)]
+    gaps = [(n, at) for n in range(1, end) if (at := _before(parts, known[n + 1])) is not None]
+    gaps = [(n, at) for n, at in gaps if order_key(known[n]) < order_key(at) < order_key(known[n + 1])]
+    return Interpolated(tuple(inside), tuple(gaps))
+
+
+def _in_order(positions: Sequence[Position], order_key: Callable[[Position], Any]) -> bool:
+    try:
+        return all(order_key(one) <= order_key(two) for one, two in pairwise(positions))
+    except Exception:  # noqa: BLE001 - a source need not order positions that it did not give
+        return False
+
+
+def _functions(samples: Sequence[tuple[int, Row, Any]]) -> list[_Function]:
+    """Return every function that gives this part of the position at all marks."""
+    count, row, part = samples[0]
+    functions: list[_Function] = [("constant", lambda *_: part)]
+    if isinstance(part, int):
+        functions.append(("count", lambda n, _: n + part - count))
+    functions += [function for column in row for function in _of_column(column)]
+    return [(kind, of) for kind, of in functions if all(_equal(of(n, sample), wanted) for n, sample, wanted in samples)]
+
+
+def _of_column(column: str) -> list[_Function]:
+    def following(_: int, row: Row) -> object:
+        value = row[column]
+        return value + 1 if isinstance(value, int) else None
+
+    return [("same", lambda _, row: row[column]), ("next", following), ("text", lambda _, row: str(row[column]))]
+
+
+def _equal(value: object, part: object) -> bool:
+    return type(value) is type(part) and value == part
+
+
+def _position(parts: Sequence[Sequence[_Function]], count: int, row: Row, *, is_tuple: bool) -> Position | None:
+    """Return the position after a row; None where the functions disagree."""
+    made: list[Any] = []
+    for functions in parts:
+        values = {of(count, row) for _, of in functions}
+        if len(values) != 1:
+            return None
+        made.append(values.pop())
+    return tuple(made) if is_tuple else made[0]
+
+
+def _before(parts: Sequence[Sequence[_Function]], after: Position) -> Position | None:
+    """Return the last position before a row, by the one after it; None where it is no number of the row itself."""
+    kinds = [{kind for kind, _ in functions} for functions in parts]
+    last: Any = after[-1] if isinstance(after, tuple) else after
+    if any("count" in one for one in kinds) or not kinds[-1] & {"same", "next"} or not isinstance(last, int):
+        return None
+    return (*after[:-1], last - 1) if isinstance(after, tuple) else last - 1

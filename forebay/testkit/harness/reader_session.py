@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Polls one reader as a host does, driven by its availability future alone."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+
+import pyarrow as pa
+
+from forebay.framework.reader import InputStatus, SourceReader
+from forebay.framework.reading.source_reader import create_reader
+from forebay.framework.simple import SimpleSource
+from forebay.framework.split import Position, Split
+from forebay.testkit.findings import Broken
+from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.session_base import Closing, KitContext, Silence
+from forebay.testkit.harness.subject import Subject, through_json
+from forebay.testkit.harness.traces import Mark
+
+_POLL = 0.05
+
+
+class _Output:
+    """The reader's output, kept."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.rows: defaultdict[str, list[str]] = defaultdict(list)
+        self.marks: defaultdict[str, list[Mark]] = defaultdict(list)
+        self.added: set[str] = set()
+        self.released: set[str] = set()
+        self.caught_up: set[str] = set()
+        self.record_batches: list[pa.RecordBatch] = []
+
+    def collect(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
+        self.rows[split_id] += self._subject.rows(batch, split_id)
+        self.marks[split_id].append((len(self.rows[split_id]), position))
+        self.caught_up.discard(split_id)
+        self.record_batches.append(batch)
+
+    def split_added(self, split: Split) -> None:
+        self.added.add(split.id)
+
+    def split_caught_up(self, split_id: str) -> None:
+        self.caught_up.add(split_id)
+
+    def split_released(self, split_id: str) -> None:
+        self.released.add(split_id)
+
+
+class ReaderSession(Closing):
+    """One reader, from `create_reader` to `close`.
+
+    Args:
+        subject: Whose reader.
+        splits: The splits that it gets before it starts.
+        rows: Rows of a record batch, if the source lets the host decide.
+        no_more: Announce at once that no split follows.
+        once: Finish a split without an end when it is caught up, as hosts do that read once.
+        poll_interval: How long a caught-up split rests.
+        context: The reader's context, if not the kit's plain one; its owner calls `start`.
+        stored: Pass splits through JSON, as a checkpoint does, and not the objects themselves.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        splits: Sequence[Split] = (),
+        *,
+        rows: int = 1,
+        no_more: bool = True,
+        once: bool = True,
+        poll_interval: float = 0.02,
+        context: KitContext | None = None,
+        stored: bool = True,
+    ) -> None:
+        self._subject = subject
+        self._stored = stored
+        self._once = once and not subject.source.bounded
+        self._closed = False
+        self._ended = False
+        self.given: set[str] = set()
+        self.output = _Output(subject)
+        self._context = context or subject.context(subject.options(rows=rows, poll_interval=poll_interval))
+        with calling("RDR-2", "create_reader()"):
+            self.reader: SourceReader = create_reader(
+                subject.source, self._context, self._context.options, until_caught_up=self._once
+            )
+        try:
+            self.add(splits)
+            if no_more:
+                self.no_more()
+            if context is None:
+                self.start()
+        except BaseException:  # cleaned up after, also when interrupted, and raised again
+            self.abandon()
+            raise
+
+    @property
+    def rows(self) -> defaultdict[str, list[str]]:
+        """The rows of each split so far."""
+        return self.output.rows
+
+    @property
+    def batches(self) -> int:
+        """The number of record batches so far."""
+        return len(self.output.record_batches)
+
+    def start(self) -> None:
+        """Start the reader, as the last step of making it."""
+        with calling("RDR-2", "start()"):
+            self.reader.start()
+
+    def add(self, splits: Sequence[Split]) -> None:
+        """Give the reader splits."""
+        if splits:
+            self.given.update(split.id for split in splits)
+            with calling("RDR-7", "the reader's add_splits()"):
+                self.reader.add_splits(
+                    [through_json(split, self._subject) if self._stored else split for split in splits]
+                )
+
+    def no_more(self) -> None:
+        """Announce that no split follows."""
+        with calling("RDR-2", "notify_no_more_splits()"):
+            self.reader.notify_no_more_splits()
+
+    def snapshot(self, checkpoint_id: int = 1) -> list[Split]:
+        """Return the reader's splits as a checkpoint stores them."""
+        with calling("RDR-4", "snapshot_state()"):
+            return list(self.reader.snapshot_state(checkpoint_id))
+
+    def poll(self) -> InputStatus:
+        """Poll once; at most one record batch may come, and the end not too early."""
+        before = self.batches
+        with calling("RDR-2", "poll_next()"):
+            status = self.reader.poll_next(self.output)
+        if self.batches > before + 1:
+            raise Broken(
+                f"one poll_next() gave {self.batches - before} record batches",
+                "collect one record batch, then return MORE_AVAILABLE",
+                rule="RDR-2",
+            )
+        if status is InputStatus.END_OF_INPUT:
+            self._ended = True
+            self._check_nothing_left()
+        return status
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Poll until `until()` holds, or the input ends; wait for the availability future alone.
+
+        Without `until`, being caught up is the end for an own reader, which cannot be told to read once.
+        """
+        silence = Silence(self._subject.patience)
+        done = until or (lambda: self._subject.has_own_reader and bool(self.given) and self.caught_up())
+        while not self._ended and not done():
+            before = (self.batches, len(self.output.released))
+            status = self.poll()
+            if (self.batches, len(self.output.released)) != before:
+                silence.reset()
+                continue
+            silence.count_call(
+                lambda count, seconds: (
+                    f"{count} polls in {seconds:.2f} s gave no record: is_available() is done although there is nothing"
+                ),
+                "let the future complete when there is something to read",
+            )
+            if status is InputStatus.NOTHING_AVAILABLE:
+                self._wait(silence, done)
+            elif silence.left <= 0:
+                raise self._silent(silence)
+
+    def idle(self, seconds: float) -> None:
+        """Go on polling for a while, when nothing more is to come."""
+        deadline = time.monotonic() + seconds
+        self.run(lambda: time.monotonic() > deadline)
+
+    def caught_up_ids(self) -> set[str]:
+        """Return the splits that are finished or, if it reads once, have nothing more for now."""
+        return self.output.released | (self.output.caught_up if self._once else set())
+
+    def caught_up(self) -> bool:
+        """Whether all splits are."""
+        return self.given <= self.caught_up_ids()
+
+    def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> None:
+        """Pause and resume some splits."""
+        with calling("RDR-8", "pause_or_resume_splits()"):
+            self.reader.pause_or_resume_splits(pause, resume)
+
+    def close(self) -> None:
+        """Close the reader, once."""
+        if not self._closed:
+            self._closed = True
+            with calling("RDR-9", "the reader's close()"):
+                self.reader.close()
+            self._context.hand_back()
+
+    def _wait(self, silence: Silence, done: Callable[[], bool]) -> None:
+        """Wait for the availability future, unless `done()` holds meanwhile."""
+        with calling("RDR-3", "is_available()"):
+            future = self.reader.is_available()
+        while not future.done() and not done():
+            if silence.left <= 0:
+                raise self._silent(silence)
+            with suppress(FutureTimeoutError):
+                future.result(min(silence.left, _POLL))
+
+    def _check_nothing_left(self) -> None:
+        left = self.given - self.output.released
+        if unknown := sorted(left - self.output.added):
+            raise Broken(
+                f"END_OF_INPUT came although the splits {unknown}, given to add_splits(), were never begun",
+                "take splits at any time before notify_no_more_splits(), and call output.split_added for each",
+                rule="RDR-7",
+            )
+        if left:
+            raise Broken(
+                f"END_OF_INPUT came although the splits {sorted(left)} were not released",
+                "return END_OF_INPUT only when every split is read",
+                rule="RDR-6",
+            )
+
+    def _silent(self, silence: Silence) -> Broken:
+        left = sorted(self.given - self.output.released)
+        source, seconds = self._subject.source, silence.seconds
+        if left and isinstance(source, SimpleSource):
+            return Broken(
+                f"split {left[0]!r}: read() gave {len(self.rows[left[0]])} rows and has not returned; nothing came for "
+                f"{seconds:.1f} s",
+                "return from read() when it is "
+                + ("at its end" if source.bounded else "caught up; it is called again after pollInterval")
+                + "; give outside calls a time-out",
+            )
+        return Broken(
+            f"nothing came for {seconds:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",
+            "finish every split, also an empty one; report caught_up for one that has nothing more for now; complete "
+            "is_available() when there is something to read",
+        )

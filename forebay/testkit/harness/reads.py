@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole reads: the plain read of the input, and reads that are compared with it or with the rows written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from forebay.errors import ContractError
+from forebay.framework.split import Position, Split
+from forebay.testkit.findings import Broken
+from forebay.testkit.harness.interpolation import interpolate
+from forebay.testkit.harness.reader_session import ReaderSession
+from forebay.testkit.harness.subject import Subject
+from forebay.testkit.harness.traces import Mark, PlainRead, Trace, difference
+
+Written = dict[str, list[str]]
+"""The rows of each split that a test has written, as text."""
+
+_MOST_SPLITS = 4
+"""Most splits that are read row by row."""
+
+_MOST_ROWS = 120
+_LEAST_MARKS = 4
+"""A split is read row by row until it has given so many rows, and so many record batches."""
+
+_LARGE_SPLITS = 64
+_LARGE_ROWS = 10_000
+"""A larger input is not read as a whole."""
+
+
+def read(subject: Subject, splits: Sequence[Split], *, rows: int = 1, stored: bool = True) -> ReaderSession:
+    """Read splits with one reader to their ends; return its session, closed."""
+    with ReaderSession(subject, splits, rows=rows, stored=stored) as session:
+        session.run()
+    return session
+
+
+def read_plain(subject: Subject) -> None:
+    """Read the input once, and keep it in the subject: some splits row by row, and all rows of a small input."""
+    splits = subject.ended(list({split.id: split for split in subject.discover()}.values()))
+    sample = splits
+    if len(splits) > _MOST_SPLITS:
+        sample = sorted(subject.random("splits").sample(splits, _MOST_SPLITS), key=lambda split: split.id)
+    traces = [_read_trace(subject, split) for split in sample]
+    everything = _read_everything(subject, splits, traces)
+    rows = {trace.split.id: trace.rows for trace in traces} if everything is None else everything
+    subject.plain = PlainRead(traces, rows, whole=everything is not None)
+
+
+def _read_everything(
+    subject: Subject, splits: Sequence[Split], traces: Sequence[Trace]
+) -> dict[str, Sequence[str]] | None:
+    """Return the rows of all splits, read in large record batches; None if the input is large, or slow."""
+    rows: dict[str, Sequence[str]] = {}
+    known = {trace.split.id: trace.rows for trace in traces if trace.whole}
+    slow = time.monotonic() + subject.patience
+    for split in splits:
+        if len(splits) > _LARGE_SPLITS or time.monotonic() > slow:
+            return None
+        if split.id in known:
+            rows[split.id] = known[split.id]
+        else:
+            with ReaderSession(subject, [split], rows=1_000) as session:
+                session.run(lambda: session.caught_up() or len(session.rows[split.id]) > _LARGE_ROWS)  # noqa: B023 - called at once
+            rows[split.id] = session.rows[split.id]
+        if sum(map(len, rows.values())) > _LARGE_ROWS:
+            return None
+    return rows
+
+
+def _read_trace(subject: Subject, split: Split) -> Trace:
+    """Read one split, or the first rows of a long one, one row at a time if the source can."""
+    with ReaderSession(subject, [split]) as session:
+        rows, marks = session.rows[split.id], session.output.marks[split.id]
+        session.run(lambda: session.caught_up() or (len(rows) >= _MOST_ROWS and len(marks) >= _LEAST_MARKS))
+        whole = session.caught_up()
+    marks = [(0, split.position), *marks]
+    last = marks[-1][1]
+    if not whole or (split.end is None and not subject.source.bounded and last is not None):
+        split = split.slice(split.position, last)
+    values = [row for batch in session.output.record_batches for row in batch.to_pylist()]
+    between = interpolate(marks, values, subject.source.order_key)
+    return Trace(split, tuple(rows), tuple(marks), whole, between)
+
+
+def check_range(subject: Subject, trace: Trace, start: Mark, stop: Mark, *, where: str = "") -> None:
+    """Read from one mark to another; exactly the rows between must come. `where` describes the range in words."""
+    how = f"split {trace.split.id!r}, read from {start[1]!r} to {stop[1]!r}{where}"
+    wanted = list(trace.rows[start[0] : stop[0]])
+    try:
+        got = read(subject, [trace.split.slice(start[1], stop[1])]).rows[trace.split.id]
+    except ContractError as error:
+        if error.rule != "SR-2" or not where:
+            raise
+        raise Broken(f"{how}: {error.message}", _STOP) from error
+    if got != wanted:
+        raise Broken(f"{how}: {difference(got, wanted)}", _advice(got, wanted))
+
+
+def check_written(subject: Subject, rows: Written) -> None:
+    """Discover and read the input; exactly the splits and rows that were written must come."""
+    found = {split.id for split in subject.discover()}
+    if found != rows.keys():
+        raise Broken(f"discovery found {sorted(found)}, but the splits are {sorted(rows)}", _DISCOVER, rule="SPL-1")
+    read_plain(subject)
+    compare_written(subject, {one.split.id: one.rows for one in subject.traces}, rows, "read by a reader of its own")
+    compare_written(subject, read(subject, subject.splits).rows, rows, "read by one reader with all the others")
+
+
+def compare_written(subject: Subject, got: Mapping[str, Sequence[str]], written: Written, how: str) -> None:
+    """Compare rows with the rows that were written."""
+    for split_id, rows in written.items():
+        subject.compare(split_id, got.get(split_id, []), rows, how, "give every record that is there, once, in order")
+    if surplus := sorted(split_id for split_id in got.keys() - written.keys() if got[split_id]):
+        raise Broken(f"rows came for {surplus}, which were not written, {how}", _DISCOVER)
+
+
+def misordered(split_id: str, before: Position, after: Position) -> Broken:
+    """Return the error of positions that do not order as the records do."""
+    return Broken(
+        f"split {split_id!r} went on from the position {before!r} to {after!r}, which orders before it",
+        "override order_key(position), such as to int(position) for numbers in text; before an opaque token put the "
+        "count of rows: (rows, token)",
+        rule="SPL-3",
+    )
+
+
+def _advice(got: list[str], wanted: list[str]) -> str:
+    """Return the next step, by the end of the range that was missed."""
+    if got[: len(wanted)] == wanted:
+        return _STOP
+    if got == wanted[: len(got)]:
+        return "give every record before split.end, and return only then"
+    if (got and wanted[-len(got) :] == got) or got[-len(wanted) :] == wanted:
+        return "begin exactly at split.position, with the first record that was not given before it"
+    return "between two positions give the same rows at every read: begin at split.position, end at split.end"
+
+
+_DISCOVER = "discover each part of the input once, under an id derived from that part, and nothing else"
+_STOP = (
+    "stop exactly at split.end: ask for less than it, or cut the page there. Spark reads a micro-batch again to its "
+    "old end, when more has come since"
+)

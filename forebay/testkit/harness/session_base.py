@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What readers and hosts under the kit have in common: the reader's context, closing, the limit of a silence."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.testkit.findings import Broken
+from forebay.testkit.scripted import RecordingContext
+
+C = TypeVar("C")
+
+_SPIN_COUNT = 400
+_SPIN_SECONDS = 0.4
+"""So many calls without a record, in so short a time, are a busy loop (RDR-3)."""
+
+
+class KitContext(RecordingContext):
+    """A reader context that lends clients from a pool of the kit's own."""
+
+    def __init__(self, options: HostOptions, pool: dict[Hashable, list[Any]]) -> None:
+        super().__init__(options=options)
+        self._pool = pool
+        self._borrowed: list[tuple[Hashable, Any]] = []
+
+    def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
+        """Lend a free client of this key, or make one."""
+        free = self._pool.setdefault(key, [])
+        client: C = free.pop() if free else factory()
+        self._borrowed.append((key, client))
+        return client
+
+    def hand_back(self) -> None:
+        """Return to the pool what the reader borrowed, once it has closed."""
+        borrowed, self._borrowed = self._borrowed, []
+        for key, client in borrowed:
+            self._pool[key].append(client)
+
+
+class Closing(ABC):
+    """Closed at the end of a `with` block; after an error without another error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was opened."""
+
+    def abandon(self) -> None:
+        """Close after an error, and ignore further ones."""
+        with suppress(Exception):
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class Silence:
+    """Measures how long nothing has come, at most `patience` seconds."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again, because something came."""
+        self._calls = 0
+        self._since = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return time.monotonic() - self._since
+
+    @property
+    def left(self) -> float:
+        """Seconds until it has lasted too long."""
+        return self._patience - self.seconds
+
+    def count_call(self, saw: Callable[[int, float], str], advice: str) -> None:
+        """Count a call that brought nothing; too many in too short a time are a busy loop."""
+        self._calls += 1
+        if self._calls >= _SPIN_COUNT and self.seconds < _SPIN_SECONDS * self._calls / _SPIN_COUNT:
+            raise Broken(saw(self._calls, self.seconds), advice, rule="RDR-3")

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small host on one thread: a coordinator and readers that can be killed and restored at any step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.framework.coordination.coordinator import Coordinator
+from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
+from forebay.framework.enumerator import SourceEvent
+from forebay.framework.reader import InputStatus
+from forebay.framework.runtime.runtime import Next, ThreadRuntime
+from forebay.framework.split import Json, Split
+from forebay.testkit.findings import Broken
+from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.reader_session import ReaderSession
+from forebay.testkit.harness.session_base import Closing, KitContext, Silence
+from forebay.testkit.harness.subject import Subject, through_json
+
+_PAUSE = 0.003
+"""Seconds between two steps in which nothing happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A completed checkpoint, as it is read from a disk.
+
+    Args:
+        enumerator: The enumerator's snapshot.
+        held: The readers' splits, at the positions to go on from.
+        rows: The rows emitted by then, by split.
+    """
+
+    enumerator: Json
+    held: Sequence[Split]
+    rows: Mapping[str, Sequence[str]]
+
+
+class _Context(KitContext):
+    """A reader context whose requests and events reach the coordinator."""
+
+    def __init__(self, host: SingleThreadHost, subtask: int, subject: Subject) -> None:
+        super().__init__(host.options, subject.clients)
+        self._host = host
+        self._subtask = subtask
+
+    @property
+    def subtask(self) -> int:
+        return self._subtask
+
+    def current_parallelism(self) -> int:
+        return self._host.readers
+
+    def send_split_request(self) -> None:
+        self._host.coordinator.handle_split_request(self._subtask, None)
+
+    def send_source_event(self, event: SourceEvent) -> None:
+        self._host.coordinator.handle_source_event(self._subtask, event)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The reader of a subtask, and its splits."""
+
+    subtask: int
+    session: ReaderSession
+    mailbox: deque[ToReader] = field(default_factory=deque)
+    held: dict[str, Split] = field(default_factory=dict)
+    no_more: bool = False
+    ended: bool = False
+    emitted: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def snapshot(self, checkpoint_id: int) -> list[Split]:
+        """Return the reader's own snapshot, and the splits that are still on their way to it."""
+        found = {split.id: split for split in self.session.snapshot(checkpoint_id)}
+        on_the_way = [one for message in self.mailbox if isinstance(message, AddSplits) for one in message.splits]
+        return [*found.values(), *on_the_way]
+
+
+class SingleThreadHost(Closing):
+    """A coordinator and readers.
+
+    Rows count as delivered when the reader emits them: after a reader is killed its splits go back at that position,
+    so no row may come twice. After a crash of everything, the rows are counted from the checkpoint on.
+
+    Args:
+        subject: The source.
+        readers: Their number.
+        restored: The checkpoint to go on from.
+        register: The subtasks that register at once; all by default.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        readers: int,
+        *,
+        restored: Checkpoint | None = None,
+        register: Iterable[int] | None = None,
+    ) -> None:
+        self._subject = subject
+        self.readers = readers
+        self.rows: defaultdict[str, list[str]] = defaultdict(list)
+        self.finished: set[str] = set()
+        self.assigned: set[str] = set()
+        self.steps = 0
+        self._readers: dict[int, _Reader] = {}
+        self._failed: list[_Reader] = []
+        self._checkpoint = 0
+        source, self.options = subject.coordinated()
+        self.coordinator = Coordinator(source, ThreadRuntime(), parallelism=readers, options=self.options)
+        if restored is not None:
+            self.rows.update({split_id: list(rows) for split_id, rows in restored.rows.items()})
+            self.coordinator.reset_to_checkpoint(json.loads(json.dumps(restored.enumerator)))
+        self.coordinator.start([through_json(split, subject) for split in restored.held] if restored else [])
+        for subtask in range(readers) if register is None else register:
+            self.register(subtask)
+
+    # ---- what happens to it
+
+    def register(self, subtask: int) -> None:
+        """Start a reader."""
+        context = _Context(self, subtask, self._subject)
+        reader = _Reader(subtask, ReaderSession(self._subject, no_more=False, once=False, context=context))
+        self._readers[subtask] = reader
+        self.coordinator.register_reader(subtask, None, lambda message: self._receive(reader, message))
+        reader.session.start()
+
+    def fail(self, subtask: int) -> None:
+        """Let a reader fail; `replace` follows."""
+        reader = self._readers.pop(subtask)
+        self.coordinator.reader_failed(subtask)
+        reader.session.close()
+        self._failed.append(reader)
+
+    def replace(self) -> None:
+        """Give back the failed reader's splits, at their delivered positions, and start its replacement (COO-4)."""
+        reader = self._failed.pop()
+        back = [through_json(split, self._subject) for split in reader.held.values()]
+        self.coordinator.subtask_reset(reader.subtask, self._checkpoint, back)
+        self.register(reader.subtask)
+
+    def checkpoint(self, *, complete: bool = True) -> Checkpoint:
+        """Take a checkpoint between two steps; a complete one is announced to enumerator and readers as durable."""
+        number = self._checkpoint + 1
+        taken: list[tuple[Json, Exception | None]] = []
+        self.coordinator.snapshot(number, lambda state, error: taken.append((state, error)))
+        silence = Silence(self._subject.patience)
+        while not taken:
+            # Not a step further: what the coordinator does after the snapshot is no part of the checkpoint.
+            self._coordinate(once=True)
+            if silence.left < 0:
+                raise Broken("the enumerator's snapshot_state() did not return", "do not block in it", rule="ENU-5")
+        state, error = taken[0]
+        if error is not None:
+            raise error
+        held = [split for reader in self._readers.values() for split in reader.snapshot(number)]
+        taken_now = Checkpoint(_json_of(state), held, {split_id: list(rows) for split_id, rows in self.rows.items()})
+        if complete:
+            self._checkpoint = number
+            positions = {split.id: split.position for split in held if split.position is not None}
+            self.coordinator.notify_checkpoint_complete(number, positions)
+            for reader in self._readers.values():
+                reader.session.reader.notify_checkpoint_complete(number)
+        return taken_now
+
+    def close(self) -> None:
+        """Close readers and enumerator."""
+        try:
+            for reader in self._readers.values():
+                reader.session.close()
+        finally:
+            with calling("ENU-9", "the enumerator's close()"):
+                self.coordinator.close(self._subject.patience)
+
+    # ---- running
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Step until `until()` holds."""
+        silence = Silence(self._subject.patience)
+        while not until():
+            if self.step():
+                silence.reset()
+            elif silence.left < 0:
+                waiting = sorted(split_id for reader in self._readers.values() for split_id in reader.held)
+                open_ended = [subtask for subtask, reader in self._readers.items() if not reader.no_more]
+                raise Broken(
+                    f"nothing happened for {silence.seconds:.1f} s; readers hold {waiting}, and {len(self.assigned)} "
+                    f"splits were assigned in all; readers without the signal that no more follow: {open_ended}",
+                    "make every split that comes back assignable again, answer every request, and signal the end",
+                )
+
+    def step(self) -> bool:
+        """Do a little of everything; return whether anything happened."""
+        before = self.steps
+        self._coordinate()
+        for reader in list(self._readers.values()):
+            self._deliver(reader)
+            self._poll(reader)
+        if self.steps == before:
+            time.sleep(_PAUSE)
+        return self.steps > before
+
+    def all_ended(self) -> bool:
+        """Whether every reader has come to its end."""
+        return len(self._readers) == self.readers and all(reader.ended for reader in self._readers.values())
+
+    def has_read(self, wanted: Mapping[str, Sequence[str]]) -> bool:
+        """Whether a bounded source has ended, or every split of another has given its rows and has no more for now.
+
+        Of a live input, which may grow, the rows are enough.
+        """
+        if self._subject.source.bounded:
+            return self.all_ended()
+        quiet = self.finished.union(*(reader.session.output.caught_up for reader in self._readers.values()))
+        return all(
+            len(self.rows[split_id]) >= len(rows) and (self._subject.live or split_id in quiet)
+            for split_id, rows in wanted.items()
+        )
+
+    def _coordinate(self, *, once: bool = False) -> None:
+        """Step the coordinator while it has work, or once."""
+        with calling("ENU-1", "the enumerator, called by the coordinator,"):
+            while self.coordinator.step() is Next.AGAIN and not once:
+                pass
+        if self.coordinator.error is not None:
+            raise self.coordinator.error
+
+    def _receive(self, reader: _Reader, message: ToReader) -> None:
+        reader.mailbox.append(message)
+        self.steps += 1
+        if isinstance(message, AddSplits):
+            reader.held.update((split.id, split) for split in message.splits)
+            self.assigned.update(split.id for split in message.splits)
+
+    def _deliver(self, reader: _Reader) -> None:
+        while reader.mailbox:
+            match reader.mailbox.popleft():
+                case AddSplits(splits):
+                    reader.session.add(splits)
+                case NoMoreSplits():
+                    reader.no_more = True
+                    reader.session.no_more()
+                case EnumeratorEvent(event):
+                    with calling("EVT-1", "the reader's handle_source_event()"):
+                        reader.session.reader.handle_source_event(event)
+
+    def _poll(self, reader: _Reader) -> None:
+        if reader.ended:
+            return
+        output = reader.session.output
+        reader.ended = reader.session.poll() is InputStatus.END_OF_INPUT
+        self.steps += reader.ended
+        for split_id, rows in output.rows.items():
+            if new := rows[reader.emitted[split_id] :]:
+                self.rows[split_id] += new
+                reader.emitted[split_id] = len(rows)
+                reader.held[split_id] = reader.held[split_id].at(output.marks[split_id][-1][1])
+                self.steps += 1
+        for split_id in output.released & reader.held.keys():
+            self.finished.add(split_id)
+            self.steps += 1
+            self.coordinator.handle_splits_finished(reader.subtask, [reader.held.pop(split_id)])
+
+
+def _json_of(state: Json) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(json.dumps(state))
+    except (TypeError, ValueError) as error:
+        raise Broken(
+            f"the enumerator's snapshot cannot be written as JSON: {error}",
+            "keep to None, bool, int, float, str, lists and dicts",
+            rule="ENU-5",
+        ) from error

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls the planning side of a source, within the time that checks have."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from forebay.errors import RetriableError
+from forebay.framework.coordination.coordinator import Coordinator
+from forebay.framework.coordination.messages import AddSplits, NoMoreSplits, ToReader
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumerator
+from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Next, ThreadRuntime
+from forebay.framework.simple import SimpleEnumerator, SimpleSource
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+from forebay.options import Duration
+from forebay.testkit.findings import Broken, NotApplicable, OutOfTime
+from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.session_base import KitContext, Silence
+
+T = TypeVar("T")
+
+_TRIES = 4
+"""Calls of a planning method that raises `RetriableError`."""
+
+_QUIET = 0.3
+"""An unbounded source that has assigned something and then nothing for so many seconds counts as done."""
+
+
+class SourceCalls:
+    """One source, and the calls of its planning side.
+
+    Args:
+        source: The source under test.
+        seconds: The time for all checks; a sixth of it, but at least one second, is the patience with one silence.
+        seed: Chooses moments and positions.
+        live: The input is somebody's own: it may grow meanwhile, and nothing may be done to it.
+    """
+
+    def __init__(self, source: Source, *, seconds: float, seed: int, live: bool) -> None:
+        self.source = source
+        self.seed = seed
+        self.live = live
+        self.patience = max(1.0, seconds / 6)
+        self.exact = not live or bool(source.bounded)
+        self.deadline = time.monotonic() + seconds
+        self.clients: dict[Hashable, list[Any]] = {}
+        self.ending: set[str] = set()
+        """The ids of the splits that have an end of their own."""
+
+    def hurry(self) -> None:
+        """Wait less from now on: a call has hung, and the verdict is clear."""
+        self.patience = min(self.patience, 1.0)
+
+    def random(self, name: str) -> random.Random:
+        """Return the random numbers of one check: the same for the same seed, in any order of checks."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def time_left(self) -> bool:
+        """Whether another sample may be taken."""
+        return time.monotonic() < self.deadline
+
+    def need_time(self) -> None:
+        """Skip the rest of a check when the time is over."""
+        if not self.time_left():
+            raise OutOfTime
+
+    def options(self, *, rows: int = 1, poll_interval: float = 0.02) -> HostOptions:
+        """Return host options with small record batches, so that there are many positions."""
+        return HostOptions(
+            max_rows_per_batch=rows,
+            max_batch_delay=Duration(0.02),
+            poll_interval=Duration(poll_interval),
+            discovery_interval=Duration(0.05),
+            close_timeout=Duration(self.patience),
+            planning_timeout=Duration(self.patience),
+        )
+
+    def context(self, options: HostOptions) -> KitContext:
+        """Return a reader context."""
+        return KitContext(options, self.clients)
+
+    def close(self) -> None:
+        """Close the clients that readers borrowed."""
+        for client in [client for free in self.clients.values() for client in free]:
+            close = getattr(client, "close", None)
+            if callable(close):
+                close()
+        self.clients.clear()
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The source's schema."""
+        with calling("SRC-7", "schema()"):
+            return self.source.schema()
+
+    @contextmanager
+    def enumerator(self) -> Iterator[SplitEnumerator | DiscoveryEnumerator]:
+        """Make an enumerator of the source, and close it."""
+        context = PlanningContext(self.source.name, ThreadRuntime(), timeout=self.patience)
+        with calling("SRC-1", "create_enumerator()"):
+            enumerator = self.source.create_enumerator(context)
+        try:
+            yield enumerator
+        finally:
+            with calling("ENU-9", "the enumerator's close()"):
+                enumerator.close()
+
+    @contextmanager
+    def discovery(self) -> Iterator[DiscoveryEnumerator]:
+        """Make the source's discovery enumerator, and close it."""
+        with self.enumerator() as enumerator:
+            if not isinstance(enumerator, DiscoveryEnumerator):
+                raise NotApplicable("the source brings a SplitEnumerator of its own")
+            yield enumerator
+
+    def discover(self) -> list[Split]:
+        """Return the splits that a fresh enumerator finds, as they come: nothing is dropped or sorted."""
+        with self.enumerator() as enumerator:
+            if isinstance(enumerator, DiscoveryEnumerator):
+                return list(self.discovered(enumerator, {}, first=True).splits)
+        return _assigned_splits(self)
+
+    def discovered(self, enumerator: DiscoveryEnumerator, known: Mapping[str, Split], *, first: bool) -> Discovered:
+        """Run one discovery, again after a `RetriableError`."""
+        found: object = self.retried(lambda: enumerator.discover(known, first), "ENU-6", "discover()")
+        if not isinstance(found, Discovered) or not all(isinstance(split, Split) for split in found.splits):
+            raise Broken(f"discover() gave {found!r:.200}", "return Discovered(splits) of Split objects", rule="SPL-1")
+        return found
+
+    def latest(self, splits: Sequence[Split], enumerator: DiscoveryEnumerator | None = None) -> Mapping[str, Position]:
+        """Return the known present ends of splits, by id; from a fresh enumerator unless one is given."""
+        if enumerator is not None:
+            return self.retried(lambda: enumerator.latest(splits), "DIS-1", "latest()")
+        with self.enumerator() as fresh:
+            return self.latest(splits, fresh) if isinstance(fresh, DiscoveryEnumerator) else {}
+
+    def overrides(self, enumerator: DiscoveryEnumerator, method: str) -> bool:
+        """Whether the author implements an optional method of discovery."""
+        if isinstance(enumerator, SimpleEnumerator) and isinstance(self.source, SimpleSource):
+            if method == "advance" and self.source.positions_are_rows:
+                return True
+            return getattr(type(self.source), method, None) is not getattr(SimpleSource, method, None)
+        return getattr(type(enumerator), method) is not getattr(DiscoveryEnumerator, method)
+
+    def retried(self, call: Callable[[], T], rule: str, name: str) -> T:
+        """Call into the connector; again after a `RetriableError`, as hosts do."""
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                with calling(rule, name):
+                    return call()
+            except RetriableError:
+                if not left:
+                    raise
+                time.sleep(0.05)
+        raise AssertionError("unreachable")
+
+    @cached_property
+    def has_own_reader(self) -> bool:
+        """Whether the source brings a `SourceReader` of its own: `create_reader` gives one, and not None."""
+        if type(self.source).create_reader is Source.create_reader:
+            return False
+        context = self.context(self.options())
+        with calling("RDR-2", "create_reader()"):
+            reader = self.source.create_reader(context)
+        if reader is not None:
+            with calling("RDR-9", "the reader's close()"):
+                reader.close()
+        context.hand_back()
+        return reader is not None
+
+    def ended(self, splits: Sequence[Split]) -> list[Split]:
+        """Return the splits as a host reads them once: up to their own end, or their present one."""
+        ends = self.latest(splits)
+        key = self.source.order_key
+        result = []
+        for split in splits:
+            end, own = ends.get(split.id), split.end
+            if own is not None:
+                self.ending.add(split.id)
+            if end is None or (own is not None and (self.source.bounded or key(own) < key(end))):
+                result.append(split)
+            else:
+                result.append(split.slice(split.position, end))
+        return result
+
+
+def _assigned_splits(calls: SourceCalls) -> list[Split]:
+    """Return every split that the source's enumerator assigns to a reader that asks again and again, in order.
+
+    A real reader asks less often: ENU-11 compares with what real readers get.
+    """
+    received: list[ToReader] = []
+    coordinator = Coordinator(calls.source, ThreadRuntime(), parallelism=1, options=calls.options())
+    coordinator.start()
+    coordinator.register_reader(0, None, received.append)
+    coordinator.handle_split_request(0, None)
+    before, silence = 0, Silence(calls.patience)
+    try:
+        while not any(isinstance(message, NoMoreSplits) for message in received):
+            with calling("ENU-2", "the enumerator"):
+                more = coordinator.step() is Next.AGAIN
+            if coordinator.error is not None:
+                raise coordinator.error
+            if len(received) > before:
+                before = len(received)
+                silence.reset()
+                coordinator.handle_split_request(0, None)
+            if not calls.source.bounded and before and silence.seconds > _QUIET:
+                break
+            if silence.left < 0:
+                raise Broken(
+                    f"a reader asked for a split, and for {silence.seconds:.1f} s got neither a split nor the signal "
+                    "that none follows",
+                    "assign a split, call signal_no_more_splits(), or remember which reader asks",
+                    rule="ENU-2",
+                )
+            if not more:
+                coordinator.signal.wait(0.01)
+                coordinator.signal.clear()
+    finally:
+        with calling("ENU-9", "the enumerator's close()"):
+            coordinator.close(calls.patience)
+    return [split for message in received if isinstance(message, AddSplits) for split in message.splits]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Downloads jars from Maven Central once, with the Ivy inside PySpark, and finds the Java that runs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from forebay.errors import ConfigurationError, RetriableError
+
+VERSION = "4.1.0"
+
+_IVY = """\
+<ivy-module version="2.0"><info organisation="forebay" module="testkit"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+_DEPENDENCY = '<dependency org="{0.group}" name="{0.name}" rev="{0.version}" transitive="{1}" conf="default->default"/>'
+_TIMEOUT = 600.0
+
+
+def cache() -> Path:
+    """Return the directory of downloads: `FOREBAY_CACHE`, or `forebay` in the user's cache directory."""
+    own = os.environ.get("FOREBAY_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "forebay"
+
+
+def java() -> str:
+    """Return the path of Java.
+
+    Raises:
+        ConfigurationError: There is no Java.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if not found or not Path(found).exists():
+        raise ConfigurationError(
+            "a broker needs Java 17 or newer, but "
+            + (f"JAVA_HOME has no {found}" if home else "there is no java on the PATH"),
+            advice="install a JDK (Debian, Ubuntu: apt install openjdk-17-jre-headless), or correct JAVA_HOME",
+        )
+    return found
+
+
+class Module(NamedTuple):
+    """A module of Maven Central.
+
+    Args:
+        group: Its group, such as `org.apache.kafka`.
+        name: Its name.
+        version: Its version.
+        alone: Do not download its dependencies.
+    """
+
+    group: str
+    name: str
+    version: str
+    alone: bool = False
+
+
+def jars(version: str = VERSION) -> Path:
+    """Return the directory of Kafka's jars; the first call downloads them (43 MB). See `fetched`."""
+    # Kafka logs through slf4j without a logger of its own; without one, a failed start leaves no message.
+    wanted = [Module("org.apache.kafka", "kafka_2.13", version), Module("org.slf4j", "slf4j-simple", "1.7.36")]
+    return fetched(f"kafka-{version}", wanted)
+
+
+def fetched(place: str, modules: Sequence[Module]) -> Path:
+    """Return a directory of jars in the cache; the first call downloads them.
+
+    Several processes may call this at once: a complete directory appears atomically.
+
+    Args:
+        place: The name of the directory; different modules need different names.
+        modules: The modules to download.
+
+    Raises:
+        ConfigurationError: Java or PySpark is missing.
+        RetriableError: The download failed.
+    """
+    kept = cache() / place
+    if kept.is_dir():
+        return kept
+    spec = find_spec("pyspark")
+    ivy = sorted(Path(str(spec.origin)).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not ivy:
+        raise ConfigurationError(
+            f"the Ivy inside PySpark downloads the jars of {modules[0].name}, but PySpark is not installed",
+            advice="pip install 'forebay[spark]'",
+        )
+    cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="fetching-") as work:
+        _retrieve(ivy[-1], Path(work), modules)
+        try:
+            (Path(work) / "lib").rename(kept)
+        except OSError:
+            if not kept.is_dir():  # otherwise another process was faster
+                raise
+    return kept
+
+
+def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
+    lines = (_DEPENDENCY.format(one, "false" if one.alone else "true") for one in modules)
+    (work / "ivy.xml").write_text(_IVY.format(dependencies="\n".join(lines)), encoding="utf-8")
+    pattern = f"{work}/lib/[artifact]-[revision].[ext]"
+    command = [java(), "-jar", str(ivy), "-cache", str(cache() / "ivy"), "-ivy", str(work / "ivy.xml")]
+    command += ["-confs", "default", "-retrieve", pattern, "-types", "jar", "bundle"]
+    names = ", ".join(f"{one.name} {one.version}" for one in modules)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd=work)  # noqa: S603 - our own command
+    except subprocess.TimeoutExpired as error:
+        raise RetriableError(f"Ivy did not fetch {names} within {_TIMEOUT:.0f} s") from error
+    exist = [(work / "lib" / f"{one.name}-{one.version}.jar").exists() for one in modules]
+    if done.returncode or not all(exist):
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise RetriableError(
+            f"Ivy could not fetch {names}:\n{tail}", advice="check that this machine reaches Maven Central"
+        )

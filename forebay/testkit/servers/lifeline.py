@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that runs another one, and kills it when its own owner dies, which closes standard input.
+
+Started by path with ``python -I lifeline.py DIRECTORY COMMAND…`` in a session of its own; imports the standard library
+only, so that it starts at once. When the owner has died, the directory is removed too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+
+def main() -> int:
+    """Run the command of the arguments; return its exit code. It is killed when standard input ends."""
+    directory, command = sys.argv[1], sys.argv[2:]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - our own command
+    orphaned = threading.Event()
+
+    def watch() -> None:
+        while os.read(0, 1024):  # not by sys.stdin, whose lock would be held when this process ends
+            pass
+        orphaned.set()
+        child.kill()
+
+    # The first signal is passed on, so that the child ends in its own way.
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    threading.Thread(target=watch, daemon=True).start()
+    code = child.wait()
+    if orphaned.is_set():
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

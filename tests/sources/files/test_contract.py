@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance kit on the file source, for each format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forebay.sources.files import FileSource
+from forebay.testkit import SourceContract
+
+
+class Files(SourceContract):
+    """A directory. Each file is a split, which the kit fills once."""
+
+    file_format: ClassVar[str]
+    suffix: ClassVar[str]
+    options: ClassVar[dict[str, str]] = {}
+    schema: ClassVar[pa.Schema] = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    empty: ClassVar[bytes] = b"\n"
+
+    def setup_method(self) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.files = 0
+
+    def teardown_method(self) -> None:
+        shutil.rmtree(self.directory)
+
+    def source(self) -> FileSource:
+        source = FileSource(path=str(self.directory), file_format=self.file_format, format_options=self.options)
+        return source.with_schema(self.schema)
+
+    def add_split(self) -> str:
+        self.files += 1
+        path = self.directory / f"{self.files:03d} {self.files % 3}%{self.suffix}"
+        path.write_bytes(self.empty)
+        return str(path)
+
+    def write(self, split_id: str, n: int) -> Sequence[dict[str, Any]]:
+        rows = [{"k": number, "v": f"{Path(split_id).name} {number}"} for number in range(n)]
+        Path(split_id).write_bytes(self.encode(rows))
+        return rows
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
+        raise NotImplementedError
+
+
+class TestCsv(Files):
+    file_format, suffix, empty = "csv", ".csv", b"k,v\n"
+    options: ClassVar[dict[str, str]] = {"header": "true", "blockBytes": "16"}
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
+        return "".join(["k,v\n", *(f"{row['k']},{row['v']}\n" for row in rows)]).encode()
+
+
+class TestJson(Files):
+    file_format, suffix = "json", ".jsonl"
+    options: ClassVar[dict[str, str]] = {"blockBytes": "16"}
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
+        return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+class TestGzippedText(Files):
+    file_format, suffix, empty = "text", ".txt.gz", gzip.compress(b"")
+    options: ClassVar[dict[str, str]] = {"blockBytes": "16"}
+    schema: ClassVar[pa.Schema] = pa.schema([("value", pa.string())])
+
+    def write(self, split_id: str, n: int) -> Sequence[dict[str, Any]]:
+        lines = [f"line {number} of {split_id}" for number in range(n)]
+        Path(split_id).write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
+        return [{"value": line} for line in lines]
+
+
+# A dictionary inside a column makes the reader take one row group at a time: so there are many positions.
+_TAGGED = pa.schema([("k", pa.int64()), ("v", pa.string()), ("t", pa.list_(pa.dictionary(pa.int32(), pa.string())))])
+
+
+def parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    plain = pa.Table.from_pylist(
+        [{**row, "t": []} for row in rows], schema=_TAGGED.set(2, pa.field("t", pa.list_(pa.string())))
+    )
+    pq.write_table(plain.cast(_TAGGED), sink, row_group_size=2)
+    return sink.getvalue().to_pybytes()
+
+
+class TestParquet(Files):
+    file_format, suffix, empty = "parquet", ".parquet", parquet([])
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
+        return parquet(rows)

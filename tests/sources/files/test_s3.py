@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of S3, by s3fs and a server of moto: the answers that mean a missing object, and keys that are no paths."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.options import Secret
+from forebay.sources.files import FileSource
+from forebay.sources.files.split_reader import FileSplitReader
+
+pytest.importorskip("s3fs", reason="fsspec reads s3:// with it")
+boto3 = pytest.importorskip("boto3")
+
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+class Bucket:
+    """A bucket on a server of this process, whose answers for objects can be made to fail."""
+
+    def __init__(self) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        inner = DomainDispatcherApplication(create_backend_app)
+        self.fault = ""
+
+        def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+            if not self.fault or environ["REQUEST_METHOD"] == "PUT":
+                return inner(environ, start)
+            code = self.fault.split()[1]
+            body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            start(self.fault, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+        self._server = make_server("127.0.0.1", 0, answer, threaded=True)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.client = boto3.client(
+            "s3", endpoint_url=self.endpoint, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
+        )
+        self.name = f"b{uuid.uuid4().hex[:8]}"
+        self.client.create_bucket(Bucket=self.name)
+
+    def put(self, objects: Mapping[str, str]) -> None:
+        for key, text in objects.items():
+            self.client.put_object(Bucket=self.name, Key=key, Body=text.encode())
+
+    @property
+    def storage(self) -> dict[str, Secret]:
+        return {
+            "key": Secret("x"),
+            "secret": Secret("y"),
+            "endpoint_url": Secret(self.endpoint),
+            "config_kwargs": Secret('{"retries": {"max_attempts": 1}}'),
+        }
+
+    def source(self, path: str, **options: Any) -> FileSource:
+        return FileSource(
+            path=f"s3://{self.name}{path}", file_format="text", storage=self.storage, **options
+        ).with_schema(SCHEMA)
+
+    def close(self) -> None:
+        self.client.close()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Bucket]:
+    bucket = Bucket()
+    yield bucket
+    bucket.close()
+
+
+@pytest.fixture
+def bucket(served: Bucket) -> Iterator[Bucket]:
+    yield served
+    served.fault = ""
+    for found in served.client.list_objects_v2(Bucket=served.name).get("Contents", ()):
+        served.client.delete_object(Bucket=served.name, Key=found["Key"])
+
+
+def rows(source: FileSource) -> list[str]:
+    return sorted(forebay.run(source).to_table()["value"].to_pylist())
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("403 AccessDenied", ConfigurationError),
+        ("400 ExpiredToken", ConfigurationError),
+        ("500 InternalError", RetriableError),
+        ("503 SlowDown", RetriableError),
+        ("404 NoSuchKey", DataError),
+    ],
+)
+def test_only_not_found_means_gone(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception], ignore: bool
+) -> None:
+    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+    bucket.put({"a.txt": "1\n"})
+    source = bucket.source("/a.txt", ignore_missing_files=ignore)
+    (task,) = plan_bounded(source, HostOptions(num_partitions=1))
+    reader = FileSplitReader(source)
+    reader.add_splits(task)
+    bucket.fault = fault
+    if ignore and error is DataError:
+        (part,) = reader.fetch()
+        assert part.finished
+        return
+    with pytest.raises(error):
+        reader.fetch()
+
+
+KEYS = ["q//a", "q/b", "f/../g/a", "./a", "f/./a", "//a", "r//", "g/a", "a"]
+
+
+def test_every_key_is_read_as_it_is_written(bucket: Bucket) -> None:
+    bucket.put({key: f"{key}\n" for key in KEYS})
+    written = sorted(set(KEYS) - {"r//"})  # an object whose key ends in a slash stands for a directory
+    assert rows(bucket.source("", recursive_file_lookup=True)) == written
+    for key in written:
+        assert rows(bucket.source(f"/{key}")) == [key]
+    assert rows(bucket.source("/q", recursive_file_lookup=True)) == ["q//a", "q/b"]
+    assert rows(bucket.source("//", recursive_file_lookup=True)) == written, "slashes at the end say nothing"
+
+
+def test_a_path_with_one_slash_too_many_is_that_of_the_directory_without_it(bucket: Bucket) -> None:
+    bucket.put({"d/k=1/a": "1\n", "d/k=2//a": "2\n"})
+    assert rows(bucket.source("//d//k=1/a")) == ["1"]
+    assert rows(bucket.source("/d/k=*//a")) == ["1"], "a glob has no empty names"
+    assert rows(bucket.source("//d/")) == ["1", "2"]
