@@ -149,3 +149,29 @@ def test_the_jars_are_kept_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.delenv("FOREBAY_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
     assert str(kafka_jars.cache()) == "/elsewhere/forebay"
+
+
+def test_processes_that_need_the_same_jars_download_them_one_after_the_other(tmp_path):
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    ivy = home / "bin" / "java"
+    ivy.write_text(
+        f"""#!/bin/sh
+# Fails while another one runs, as Ivy does on a shared cache.
+mkdir {tmp_path}/running || exit 1
+sleep 0.3
+for last; do :; done
+mkdir -p lib && touch lib/one-1.jar && echo ran >> {tmp_path}/runs
+rmdir {tmp_path}/running
+"""
+    )
+    ivy.chmod(0o755)
+    code = "from forebay.testkit.servers.kafka_jars import *; print(fetched('one', [Module('org', 'one', '1')]))"
+    environment = {**os.environ, "FOREBAY_CACHE": str(tmp_path / "cache"), "JAVA_HOME": str(home)}
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    printed = {run.communicate(timeout=60)[0].strip() for run in runs}
+    assert printed == {str(tmp_path / "cache" / "one")}
+    assert (tmp_path / "runs").read_text() == "ran\n"

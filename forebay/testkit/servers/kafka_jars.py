@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +81,7 @@ def jars(version: str = VERSION) -> Path:
 def fetched(place: str, modules: Sequence[Module]) -> Path:
     """Return a directory of jars in the cache; the first call downloads them.
 
-    Several processes may call this at once: a complete directory appears atomically.
+    Several processes may call this at once: one downloads, and the others wait.
 
     Args:
         place: The name of the directory; different modules need different names.
@@ -100,14 +102,19 @@ def fetched(place: str, modules: Sequence[Module]) -> Path:
             advice="pip install 'forebay[spark]'",
         )
     cache().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache(), prefix="fetching-") as work:
-        _retrieve(ivy[-1], Path(work), modules)
-        try:
+    with _one_download(), tempfile.TemporaryDirectory(dir=cache(), prefix="fetching-") as work:
+        if not kept.is_dir():
+            _retrieve(ivy[-1], Path(work), modules)
             (Path(work) / "lib").rename(kept)
-        except OSError:
-            if not kept.is_dir():  # otherwise another process was faster
-                raise
     return kept
+
+
+@contextmanager
+def _one_download() -> Iterator[None]:
+    """Wait for the downloads of other processes: Ivy fails if another one writes the same cache."""
+    with (cache() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
