@@ -99,7 +99,27 @@ class DiscoveryEnumerator(ABC):
         return {}
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown."""
+        """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown.
+
+        The event time is that of the source's `event_time`. A split that has an end may get this end instead of a
+        later position.
+        """
+        return None
+
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
+        """Return by id the event time (µs since 1970) of the first record at or after the position of each split.
+
+        For a split without such a record before its end, return the event time of the last record before its
+        position. Leave out a split where neither is known, or where the record has none. Called by the planner of a
+        stream with `alignmentMaxDrift`, for splits whose position has moved. May block.
+
+        Args:
+            splits: Each at the position of the next micro-batch, with its present end.
+            column: The option `eventTimeColumn`, or the source's `event_time`.
+
+        Returns:
+            None (the default) = unknown: the planner reads the first record of each split instead.
+        """
         return None
 
     def size(self, split: Split) -> int | None:

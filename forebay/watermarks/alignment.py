@@ -35,3 +35,24 @@ def max_allowed(watermarks: Iterable[int | None], max_drift: float) -> int:
 def splits_ahead(watermarks: Mapping[str, int], limit: int) -> set[str]:
     """Return the ids of the splits to pause: those above the limit, but not those at it (AL-5…7)."""
     return {split_id for split_id, watermark in watermarks.items() if watermark > limit}
+
+
+def watermark_before(event_time: int, delay: int) -> int:
+    """Return the watermark of a split whose next record has this event time: later ones are at most `delay` behind.
+
+    The same bound as that of `BoundedDisorder` after a record of this event time (WM-2), in microseconds.
+    """
+    return max(MIN_WATERMARK + 1, event_time - delay - 1)
+
+
+def last_event_time(limit: int, delay: int) -> int:
+    """Return the latest event time that a split may read: after it, its watermark is below the limit.
+
+    An engine whose own watermark is the latest event time less D then drops no record on time, if D is at least the
+    drift plus the delay: docs/event-time.md has the proof.
+
+    Args:
+        limit: `max_allowed`.
+        delay: The delay of the watermarks, in microseconds.
+    """
+    return min(MAX_WATERMARK - 1, limit + delay)

@@ -19,6 +19,7 @@ from forebay.framework.microbatch.admission.assign_tasks import spread
 from forebay.framework.microbatch.admission.available_range import AvailableRange, Backlog, KnownSplits
 from forebay.framework.microbatch.admission.triggers import AvailableNow, Once, Trigger
 from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
+from forebay.framework.microbatch.event_time.alignment import StreamAlignment
 from forebay.framework.microbatch.offsets.codec import OffsetCodec
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset
 from forebay.framework.microbatch.range_probe import RangeProbe
@@ -77,6 +78,7 @@ class StreamPlanner:
         self._range = AvailableRange(source, negotiable=negotiated is not None, in_order=split_provider.in_order)
         self._probe = RangeProbe(source, options, split_provider, runtime)
         self._limits = Limits.of(options)
+        self._alignment = StreamAlignment.of(source, options, split_provider, calls, runtime)
         self._admission = Admission(source.name, split_provider.enumerator, self._limits)
         self._committed = CommittedState(
             source,
@@ -205,7 +207,7 @@ class StreamPlanner:
                 return None
             if self._probe.finds_nothing(available):
                 available = Backlog(())
-        taken = self._take(available, trigger)
+        taken = self._take(self._aligned(available, trigger), trigger)
         self._nothing_until = self._due() if not taken else float("-inf")
         planning = bool(taken) or first
         n = committed.at.n + 1 if planning else committed.at.n
@@ -268,6 +270,12 @@ class StreamPlanner:
             return False
         self._nothing_until = min(until, self._due())
         return True
+
+    def _aligned(self, available: Sequence[Planned], trigger: Trigger) -> Sequence[Planned]:
+        """Return the part of the available splits that does not run ahead in event time."""
+        if self._alignment is None or not trigger.limited:
+            return available
+        return self._alignment.hold_back(available, self._committed.open, ending=trigger.target is not None)
 
     def _take(self, available: Sequence[Planned], trigger: Trigger) -> Sequence[Planned]:
         """Return the part of the available splits that the micro-batch reads."""

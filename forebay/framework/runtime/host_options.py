@@ -74,6 +74,19 @@ class HostOptions:
         None,
         doc="how long a stream caches the known ends; by default by the cost of asking",
     )
+    event_time_column: str | None = option(
+        None, doc="the timestamp column that event time is taken from; by default the one that the source names"
+    )
+    watermark_delay: DurationField = option(
+        "0s", doc="how far a record may be behind the latest event time of its split and still be on time"
+    )
+    alignment_max_drift: OptionalDurationField = option(  # type: ignore[assignment]  # None is what `__set__` takes
+        None,
+        doc="how far a split may be read ahead of the slowest active one, in event time; by default without limit",
+    )
+    idle_timeout: OptionalDurationField = option(  # type: ignore[assignment]  # None is what `__set__` takes
+        None, doc="how long a caught-up split without new records holds back the others; by default for ever"
+    )
     state_location: str | None = option(
         None,
         doc="a directory, local or on S3, for what a stream remembers beyond its offsets; "

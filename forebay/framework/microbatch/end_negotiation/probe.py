@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from forebay.framework.microbatch.tasks.open_read import FutureWaiter, OpenRead
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
@@ -25,6 +27,8 @@ class RecordProbe:
     def __init__(self, source: Source, splits: Sequence[Split], options: HostOptions, runtime: Runtime) -> None:
         self.silent: set[str] = {split.id for split in splits}
         """Ids of the splits without an answer yet."""
+        self.first: dict[str, pa.RecordBatch] = {}
+        """The first record of each split that had one."""
         self._something: set[str] = set()
         self._nothing: set[str] = set()
         self._clock = runtime.clock
@@ -55,6 +59,7 @@ class RecordProbe:
                     until = min(until, self._clock.monotonic() + grace)
                     self.silent.discard(delivered.split_id)
                     self._something.add(delivered.split_id)
+                    self.first[delivered.split_id] = delivered.batch
                     self._read.pause(delivered.split_id)  # other splits get its turn
                 caught_up = (self._read.caught_up | self._read.finished) & self.silent
                 self.silent -= caught_up

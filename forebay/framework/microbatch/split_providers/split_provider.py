@@ -60,6 +60,9 @@ class SplitProvider(ABC):
     unanswered: frozenset[str] = frozenset()
     """Ids of the splits without an answer of the last `latest`, which failed; they are left to a later poll."""
 
+    looked_at: float = float("-inf")
+    """The monotonic time at which the source was asked for the ends that `latest` returns."""
+
     @abstractmethod
     def due(self) -> float:
         """Return the monotonic time of the next poll."""
@@ -134,6 +137,7 @@ class DiscoverySplitProvider(SplitProvider):
         self._source = source
         self.enumerator = enumerator
         self._calls = calls
+        self._clock = runtime.clock
         self.in_order = bool(enumerator.in_order)
         floor, share = enumerator.refresh_floor, enumerator.refresh_share
         discovery_floor = floor if enumerator.discovery_floor is None else enumerator.discovery_floor
@@ -251,6 +255,7 @@ class DiscoverySplitProvider(SplitProvider):
         return self._ends
 
     def _ask_for_ends(self, splits: Sequence[Split]) -> None:
+        began = self._clock.monotonic()
         answer = self._calls.call("latest()", lambda: self.enumerator.latest(splits))
         if not isinstance(answer, Mapping):
             raise ContractError(
@@ -262,4 +267,4 @@ class DiscoverySplitProvider(SplitProvider):
         ends = {split_id: normalise(end, split_id) for split_id, end in answer.items() if end is not None}
         if ends != self._ends:
             self._ends_refresh.news()
-        self._ends = ends
+        self._ends, self.looked_at = ends, began

@@ -16,6 +16,7 @@ from forebay.sources.kafka.client.cluster import Cluster
 from forebay.sources.kafka.options.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.planning.estimates import SizeEstimates
+from forebay.sources.kafka.planning.event_times import RecordTimes
 from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
 from forebay.sources.kafka.planning.ranges import RangeRules, divide
@@ -49,6 +50,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._limits = TimeLimits(self._resolver)
         self._estimates = SizeEstimates(self._cluster, clock)
         self._ranges = RangeRules(source.min_partitions, source.max_records_per_partition)
+        self._record_times = RecordTimes(source, clock)
         self._clock = clock
         group = source.group_id if source.commit_offsets else None
         self._progress = None if group is None else GroupProgress(source.client_options, group, clock)
@@ -156,10 +158,15 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return the first record at or after a time (µs since 1970), or the end, from the brokers' time index."""
-        ids = {_own(split).topic_partition: split.id for split in splits}
-        ends = self._resolver.offsets(ids, LATEST)
-        found = self._resolver.offsets(ids, max(0, -(-event_time // 1000)))
-        return {name: found[one] if found[one] >= 0 else ends[one] for one, name in ids.items()}
+        own = {split.topic_partition: split for split in map(_own, splits)}
+        ends = {one: split.end for one, split in own.items() if isinstance(split.end, int)}
+        ends |= self._resolver.offsets(own.keys() - ends.keys(), LATEST)
+        found = self._resolver.offsets(own, max(0, -(-event_time // 1000)))
+        return {split.id: found[one] if found[one] >= 0 else ends[one] for one, split in own.items()}
+
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
+        """Return the timestamps of the next records; None for a column in keys or values."""
+        return self._record_times.of(map(_own, splits)) if column == "timestamp" else None
 
     def size(self, split: Split) -> int | None:
         """Estimate the bytes of a split from its partition's size on disk."""
@@ -211,6 +218,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
+        self._record_times.close()
         if self._progress is not None:
             self._progress.close()
 

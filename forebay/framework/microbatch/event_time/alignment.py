@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alignment in a stream: no split is planned further than `alignmentMaxDrift` ahead of the slowest active one.
+
+```
+watermark of a split   event time of its next record, or of its last one, less watermarkDelay    (AL-1, WM-2)
+limit                  lowest watermark of an active split + alignmentMaxDrift                   (AL-2)
+micro-batch            of each split the records up to limit + watermarkDelay                    (AL-6)
+```
+All that it decides is an end in the offset, so a replay does not need it. docs/event-time.md has the proof that Spark
+drops no record on time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.framework.microbatch.admission.available_range import Backlog
+from forebay.framework.microbatch.event_time.cuts import Cuts
+from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
+from forebay.framework.microbatch.event_time.split_time import SplitTime
+from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
+from forebay.framework.microbatch.split_providers.refresh_policy import FailureTracker
+from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.framework.split import Split
+from forebay.watermarks.alignment import last_event_time, max_allowed, watermark_before
+from forebay.watermarks.event_time import MAX_WATERMARK, micros
+from forebay.watermarks.idleness import IdlenessTimer
+
+_log = logging.getLogger(__name__)
+
+_LEAST_DRIFT: Final = 0.001
+"""Seconds. Spark's watermarks and Kafka's timestamps have milliseconds: with less, no record could be read."""
+
+_FUTURE: Final = 86_400_000_000
+"""Microseconds after the present beyond which an event time is that of a broken clock."""
+
+
+class StreamAlignment:
+    """Holds splits back in event time. Lives in the planner; called on its thread.
+
+    Args:
+        source: The source.
+        options: `alignment_max_drift`, which is set, `watermark_delay`, `idle_timeout`.
+        split_provider: Knows when the source was last asked for ends.
+        lookup: Asks for event times.
+        runtime: The time.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: HostOptions,
+        split_provider: SplitProvider,
+        lookup: EventTimeLookup,
+        runtime: Runtime,
+    ) -> None:
+        assert options.alignment_max_drift is not None  # noqa: S101 - see `of`
+        self._source = source
+        self._split_provider = split_provider
+        self._lookup = lookup
+        self._clock = runtime.clock
+        self._drift = max(_LEAST_DRIFT, options.alignment_max_drift.total_seconds())
+        self._delay = micros(options.watermark_delay.total_seconds(), "watermarkDelay")
+        self._idle_timeout = None if options.idle_timeout is None else options.idle_timeout.total_seconds()
+        self._times: dict[str, SplitTime] = {}
+        self._cuts = Cuts(source, lookup, split_provider.enumerator, self._delay)
+        self._limit: int | None = None
+        self._failures = FailureTracker(runtime)
+        self._asks_again = float("-inf")
+        self._warned: set[str] = set()
+        self.late = 0
+        """How often a split came back, after the others had gone on, with records that are older than they allow."""
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        options: HostOptions,
+        split_provider: SplitProvider,
+        calls: ConnectorCalls,
+        runtime: Runtime,
+    ) -> StreamAlignment | None:
+        """Return the alignment of a query; None if the options do not ask for it.
+
+        Raises:
+            ConfigurationError: The event time column is not known, or not a timestamp.
+        """
+        if options.alignment_max_drift is None:
+            return None
+        lookup = EventTimeLookup(source, split_provider.enumerator, options, calls, runtime)
+        return cls(source, options, split_provider, lookup, runtime)
+
+    @property
+    def times(self) -> Mapping[str, SplitTime]:
+        """What is known of each split, by id."""
+        return self._times
+
+    @property
+    def limit(self) -> int | None:
+        """The highest watermark that a split may reach, in microseconds; None before the first. It never falls."""
+        return self._limit
+
+    def hold_back(
+        self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool
+    ) -> Sequence[Planned]:
+        """Return the part of the available splits that may be read now.
+
+        Args:
+            available: The splits with data, each up to its present end.
+            splits: All open splits, by id. One that is not available is caught up, or was not asked.
+            ending: The run ends at fixed ends: a split that has reached its own does not hold back the others, for
+                nothing follows from it in this run.
+
+        Raises:
+            ForebayError: The source could not be asked, and there is nothing to go on with.
+        """
+        self._follow(available, splits)
+        if not available:
+            return available
+        self._check_ends(available)
+        self._look(available, self._outdated(available, splits, ending=ending, unknown=True), ending=ending)
+        aligned = self._aligned(available, ending=ending)
+        # Old answers are lower bounds, which serve as long as they hold nobody back.
+        if any(one.held for one in self._times.values()):
+            outdated = self._outdated(available, splits, ending=ending)
+            if outdated and self._look(available, outdated, ending=ending):
+                aligned = self._aligned(available, ending=ending)
+        return Backlog(aligned)
+
+    def _follow(self, available: Sequence[Planned], splits: Mapping[str, Split]) -> None:
+        """Take in new and gone splits, and judge idleness."""
+        current = {**splits, **{planned.split.id: planned.split for planned in available}}
+        self._times = {split_id: self._times.get(split_id) or self._new() for split_id in current}
+        with_data = {planned.split.id for planned in available}
+        unanswered = self._split_provider.unanswered
+        looked_at = self._split_provider.looked_at
+        for split_id, time in self._times.items():
+            time.follow(current[split_id].position, with_data=split_id in with_data)
+            silent = split_id not in with_data or time.empty
+            if split_id not in unanswered:
+                time.judge(looked_at, silent=silent)
+
+    def _check_ends(self, available: Sequence[Planned]) -> None:
+        for planned in available:
+            if planned.to is UnknownEnd.NEGOTIATED:
+                raise ConfigurationError(
+                    "alignment needs the present end of each split before it is read",
+                    source=self._source.name,
+                    split=planned.split.id,
+                    option="alignmentMaxDrift",
+                    advice="return it from latest(split), or leave alignmentMaxDrift out",
+                )
+
+    def _new(self) -> SplitTime:
+        return SplitTime(None if self._idle_timeout is None else IdlenessTimer(self._idle_timeout))
+
+    def _active(self, available: Sequence[Planned], *, ending: bool) -> dict[str, SplitTime]:
+        """Return the splits that hold back others."""
+        if ending:
+            return {planned.split.id: self._times[planned.split.id] for planned in available}
+        return {split_id: time for split_id, time in self._times.items() if not time.idle}
+
+    def _aligned(self, available: Sequence[Planned], *, ending: bool) -> list[Planned]:
+        """Raise the limit, and cut the splits at it."""
+        active = self._active(available, ending=ending)
+        found = max_allowed((time.watermark for time in active.values()), self._drift)
+        if found == MAX_WATERMARK:  # no watermark is known
+            return list(available)
+        self._limit = found if self._limit is None else max(self._limit, found)
+        latest = last_event_time(self._limit, self._delay)
+        return self._cuts.at(latest, available, self._times)
+
+    def _outdated(
+        self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool, unknown: bool = False
+    ) -> list[Split]:
+        """Return the active splits that have moved since they were looked at: all, or those without a lower bound."""
+        active = self._active(available, ending=ending)
+        with_data = {planned.split.id: planned.slice() for planned in available}
+        caught_up = (one.slice(one.position, one.position) for one in splits.values() if one.id not in with_data)
+        return [
+            split
+            for split in (*with_data.values(), *caught_up)
+            if (time := active.get(split.id)) is not None
+            and not time.knows(split.position)
+            and (time.watermark is None or time.returned or not unknown)
+        ]
+
+    def _look(self, available: Sequence[Planned], splits: Sequence[Split], *, ending: bool) -> bool:
+        """Ask for the next event times of splits; return whether there was an answer."""
+        if not splits or (self._clock.monotonic() < self._asks_again and not ending):
+            return False
+        try:
+            found = self._lookup.next_times(splits)
+        except RetriableError as error:
+            if ending or self._limit is None:
+                raise
+            pause = self._failures.fail(error)
+            self._asks_again = self._clock.monotonic() + pause
+            _log.warning(
+                "%s: the event times of %d splits could not be asked for, again in %.1f s: %s",
+                self._source.name,
+                len(splits),
+                pause,
+                error,
+            )
+            return False
+        self._failures.succeed()
+        with_data = {planned.split.id for planned in available}
+        for split in splits:
+            self._note(split, found.get(split.id), with_data)
+        return True
+
+    def _note(self, split: Split, event_time: int | None, with_data: Collection[str]) -> None:
+        time = self._times[split.id]
+        time.empty = event_time is None and split.id in with_data
+        if event_time is not None and event_time > round(self._clock.now() * 1_000_000) + _FUTURE:
+            self._warn(
+                f"future {split.id}",
+                "%s: the split %r has a record at %s whose event time, %d us, is more than a day in the future; it is "
+                "read without alignment, and raises Spark's watermark unless the query drops it before withWatermark",
+                self._source.name,
+                split.id,
+                split.position,
+                event_time,
+            )
+            event_time = None
+        if event_time is not None and split.id in with_data:
+            self._check_behind(split, time, event_time)
+        time.note(split.position, event_time, self._delay, at_end=split.id not in with_data)
+
+    def _check_behind(self, split: Split, time: SplitTime, event_time: int) -> None:
+        """Count a split that was not waited for, and goes on with records that the others have left behind."""
+        if self._limit is None:
+            return
+        floor = self._limit - micros(self._drift, "alignmentMaxDrift")
+        waited_for = time.watermark is not None and time.watermark >= floor
+        found = watermark_before(event_time, self._delay)
+        if waited_for or found >= floor:
+            time.behind = False
+        elif not time.behind:
+            time.behind = True
+            self.late += 1
+            _log.warning(
+                "%s: the split %r was new, idle or finished for a run, and goes on with records that are up to %.3f s "
+                "older than the other splits allow: Spark may drop them; a longer idleTimeout, or a longer delay in "
+                "withWatermark, keeps them",
+                self._source.name,
+                split.id,
+                (floor - found) / 1e6,
+            )
+
+    def _warn(self, key: str, text: str, *values: object) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            _log.warning(text, *values)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts the available splits at an event time: exactly where the source finds a time, else whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
+from forebay.framework.microbatch.event_time.split_time import SplitTime
+from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
+from forebay.framework.microbatch.split_providers.validation import before
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split, normalise
+
+_MOST_STEPS: Final = 20
+"""Maximum exponent of the number of records without event times that one micro-batch reads of a split."""
+
+
+class _Answer(NamedTuple):
+    """The first record after an event time is at `to`, or `to` is the end; asked for a split at a position."""
+
+    latest: int
+    position: Position | None
+    end: To | None
+    to: Position
+
+
+class Cuts:
+    """Finds how far each split may be read. Called on the planning thread.
+
+    Args:
+        lookup: Finds positions by time.
+        enumerator: `advance` returns the position after some rows.
+        delay: The delay of the watermarks, in microseconds.
+    """
+
+    def __init__(
+        self, source: Source, lookup: EventTimeLookup, enumerator: DiscoveryEnumerator | None, delay: int
+    ) -> None:
+        self._source = source
+        self._lookup = lookup
+        self._enumerator = enumerator
+        self._delay = delay
+        self._answers: dict[str, _Answer] = {}
+
+    def at(self, latest: int, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
+        """Return the records of each split with event times up to `latest`, without empty parts.
+
+        Sets `held` of the splits that are cut.
+        """
+        self._ask(latest, [one for one in available if not times[one.split.id].later_than(latest, one.split.position)])
+        aligned = []
+        for planned in available:
+            time = times[planned.split.id]
+            part = self._part(planned, latest, time)
+            time.held = part is not planned
+            if not part.empty:
+                aligned.append(part)
+        return aligned
+
+    def _ask(self, latest: int, wanted: Sequence[Planned]) -> None:
+        """Ask where the first later record of each split is, unless the last answer still holds."""
+        wanted = [planned for planned in wanted if self._answer(planned, latest) is None]
+        found = self._lookup.positions_at(latest + 1, [planned.slice() for planned in wanted])
+        for planned in wanted:
+            split, to = planned.split, found.get(planned.split.id)
+            if to is None:
+                self._answers.pop(split.id, None)
+                continue
+            if not isinstance(planned.to, UnknownEnd) and planned.to is not None:
+                to = planned.to if self._before(planned.to, to, split) else to
+            self._answers[split.id] = _Answer(latest, split.position, planned.to, to)
+
+    def _answer(self, planned: Planned, latest: int) -> _Answer | None:
+        """Return the last answer if it still holds: a first later record stays where it is when more are written."""
+        known = self._answers.get(planned.split.id)
+        if known is None or known.latest != latest or known.position != planned.split.position:
+            return None
+        return known if known.to != known.end or known.end == planned.to else None
+
+    def _part(self, planned: Planned, latest: int, time: SplitTime) -> Planned:
+        """Return the part of a split to read: `planned` itself if that is all of it."""
+        split = planned.split
+        nothing = Planned(split, split.position)
+        if time.later_than(latest, split.position):
+            return nothing
+        unknown = time.knows(split.position) and time.next_time is None
+        answer = self._answer(planned, latest)
+        if answer is None:  # the source cannot find a time
+            return self._steps(planned, time) if unknown else planned
+        to = answer.to
+        if to == planned.to:
+            return planned
+        if split.position is None:
+            return nothing if to == 0 else Planned(split, to)
+        if self._before(split.position, to, split):
+            return Planned(split, to)
+        if unknown:
+            return self._steps(planned, time)
+        if to == split.position or not time.knows(split.position):
+            return nothing
+        # A record before the position is later, so the answer says nothing about what is unread.
+        return self._searched(planned, latest)
+
+    def _steps(self, planned: Planned, time: SplitTime) -> Planned:
+        """Return a few records of a split whose next one has no event time: one, and twice as many each time."""
+        enumerator, part = self._enumerator, planned.slice()
+        if enumerator is None or isinstance(planned.to, UnknownEnd):
+            return planned
+        to = enumerator.advance(part, rows=1 << min(time.unknown_looks, _MOST_STEPS))
+        return planned if to is None or to == planned.to else Planned(planned.split, normalise(to, part.id))
+
+    def _searched(self, planned: Planned, latest: int) -> Planned:
+        """Return the records up to a first later one, found by looking at single records (positions are numbers).
+
+        Up to this one, records may be out of order by the delay, so the search is for a time that is as much earlier.
+        """
+        split, start, end = planned.split, planned.split.position, planned.to
+        if not isinstance(start, int) or not isinstance(end, int):
+            return planned
+        earlier, step, later = start + 1, 1, end
+        while earlier < end:
+            probed = min(start + step, end)
+            if probed >= end or self._is_later(planned, probed, latest):
+                later = probed
+                break
+            earlier, step = probed + 1, step * 2
+        while earlier < later:
+            middle = (earlier + later) // 2
+            if self._is_later(planned, middle, latest):
+                later = middle
+            else:
+                earlier = middle + 1
+        return planned if earlier >= end else Planned(split, earlier)
+
+    def _is_later(self, planned: Planned, position: int, latest: int) -> bool:
+        split = planned.split.slice(position, planned.slice().end)
+        found = self._lookup.next_times([split]).get(split.id)
+        return found is not None and found > latest - self._delay
+
+    def _before(self, one: Position, other: Position, split: Split) -> bool:
+        return before(self._source, one, other, split.id)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks up the timestamps of single records: the next one of a partition, or the last one before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+from kafka.errors import KafkaError
+
+from forebay.clock import Clock
+from forebay.errors import RetriableError
+from forebay.framework.split_reader import Fetched
+from forebay.sources.kafka.client.client_errors import client_error
+from forebay.sources.kafka.client.offset_loss import PositionLostError
+from forebay.sources.kafka.options.kafka_options import KafkaOptions
+from forebay.sources.kafka.reading.fetching import PartitionFetcher
+from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
+
+_FETCH_BYTES: Final = 128 << 10
+"""Maximum bytes of one partition in a fetch; a broker sends a larger record batch alone."""
+
+_ALL_BYTES: Final = 16 << 20
+"""Maximum bytes of a fetch from one broker."""
+
+_NO_TIMESTAMP: Final = -1_000
+"""The timestamp -1 ms of records without one, in microseconds."""
+
+_LAST: Final = 16
+"""Offsets before the end of a caught-up partition among which its last record is: the others may be control records."""
+
+_TIMEOUT: Final = 30.0
+"""Maximum seconds of a look-up."""
+
+
+class RecordTimes:
+    """Fetches first records of many partitions with one consumer. One call at a time; connects at the first one."""
+
+    def __init__(self, source: KafkaOptions, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._fetcher: PartitionFetcher | None = None
+
+    def of(self, splits: Iterable[KafkaSplit]) -> dict[str, int]:
+        """Return by id the timestamp (µs since 1970) of the next record of each split, or of the last one before it.
+
+        A partition without either, without timestamps, or whose offsets are gone, is left out: reading reports the
+        loss.
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse.
+        """
+        lookups = [_Lookup(one) for one in splits]
+        waiting = {one.split.id: one for one in lookups if one.split.left}
+        try:
+            fetcher = self._connected()
+            for one in waiting.values():
+                fetcher.assign(one.split)
+            self._collect(fetcher, waiting)
+        except KafkaError as error:
+            raise client_error(error, "asking for event times", self._source.client_options) from error
+        finally:
+            if self._fetcher is not None:
+                self._fetcher.clear()
+        return {one.split.id: one.found for one in lookups if one.found is not None}
+
+    def close(self) -> None:
+        """Close the connections."""
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            fetcher.close()
+
+    def _collect(self, fetcher: PartitionFetcher, waiting: dict[str, _Lookup]) -> None:
+        deadline = self._clock.monotonic() + _TIMEOUT
+        while waiting:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise RetriableError(
+                    f"the brokers gave no record of {len(waiting)} partitions within {_TIMEOUT:g} s",
+                    source=self._source.name,
+                    split=min(waiting),
+                )
+            try:
+                parts = fetcher.fetch(left)
+            except PositionLostError as lost:
+                gone = TopicPartition(lost.topic, lost.partition)
+                waiting = {name: one for name, one in waiting.items() if one.split.topic_partition != gone}
+                continue
+            for part in parts:
+                one = waiting.get(part.split_id)
+                if one is not None and one.take(part):
+                    del waiting[part.split_id]
+                    fetcher.drop(one.split.topic_partition)
+
+    def _connected(self) -> PartitionFetcher:
+        if self._fetcher is None:
+            options = self._source.client_options
+            arguments = {
+                **options.arguments("consumer"),
+                "max_partition_fetch_bytes": _FETCH_BYTES,
+                "fetch_max_bytes": _ALL_BYTES,
+            }
+            self._fetcher = PartitionFetcher(
+                arguments,
+                record_schema(["timestamp"]),
+                check_crcs=options.consumer.get("check_crcs") is not False,
+                clock=self._clock,
+            )
+        return self._fetcher
+
+
+class _Lookup:
+    """The offsets that one look-up reads: those of the split, or the last ones before it, up to the record it wants."""
+
+    def __init__(self, split: KafkaSplit) -> None:
+        self._next = bool(split.left)
+        self.split = split if self._next else split.slice(max(0, split.start - _LAST), split.start)
+        self.found: int | None = None
+
+    def take(self, part: Fetched) -> bool:
+        """Take records in; return whether that is enough."""
+        if part.batch is not None and part.batch.num_rows:
+            found = part.batch.column(0).cast(pa.int64())[0 if self._next else part.batch.num_rows - 1].as_py()
+            self.found = None if found == _NO_TIMESTAMP else found
+            return self._next or part.finished
+        return part.finished
