@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
-from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK
-from forebay.watermarks.strategy import check_drift
+from forebay.errors import ConfigurationError
+from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, micros
 
 
 def max_allowed(watermarks: Iterable[int | None], max_drift: float) -> int:
@@ -38,9 +39,10 @@ def splits_ahead(watermarks: Mapping[str, int], limit: int) -> set[str]:
 
 
 def watermark_before(event_time: int, delay: int) -> int:
-    """Return the watermark of a split whose next record has this event time: later ones are at most `delay` behind.
+    """Return the watermark of a split that has a record of this event time: what follows is at most `delay` behind.
 
-    The same bound as that of `BoundedDisorder` after a record of this event time (WM-2), in microseconds.
+    In process, the record is the latest one read (`BoundedDisorder`); on Spark, the planner looks at the next unread
+    one. All in microseconds (WM-2). The watermark is above `MIN_WATERMARK`, which means that there was no record.
     """
     return max(MIN_WATERMARK + 1, event_time - delay - 1)
 
@@ -56,3 +58,21 @@ def last_event_time(limit: int, delay: int) -> int:
         delay: The delay of the watermarks, in microseconds.
     """
     return min(MAX_WATERMARK - 1, limit + delay)
+
+
+def check_drift(max_drift: float) -> int | None:
+    """Return a drift in seconds as microseconds; None if it is infinite, which disables alignment (AL-9).
+
+    Raises:
+        ConfigurationError: It is negative or not a number.
+    """
+    if isinstance(max_drift, float) and math.isinf(max_drift) and max_drift > 0:
+        return None
+    try:
+        return micros(max_drift, "alignmentMaxDrift")
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"the alignment drift {max_drift!r} s is invalid: it must be 0 or more",
+            option="alignmentMaxDrift",
+            advice="give seconds of event time, 0 or more; omit the drift to disable alignment",
+        ) from error

@@ -8,8 +8,8 @@ assigner may replace them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -59,44 +59,73 @@ class ColumnTimestamps:
     microseconds since 1970-01-01 UTC. Nulls are ignored; a batch of nulls only has no event time.
 
     Args:
-        column: The name of a top-level column.
+        column: The name of a top-level column; if there is none of this name, the dotted path of a field inside
+            structs, such as `value.ts`. A null struct on the path counts as a null.
+        option: The option that named the column, for errors.
     """
 
     column: str
+    option: str = field(default="event_time", compare=False)
 
     def __call__(self, batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
         """Return the smallest and the largest value of the column, computed by Arrow; None if all are null."""
-        kind = self.check(batch.schema)
+        found = self._find(batch.schema)
+        values = batch.column(found.indices[0])
+        if len(found.indices) > 1:
+            values = pc.struct_field(values, found.indices[1:])
         # Compare timestamps as integers; the view copies nothing.
-        found = pc.min_max(batch.column(batch.schema.get_field_index(self.column)).view(pa.int64()))
-        earliest, latest = found["min"].as_py(), found["max"].as_py()
+        extremes = pc.min_max(values.view(pa.int64()))
+        earliest, latest = extremes["min"].as_py(), extremes["max"].as_py()
         if earliest is None or latest is None:
             return None
-        unit = kind.unit if isinstance(kind, pa.TimestampType) else "us"
+        unit = found.kind.unit if isinstance(found.kind, pa.TimestampType) else "us"
         return EventTimes(_in_micros(earliest, unit), _in_micros(latest, unit))
 
-    def check(self, schema: pa.Schema) -> pa.DataType:
-        """Return the type of the column. Hosts call this before reading, the assigner for every batch.
+    def check(self, schema: pa.Schema) -> str:
+        """Return the top-level column that contains the event time. Hosts call this before reading.
 
         Raises:
             ConfigurationError: The column is missing, not unique, or of an unsupported type.
         """
-        found = schema.get_all_field_indices(self.column)
+        return schema.names[self._find(schema).indices[0]]
+
+    def _find(self, schema: pa.Schema) -> _Field:
+        found = _fields_at(self.column, list(schema))
         if len(found) != 1:
             what = "does not exist" if not found else f"exists {len(found)} times"
             raise ConfigurationError(
                 f"the event time column {self.column!r} {what}; the columns are {', '.join(map(repr, schema.names))}",
-                option="event_time",
-                advice="name one existing column, of a timestamp type or int64 microseconds",
+                option=self.option,
+                advice="name one existing column, or a field of a struct as 'column.field', of a timestamp type or "
+                "int64 microseconds",
             )
-        kind = schema.field(found[0]).type
+        kind = found[0].kind
         if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
             raise ConfigurationError(
                 f"the event time column {self.column!r} is {kind}, which is neither a timestamp nor int64 microseconds",
-                option="event_time",
+                option=self.option,
                 advice="name another column, or let the source convert this one to timestamp('us', tz='UTC')",
             )
-        return kind
+        return found[0]
+
+
+class _Field(NamedTuple):
+    """A column or a field inside it: the index at each level, and the type."""
+
+    indices: list[int]
+    kind: pa.DataType
+
+
+def _fields_at(name: str, fields: Sequence[pa.Field]) -> list[_Field]:
+    """Return the fields of this name; if there are none, those whose path it is. Names may contain dots themselves."""
+    found = [_Field([index], one.type) for index, one in enumerate(fields) if one.name == name]
+    if found:
+        return found
+    for index, outer in enumerate(fields):
+        if name.startswith(f"{outer.name}.") and pa.types.is_struct(outer.type):
+            inner = _fields_at(name[len(outer.name) + 1 :], list(outer.type))
+            found += [_Field([index, *one.indices], one.kind) for one in inner]
+    return found
 
 
 def micros(seconds: float, what: str) -> int:

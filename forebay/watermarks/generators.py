@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from forebay.watermarks.alignment import watermark_before
 from forebay.watermarks.event_time import MIN_WATERMARK, EventTimes, micros
 
 
@@ -65,7 +66,7 @@ class BoundedDisorder:
     """
 
     def __init__(self, delay: float) -> None:
-        self._behind = micros(delay, "watermarkDelay") + 1
+        self._delay = micros(delay, "watermarkDelay")
         self._latest: int | None = None
 
     def on_event(self, batch: pa.RecordBatch, times: EventTimes, output: WatermarkOutput) -> None:
@@ -75,7 +76,7 @@ class BoundedDisorder:
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emit latest − delay − 1; `MIN_WATERMARK` before the first event (WM-2)."""
-        known = MIN_WATERMARK if self._latest is None else max(MIN_WATERMARK, self._latest - self._behind)
+        known = MIN_WATERMARK if self._latest is None else watermark_before(self._latest, self._delay)
         output.emit_watermark(known)
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from forebay.errors import ConfigurationError
 from forebay.options import DurationLike, to_seconds
+from forebay.watermarks.alignment import check_drift
 from forebay.watermarks.event_time import ColumnTimestamps, TimestampAssigner, keep_source_times, micros
 from forebay.watermarks.generators import BoundedDisorder, NoWatermarks, WatermarkGenerator
 from forebay.watermarks.idleness import check_timeout
@@ -87,24 +87,6 @@ class WatermarkStrategy:
         """
         seconds = _seconds(max_drift, "alignmentMaxDrift")
         return replace(self, max_drift=None if check_drift(seconds) is None else seconds)
-
-
-def check_drift(max_drift: float) -> int | None:
-    """Return a drift in seconds as microseconds; None if it is infinite, which disables alignment (AL-9).
-
-    Raises:
-        ConfigurationError: It is negative or not a number.
-    """
-    if isinstance(max_drift, float) and math.isinf(max_drift) and max_drift > 0:
-        return None
-    try:
-        return micros(max_drift, "alignmentMaxDrift")
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"the alignment drift {max_drift!r} s is invalid: it must be 0 or more",
-            option="alignmentMaxDrift",
-            advice="give seconds of event time, 0 or more; omit the drift to disable alignment",
-        ) from error
 
 
 def _seconds(value: DurationLike, option: str) -> float:

@@ -126,3 +126,60 @@ def test_what_is_no_duration_is_refused_with_the_option(bad):
     with pytest.raises(ConfigurationError) as caught:
         micros(bad, "watermarkDelay")
     assert caught.value.option == "watermarkDelay"
+
+
+PAYLOAD = pa.struct([("id", pa.int64()), ("at", pa.struct([("made", pa.timestamp("ms", "UTC"))]))])
+
+
+def payloads(*values):
+    """Return a batch whose column `value` is a struct with a struct; a number is the innermost value, in ms."""
+    rows = [{"id": 1, "at": {"made": one}} if isinstance(one, int) else one for one in values]
+    return pa.record_batch([pa.array([0] * len(rows), pa.int64()), pa.array(rows, PAYLOAD)], names=["key", "value"])
+
+
+def test_a_field_inside_structs_is_named_by_its_path():
+    by_path = ColumnTimestamps("value.at.made")
+    assert by_path.check(payloads(1).schema) == "value"
+    assert by_path(payloads(5, 3, 9), None) == EventTimes(3_000, 9_000)
+    assert by_path(payloads(1, 5, 9, 99).slice(1, 2), None) == EventTimes(5_000, 9_000)
+
+
+def test_a_null_at_any_level_of_a_path_is_left_out():
+    empty = (None, {"id": 1, "at": None}, {"id": 1, "at": {"made": None}})
+    assert ColumnTimestamps("value.at.made")(payloads(None, 4, *empty), None) == EventTimes(4_000, 4_000)
+    assert ColumnTimestamps("value.at.made")(payloads(*empty), None) is None
+
+
+def test_a_value_below_a_null_struct_does_not_count():
+    times = pa.array([1, 7], pa.timestamp("us"))
+    value = pa.StructArray.from_arrays([times], ["ts"], mask=pa.array([True, False]))
+    assert ColumnTimestamps("value.ts")(batch_of(value, "value"), None) == EventTimes(7, 7)
+
+
+def test_a_column_whose_name_has_a_dot_comes_before_a_path():
+    inner = pa.StructArray.from_arrays([pa.array([1], pa.timestamp("us"))], ["ts"])
+    batch = pa.record_batch([inner, pa.array([2], pa.timestamp("us"))], names=["value", "value.ts"])
+    assert ColumnTimestamps("value.ts")(batch, None) == EventTimes(2, 2)
+    dotted = pa.record_batch([inner], names=["a.b"])
+    assert ColumnTimestamps("a.b.ts")(dotted, None) == EventTimes(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("value.ts", "'value.ts' does not exist"),
+        ("value.id.ts", "'value.id.ts' does not exist"),
+        ("value.at", "'value.at' is struct<"),
+        ("value.", "'value.' does not exist"),
+    ],
+)
+def test_a_path_that_leads_to_no_timestamp_is_refused(path, said):
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        ColumnTimestamps(path, "eventTimeColumn").check(payloads(1).schema)
+    assert caught.value.option == "eventTimeColumn"
+
+
+def test_a_text_inside_a_struct_is_refused():
+    schema = pa.schema([("value", pa.struct([("ts", pa.string())]))])
+    with pytest.raises(ConfigurationError, match=r"'value\.ts' is string"):
+        ColumnTimestamps("value.ts").check(schema)

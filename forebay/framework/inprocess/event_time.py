@@ -10,11 +10,11 @@ import pyarrow as pa
 from forebay.clock import Clock
 from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.split import Position
-from forebay.watermarks.alignment import max_allowed, splits_ahead
+from forebay.watermarks.alignment import check_drift, max_allowed, splits_ahead
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes
 from forebay.watermarks.multiplexer import WatermarkMultiplexer
 from forebay.watermarks.outputs import DEFAULT_EMIT_INTERVAL, SourceOutputs
-from forebay.watermarks.strategy import WatermarkStrategy, check_drift
+from forebay.watermarks.strategy import WatermarkStrategy
 
 Deliver = Callable[[str, pa.RecordBatch, Position | None], None]
 

@@ -11,10 +11,12 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.arrow.schemas import resolved_schema, select
 from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.event_time_options import event_time_options, watermark_strategy
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Position, normalise
 from forebay.options import DurationLike, to_seconds
-from forebay.watermarks.event_time import keep_source_times
+from forebay.watermarks.event_time import ColumnTimestamps, keep_source_times
 from forebay.watermarks.strategy import WatermarkStrategy
 
 
@@ -125,8 +127,30 @@ def schema_of(source: Source) -> pa.Schema:
     return schema
 
 
-def with_event_time(strategy: WatermarkStrategy | None, source: Source) -> WatermarkStrategy | None:
-    """Return the strategy, reading the event time column of the source unless it has an assigner."""
-    if strategy is None or source.event_time is None or strategy.timestamps is not keep_source_times:
-        return strategy
-    return strategy.with_event_time(source.event_time)
+def event_time_strategy(
+    watermarks: WatermarkStrategy | None, source: Source, options: HostOptions
+) -> tuple[WatermarkStrategy | None, str | None]:
+    """Return the strategy of a run, and the top-level column that it reads; None for what there is not.
+
+    Without an assigner, a strategy reads the event time column of the source.
+
+    Raises:
+        ConfigurationError: Both a strategy and options are given, or the column is missing or of an unsupported type.
+    """
+    given = event_time_options(options)
+    if watermarks is None:
+        strategy = watermark_strategy(source.name, source.event_time, options)
+    elif given:
+        raise ConfigurationError(
+            f"watermarks= and {' and '.join(given)} both say how event time is processed",
+            source=source.name,
+            option=given[0],
+            advice="give either a WatermarkStrategy or the options",
+        )
+    elif source.event_time is None or watermarks.timestamps is not keep_source_times:
+        strategy = watermarks
+    else:
+        strategy = watermarks.with_event_time(source.event_time)
+    if strategy is None or not isinstance(strategy.timestamps, ColumnTimestamps):
+        return strategy, None
+    return strategy, strategy.timestamps.check(resolved_schema(source))

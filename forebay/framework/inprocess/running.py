@@ -22,11 +22,11 @@ from forebay.framework.inprocess.engine import Engine, PollTimeoutError
 from forebay.framework.inprocess.preparation import (
     check_parallelism,
     checked_positions,
+    event_time_strategy,
     positive_seconds,
     require_source,
     schema_of,
     with_columns,
-    with_event_time,
 )
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.runtime.host_options import HostOptions
@@ -240,7 +240,9 @@ def run(  # noqa: PLR0913 - all but the first are optional
             first discovery. A raw `SplitEnumerator` must also have handled each request, and each call that it started
             without a delay. A bounded source ends anyway.
         poll_timeout: The time that `next` waits for a record batch before it raises TimeoutError; None for no limit.
-        watermarks: How event time is processed. Without an assigner, the column is the source's `event_time`.
+        watermarks: How event time is processed. Without an assigner, the column is the source's `event_time`. Not
+            together with the options `event_time_column`, `watermark_delay`, `alignment_max_drift` and `idle_timeout`,
+            which make a strategy of bounded disorder.
         options: The options of the host.
         runtime: Threads and time, for tests.
 
@@ -257,8 +259,8 @@ def run(  # noqa: PLR0913 - all but the first are optional
     # The store compares the options as given, before the schema and the columns are set.
     store = None if checkpoint is None else CheckpointStore(Path(checkpoint), source)
     source = resolve_schema(source, schema_of(source))
-    strategy = with_event_time(watermarks, source)
-    source, columns = with_columns(source, options.columns, also=None if strategy is watermarks else source.event_time)
+    strategy, event_time = event_time_strategy(watermarks, source, options)
+    source, columns = with_columns(source, options.columns, also=event_time)
     schema = resolved_schema(source)
     engine = Engine(
         source,

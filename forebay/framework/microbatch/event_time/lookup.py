@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from forebay.errors import ConfigurationError, ContractError, RetriableError
+from forebay.errors import ContractError, RetriableError
 from forebay.framework.arrow.schemas import resolved_schema
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.end_negotiation.probe import RecordProbe
 from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.event_time_options import event_time_column
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
@@ -45,8 +46,8 @@ class EventTimeLookup:
         self._calls = calls
         self._runtime = runtime
         self._options = dataclasses.replace(options, close_timeout=min(options.close_timeout, Duration(_CLOSE_TIMEOUT)))
-        self.column = _event_time_column(source, options)
-        self._assign = ColumnTimestamps(self.column)
+        self.column = event_time_column(source.name, source.event_time, options)
+        self._assign = ColumnTimestamps(self.column, "eventTimeColumn")
         self._assign.check(resolved_schema(source))
         # `positions_at` goes by the event time of the source, which another column need not follow.
         self._has_positions = enumerator is not None and self.column == source.event_time
@@ -105,20 +106,3 @@ class EventTimeLookup:
 
 def _is_us(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _event_time_column(source: Source, options: HostOptions) -> str:
-    """Return the event time column.
-
-    Raises:
-        ConfigurationError: Neither the options nor the source name one.
-    """
-    column = options.event_time_column or source.event_time
-    if column is None:
-        raise ConfigurationError(
-            "alignment needs to know which column has the event time",
-            source=source.name,
-            option="eventTimeColumn",
-            advice="name a timestamp column that is read, or leave alignmentMaxDrift out",
-        )
-    return column
