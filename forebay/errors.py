@@ -28,12 +28,12 @@ def redact_texts_with(redact: Callable[[str], str]) -> None:
 
 
 def explain_unknown_formats_with(explain: Callable[[str], ForebayError]) -> None:
-    """Set the function that makes the error of a format that Spark did not find. Called once, by `forebay.registry`."""
+    """Set the function that returns the error for a format unknown to Spark. Called once, by `forebay.registry`."""
     _explainers.append(explain)
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an error of another process, as text: the `__cause__` of an error that `unwrap` parsed."""
+    """The text of a traceback from another process. `unwrap` sets it as the `__cause__`."""
 
 
 class ForebayError(Exception):
@@ -136,7 +136,7 @@ class DataError(ForebayError):
 
 
 class DataLossError(ForebayError):
-    """Positions to be read no longer exist (retention, deletion, replacement)."""
+    """Positions that are still unread no longer exist (retention, deletion, replacement)."""
 
 
 class ContractError(ForebayError):
@@ -153,7 +153,7 @@ _BY_NAME = {
 }
 _HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
 INDENT = " " * 4
-"""Indents lines that must not be parsed as part of the error, such as its cause."""
+"Indents lines that must not be parsed as part of the error, such as its cause."
 CAUSED_BY = "caused by:"
 """The line before the traceback of the cause."""
 _UNKNOWN_FORMAT = re.compile(r"\[DATA_SOURCE_NOT_FOUND\][^:\n]*: (\S+?)\.?(?:\s|$)")
@@ -200,7 +200,7 @@ def _spark_error(text: str) -> ForebayError | None:
         "a Python worker of Spark died" + (f": {trace.splitlines()[0]}" if trace else ""),
         advice="see the end of the logs of the executor and of the machine: if memory ran out, lower "
         "maxBytesPerBatch and queueBytes or raise spark.executor.memoryOverhead; if a native library crashed, set "
-        "spark.python.worker.faulthandler.enabled to true to see the line",
+        "spark.python.worker.faulthandler.enabled to true and run again to see the crashed line",
     )
     error.__cause__ = RemoteTraceback(trace) if trace else None
     return error
@@ -237,7 +237,7 @@ def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
 
 
 def _inside(text: str, at: int) -> bool:
-    """Whether the head of an error is quoted by another error: its line is indented, or has a head before it."""
+    """Whether the first line of an error is quoted in another error: it is indented, or follows another first line."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before.startswith(INDENT) or _HEAD.search(before) is not None
 
@@ -256,13 +256,13 @@ def _escaped_line(line: str) -> str:
 
 
 def _seconds(asked: float | timedelta | str) -> float:
-    """Return seconds. RFC 9110, 10.2.3: `Retry-After` is a number of seconds, or a date."""
+    """Return `retry_after` in seconds. RFC 9110, 10.2.3: `Retry-After` is a number of seconds, or a date."""
     if isinstance(asked, str):
         text = asked.strip()
         asked = float(text) if text.isdecimal() else parsedate_to_datetime(text) - datetime.now(UTC)
     seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked)
     if not math.isfinite(seconds):
-        raise ValueError(f"retry_after is {seconds} seconds")
+        raise ValueError(f"retry_after must be a finite number of seconds, and is {seconds}")
     return max(0.0, seconds)
 
 

@@ -135,8 +135,8 @@ class Registry:
         return ConfigurationError(
             f"this Spark session does not know the format {name!r}",
             source=known,
-            advice="call forebay.register(spark) first, once for each session; forebay.register(spark, ItsClass) for a "
-            "class of your own",
+            advice="call forebay.register(spark) once in each session; for a class of your own, "
+            "forebay.register(spark, ItsClass)",
         )
 
     def _claims(self) -> dict[str, list[Entry]]:
@@ -255,7 +255,7 @@ def _missing(what: str, entry: Entry, module: str, error: ModuleNotFoundError) -
     name = error.name or "a module"
     if module == name or module.startswith(f"{name}."):
         message = f"{what} should be in {module}, which does not exist"
-        advice = "install the package again, in a version that has it"
+        advice = "install a version of the package that has this module"
     else:
         message = f"{what} needs the module {name!r}, which is not installed"
         advice = entry.install or f"install the package that provides the module {name!r}"

@@ -143,7 +143,7 @@ def _reader(options: Mapping[str, str]) -> LagReader:
 
 
 def _positions(directory: str) -> list[ReadPosition]:
-    """Return the positions of a query; two sources of it may read one partition."""
+    """Return the positions of a query. Two of its sources may read the same partition."""
     from forebay.sources.kafka.lag import ReadPosition
 
     found = offsets_of(directory)

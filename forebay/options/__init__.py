@@ -7,7 +7,7 @@ class Orders(SimpleSource):
     token: Secret = option(doc="API token; also env:NAME or file:/path")
     start: int = 10                                            # a plain default is an option too
     mode: Literal["a", "b"] = "a"
-    poll_interval: Duration = option("30s", doc="pause between two looks")
+    poll_interval: Duration = option("30s", doc="pause between two polls")
     kafka: dict[str, str | Secret] = option(prefix="kafka.", doc="passed to the client")
 ```
 

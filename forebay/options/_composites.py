@@ -112,7 +112,7 @@ class OptionalOf(Kind):
 
 
 class UnionOf(Kind):
-    """A union. The first member that can parse a text does, `str` last; a typed value belongs to its own type."""
+    """A union. A text becomes the first member that can parse it, `str` tried last; a typed value keeps its type."""
 
     ambiguous = True
 
@@ -192,7 +192,7 @@ def kind_of(hint: object) -> Kind:
         inner = members[0] if len(members) == 1 else UnionOf(members)
         return OptionalOf(inner) if type(None) in args else inner
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
-        raise InvalidValue("a tuple must have any length: tuple[T, ...]")
+        raise InvalidValue("a tuple must allow any length: write tuple[T, ...]")
     if origin in _CONTAINERS and args:
         return ListOf(_CONTAINERS[origin], kind_of(args[0]))
     if origin in (dict, Mapping) and len(args) == 2:

@@ -43,7 +43,7 @@ def class_options(cls: type) -> tuple[OptionSpec, ...]:
 
 
 def plain_attribute(cls: type, written: str) -> str | None:
-    """Return the attribute without an annotation that a user took for an option, or None. For error messages.
+    """Return the unannotated attribute that a user mistook for an option, or None; for error messages.
 
     Attributes that a base class defines, such as `bounded`, are not meant to be options.
     """
@@ -172,7 +172,9 @@ def _spec(owner: type, name: str, hint: Any, field: dataclasses.Field[Any], docu
         kind=kind,
     )
     if spec.prefix is not None and not (isinstance(kind, MapOf) and kind.key is SCALARS[str]):
-        raise _mistake(owner, "OPT-1", f"the prefix option {name!r} is not a dict[str, …]", "change its type or prefix")
+        raise _mistake(
+            owner, "OPT-1", f"the prefix option {name!r} is not a dict[str, …]", "use that type, or no prefix"
+        )
     if not spec.required:
         try:
             spec.fresh_default()

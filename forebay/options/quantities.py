@@ -61,7 +61,7 @@ class Duration(timedelta):
             else:
                 microseconds = (value if isinstance(value, timedelta) else timedelta(seconds=value)) // _MICROSECOND
             if microseconds < 0:
-                raise ValueError("a duration is 0 or more")
+                raise ValueError("a duration must be 0 or more")
             return super().__new__(cls, microseconds=microseconds)
         except OverflowError as error:
             raise ValueError("too long") from error
@@ -163,7 +163,7 @@ class ByteSize(int):
         """Make a size from a number of bytes or a text."""
         size = _parse_bytes(value) if isinstance(value, str) else int(value)
         if size < 0:
-            raise ValueError("a size is 0 or more")
+            raise ValueError("a size must be 0 or more")
         return super().__new__(cls, size)
 
     @property
@@ -178,7 +178,7 @@ class ByteSize(int):
 def _parse_bytes(text: str) -> int:
     match = _BYTES.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError("not a number with a unit")
+        raise ValueError("not a number with an optional unit, such as 64m")
     number, unit = match.groups()
     if unit and unit not in _BYTE_UNITS:
         raise ValueError(f"{unit!r} is not a unit of bytes: use b, k, m, g, t or p")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hides secrets in texts of connectors and clients, such as error messages with a token or a URL.
 
-Known secrets are live `Secret`s and secret options, passwords and tokens in them, and those in URLs and DSNs of any
-option. No copy of them is kept. Passwords in other URLs are hidden too.
+Known secrets are live `Secret`s, secret options, and the passwords and tokens in them and in URLs and DSNs of any
+option. No copy of a secret is kept. Passwords in other URLs are hidden too.
 """
 
 from __future__ import annotations

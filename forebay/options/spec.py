@@ -84,7 +84,7 @@ def option(
         name: The name for users, if it is not the camelCase of the Python name: `fetchOffset.numRetries`.
         aliases: Other accepted names.
         prefix: The option is a map of all options with this prefix, by the rest of the name. Spark lower-cases names.
-            Empty: of all unknown options; the source must then refuse misspelt ones itself.
+            An empty prefix takes all unknown options, so the source itself must refuse misspelt ones.
         may_change: Whether a streaming query may be restarted with another value.
         secret: Whether the value is never shown. None: yes for `Secret`, and for sensitive keys of a map.
 
@@ -196,10 +196,10 @@ class OptionSpec:
         Args:
             value: A value of this option's type.
             key: The key without the prefix, if `value` is an entry of a map.
-            readable: Whether the text must be parsed as the same value. If not, None is written as `null`.
+            readable: Whether `convert` must return the same value for the text. If not, None is written as `null`.
 
         Raises:
-            ConfigurationError: No text means this value, for example None if every text is a valid str.
+            ConfigurationError: No text is parsed as this value, such as None if every text is a valid str.
         """
         kind = self.kind.item if key and isinstance(self.kind, MapOf) else self.kind
         try:
@@ -210,7 +210,7 @@ class OptionSpec:
             text = ""
         shown = "this value" if self.hides(key) or self.kind.holds_secret else _shown(value)
         raise ConfigurationError(
-            f"no text means {shown} for {self.name!r}",
+            f"no text is parsed as {shown} for {self.name!r}",
             option=self.name,
             advice="use another value, or pass the source as a Python object",
         )

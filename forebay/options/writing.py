@@ -38,11 +38,11 @@ def option_values(instance: object) -> dict[str, Any]:
 def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
     """Return texts for a checkpoint, by Spark name, that `parse_options` parses as these values.
 
-    None is omitted if it is the default, and written as `NONE_TEXT` if no text means it. A secret is written as its
-    reference (`env:NAME`); all other secrets are omitted. `values` are by Python name; missing ones are omitted.
+    None is omitted if it is the default; if no text is parsed as None, it is written as `NONE_TEXT`. A secret is
+    written as its reference (`env:NAME`), or else omitted. `values` are by Python name; missing ones are omitted.
 
     Raises:
-        ConfigurationError: No text means a value.
+        ConfigurationError: A value cannot be written as text.
         TypeError: A value belongs to none of the options.
     """
     return dict(_texts(tuple(specs), values, masked=False))
@@ -74,8 +74,8 @@ def changed_on_restart(
 ) -> None:
     """Refuse a restart that changes options which may not change.
 
-    Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`). An option
-    that is missing has its default. Secrets without a reference are in no checkpoint, so they are not compared.
+    Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`). A missing
+    option has its default. Secrets without a reference are not in the checkpoint, so they are not compared.
 
     Raises:
         ConfigurationError: Some were changed; it names all of them, with both values unless they are secret.
@@ -95,7 +95,7 @@ def warn_of_changes(instance: object, old: Mapping[str, str], *, source: str) ->
     specs = class_options(type(instance))
     changes = _changes(_changeable(specs), old, changeable_options(instance), source)
     _, removed = sort_out(specs, old)
-    changes |= {name: f"{name} (was {_shown(old[name])}, is no option now)" for name in removed}
+    changes |= {name: f"{name} (was {_shown(old[name])}, is not an option now)" for name in removed}
     if changes:
         _log.warning(
             "%s: options changed since the checkpoint: %s; known splits keep their progress, and finished ones are not "
@@ -248,7 +248,7 @@ def _separate_texts(
             "".join(written.values()).encode()
         except (ConfigurationError, ValueError, TypeError, AttributeError) as error:
             # Neither the value nor the error is logged: both may contain a secret.
-            _log.debug("the option %s is in no checkpoint: %s", spec.name, type(error).__name__)
+            _log.debug("the option %s is not stored in checkpoints: %s", spec.name, type(error).__name__)
             continue
         texts |= {name: _redacted(text) if spec.may_change else text for name, text in written.items()}
     return texts

@@ -27,10 +27,10 @@ _REPLACEMENTS = {
 def normal_type(kind: pa.DataType, *, relaxed: bool = False) -> pa.DataType:
     """Return the type that Spark uses for `kind`, including nested types.
 
-    With `relaxed`, all nested fields are nullable, and fields of lists and maps have standard names: to compare types.
+    `relaxed`, to compare types: all nested fields are nullable, and fields of lists and maps have standard names.
 
     Raises:
-        ConversionError: There is none.
+        ConversionError: Spark has no such type.
     """
 
     def normal_field(field: pa.Field) -> pa.Field:
@@ -69,7 +69,7 @@ def _normal_leaf(kind: pa.DataType) -> pa.DataType:
         return pa.duration("us")
     if kinds.is_decimal(kind):
         if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
-            raise ConversionError(f"{kind} has more than 38 digits, or a scale outside them")
+            raise ConversionError(f"{kind} has more than 38 digits, or a scale that is negative or above its precision")
         return pa.decimal128(kind.precision, kind.scale)
     if kinds.is_nested(kind) or kinds.is_interval(kind) or kinds.is_run_end_encoded(kind):
         raise ConversionError(f"there is no Spark type for {kind}")

@@ -86,7 +86,7 @@ def input_partitions(tasks: Iterable[ReadTask], readable: Readable, target: pa.S
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a partition as Spark accepts them, cut to size."""
+    """Yield the record batches of a partition in Spark's types, cut to size."""
     value = partition.value
     if value is None:  # Spark makes such a partition from an empty plan
         return

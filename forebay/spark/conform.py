@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts record batches to the schema of Spark (S9): names, order, nullability, units, no large or view types.
 
-Spark checks only the first record batch. A later one that differs would fail in Arrow, far from the connector.
+Spark checks only the first record batch. A later batch that differs would fail in Arrow, far from the connector.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def spark_schema(schema: pa.Schema, source: str) -> StructType:
     """Return the Spark schema of a source's Arrow schema.
 
     Raises:
-        ContractError: It is not a schema, or has no column.
+        ContractError: `schema` is not a `pyarrow.Schema`, or has no column.
         ConfigurationError: A name is not unique, or Spark does not support a type.
     """
     if not isinstance(schema, pa.Schema) or not schema.names:

@@ -126,7 +126,7 @@ class ForebayDataSource(DataSource):
 
 
 def _in_program(name: str) -> bool:
-    """Whether this process runs one of Spark's programs, directly or as a child of its daemon."""
+    """Whether this process runs one of Spark's programs, directly or as a child of Spark's daemon."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return name in sys.modules or (spec is not None and spec.name == name)
 

@@ -20,7 +20,7 @@ _FRAMES = 6
 def as_spark_error(source: str, doing: str) -> Iterator[None]:
     """Convert every error to a `ForebayError` whose text contains the traceback of its cause.
 
-    Every method that Spark calls in a process of its own uses it.
+    Wraps every method that Spark calls in its own processes.
 
     Raises:
         ForebayError: The error raised inside, or a `FatalError` that wraps it.
@@ -43,7 +43,7 @@ def as_spark_error(source: str, doing: str) -> Iterator[None]:
 
 
 def _plain(error: ForebayError) -> ForebayError:
-    """Return an error of a class in forebay.errors: `unwrap` cannot parse a connector's subclass."""
+    """Return the error as its class in forebay.errors: `unwrap` cannot parse a connector's subclass."""
     ours = next(cls for cls in type(error).__mro__ if cls.__module__ == ForebayError.__module__)
     if type(error) is ours:
         return error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates the source of a format in the processes of Spark, with captured settings of the session."""
+"""Creates the source of a format in Spark's processes, with settings captured from the session."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Origin(ABC):
         """Return the source and the host's options. Called in the planner process, once per `load()`.
 
         Raises:
-            ConfigurationError: The source cannot be loaded there, or an option is unknown, missing or invalid.
+            ConfigurationError: The source cannot be loaded here, or an option is unknown, missing or invalid.
         """
 
 
@@ -87,7 +87,7 @@ class PickledClass(Origin):
 
 @dataclass(frozen=True)
 class PickledSource(Origin):
-    """A pickled source: its options, including secrets, are in no text."""
+    """A pickled source. Plans and logs do not show its options, which include secrets."""
 
     name: str
     payload: bytes = dataclasses.field(repr=False)
@@ -117,7 +117,7 @@ def checked_class(cls: object) -> type[Source]:
         raise ConfigurationError(
             f"{checked.__name__} does not define {' and '.join(f'{name}()' for name in missing)}",
             source=checked.name,
-            advice="define what is missing, as docs/writing-a-source.md shows",
+            advice="define the missing methods, as docs/writing-a-source.md shows",
         )
     hidden = [name for name in _methods(checked) if not callable(getattr(checked, name))]
     if hidden:

@@ -44,7 +44,7 @@ def dumps(value: object, source: str) -> bytes:
         raise ConfigurationError(
             f"the source cannot be sent to Spark's workers: {type(problem).__name__}: {problem}",
             source=source,
-            advice="hold clients with @forebay.cached, and open files and connections inside read()",
+            advice="create clients in a function with @forebay.cached, and open files and connections inside read()",
         ) from problem
 
 

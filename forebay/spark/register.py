@@ -108,14 +108,11 @@ def read_stream(
 ) -> DataFrame:
     """Return a streaming DataFrame of a source object.
 
-    ```python
-    frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_files_per_trigger=10)
-    query = frame.writeStream.option("checkpointLocation", "…").toTable("orders")
-    forebay.progress(query)
-    ```
+    ```python frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_files_per_trigger=10)
+    query = frame.writeStream.option("checkpointLocation", "…").toTable("orders") forebay.progress(query) ```
 
-    The source is pickled, as by `read`. A query that restarts from its checkpoint uses the new source object; changes
-    of options that may not change are refused by name.
+    The source is pickled, as by `read`. A query that restarts from its checkpoint uses the new source object; a changed
+    option that must stay the same raises ConfigurationError.
 
     Args:
         spark: The session.
@@ -219,9 +216,9 @@ def _register(spark: SparkSession, origin: Origin, session: Session) -> None:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one: Spark checks in the active session whether a name is taken.
+    """Make a session the active one, in which Spark checks whether a name is taken.
 
-    Otherwise a name of one session could not be registered in its `newSession()`.
+    Without it, a name registered in one session could not be registered in its `newSession()`.
     """
     java = getattr(spark, "_jsparkSession", None)
     if java is None:  # Spark Connect: the server does it

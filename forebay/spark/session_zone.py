@@ -20,9 +20,9 @@ _PROPERTY: Final = "spark.sql.session.timeZone"
 def in_zone_of_task(source: Source) -> Source:
     """Return the source with the time zone of the query that runs this task, if it is known.
 
-    Called on the task thread, for a source without a time zone option of the user. Spark passes the settings of the
-    session at the start of the query to its tasks; those captured by `register` may be older or missing. A session
-    whose time zone was never set passes none.
+    Called on the task thread, if the user set no time zone option. Spark passes the settings of the session at the
+    start of the query to its tasks; the settings captured by `register` may be older or missing. If the time zone of a
+    session was never set, Spark passes none.
     """
     context = TaskContext.get()
     zone = None if context is None else context.getLocalProperty(_PROPERTY)

@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dict(planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return any limit but `ReadAllAvailable`, which `Trigger.Once` uses; the real limits are options."""
+        """Return any limit except `ReadAllAvailable`, which would mean `Trigger.Once`; the real limits are options."""
         return ReadMaxRows(self._readable.options.max_rows_per_trigger or sys.maxsize)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name

@@ -20,10 +20,10 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """Holds a directory, by a file descriptor, until `release` or the end of the process or of this object. Any thread.
+    """A lock on a directory, held until `release`, or until the process ends or this object is deleted. Any thread.
 
-    The kernel ends the lock of a killed process; the file `.lock` stays and names the last owner. Forked processes do
-    not share the lock.
+    The kernel releases the lock of a killed process; the file `.lock` stays and names the last owner. Forked processes
+    do not hold the lock.
     """
 
     def __init__(self, handle: int) -> None:
@@ -36,17 +36,17 @@ class DirectoryLock:
         self._finalizer()
 
     def forget_after_fork(self) -> None:
-        """Close the descriptor in a forked child, which leaves the lock to the parent."""
+        """Close the descriptor in a forked child; the parent keeps the lock."""
         if self._finalizer.detach() is not None:
             os.close(self._handle)
 
 
 def lock_directory(directory: Path) -> DirectoryLock | None:
-    """Lock a directory, which is made if necessary; return None if its file system has no locks.
+    """Lock a directory, and create it if necessary; return None if its file system has no locks.
 
     Raises:
-        ConfigurationError: Another process has it, or there is no permission to write there.
-        RetriableError: The directory could not be made or written.
+        ConfigurationError: Another process holds the lock, or there is no permission to write there.
+        RetriableError: The directory could not be created or written.
     """
     path = directory / _NAME
     with wrap_errors(str(path), "write"):

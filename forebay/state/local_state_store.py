@@ -25,7 +25,7 @@ _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished fi
 class LocalStateStore:
     """Keeps each fact in a file, written by hard link. Implements `StateStore`.
 
-    The location is a path or a `file:` URL; the directory is made with the first fact.
+    The location is a path or a `file:` URL; the directory is created with the first fact.
     """
 
     def __init__(self, location: str) -> None:
@@ -48,7 +48,7 @@ class LocalStateStore:
             return put_if_absent(str(path), data)
 
     def names(self, prefix: str) -> list[str]:
-        """See `StateStore.names`. Unfinished files are no facts."""
+        """See `StateStore.names`. Skips unfinished files."""
         directory = self._root / prefix
         with self._wrap_errors(directory, "list"):
             try:
@@ -59,7 +59,7 @@ class LocalStateStore:
         return sorted(prefix + name for name in found)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `StateStore.delete`. Removes empty directories too; a write into one at that moment is retriable."""
+        """See `StateStore.delete`. Removes empty directories too; a write into one at that time is retriable."""
         directories: set[Path] = set()
         for name in names:
             path = self._root / name
@@ -85,17 +85,17 @@ class LocalStateStore:
         error.option = OPTION
         if isinstance(cause, OSError) and cause.errno == errno.ENOTDIR:
             return ConfigurationError(
-                f"{self.location!r} is no directory, or one of its parents is none",
+                f"{self.location!r} or one of its parents is not a directory",
                 option=OPTION,
-                advice="give a directory, which is made if it does not exist",
+                advice="give a directory; it is created if it does not exist",
             )
         if not isinstance(cause, OSError) or cause.errno not in _FULL:
             return error
         return RetriableError(
             f"there is no room left for the state of the stream: {cause.strerror}, writing below {self.location!r}",
             option=OPTION,
-            advice="make room there and start the query again: it continues where it stopped; to move the state, copy "
-            "the directory and give its new path",
+            advice="free some space and start the query again, which continues where it stopped; or copy the "
+            "directory elsewhere and set stateLocation to the copy",
         )
 
 

@@ -25,7 +25,7 @@ def scheme_of(location: str) -> str:
 
 
 def can_keep_state(location: str) -> bool:
-    """Whether a location can keep state: its put-if-absent must be certain (S13). Any thread."""
+    """Whether the store of a location has an atomic put-if-absent, which state needs (S13). Any thread."""
     return scheme_of(location) in (*_LOCAL, *_S3)
 
 
@@ -34,11 +34,11 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
 
     Args:
         location: A directory, as a path or a `file:` URL, or `s3://bucket/prefix`.
-        options: For S3, `stateStorage.*`: `endpoint_url`, `key`, `secret`, `token`, `region`, `profile`; boto3's own
-            chain has the others. A directory takes none.
+        options: For S3, `stateStorage.*`: `endpoint_url`, `key`, `secret`, `token`, `region`, `profile`; boto3's
+        credential chain supplies the others. A directory takes none.
 
     Raises:
-        ConfigurationError: No such store can keep state, boto3 is not installed, or an option is unknown.
+        ConfigurationError: The store cannot keep state, boto3 is not installed, or an option is unknown.
     """
     scheme = scheme_of(location)
     if not location.strip() or "\x00" in location:
@@ -49,8 +49,7 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
         return S3StateStore(location, StorageOptions(options))
     if scheme not in _LOCAL:
         raise ConfigurationError(
-            f"{scheme}: cannot keep the state of a stream: only local directories and S3 write a file atomically if "
-            f"there is none",
+            f"{scheme}: cannot keep the state of a stream: only local directories and S3 can create a file atomically",
             option=OPTION,
             advice="give a directory of this machine or of a file system mounted on all of them, or s3://bucket/prefix",
         )
@@ -58,6 +57,6 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
         raise ConfigurationError(
             f"the directory {location!r} takes no stateStorage options",
             option=f"stateStorage.{min(options)}",
-            advice="leave stateStorage.* out, or give an s3:// URL as stateLocation",
+            advice="remove stateStorage.*, or give an s3:// URL as stateLocation",
         )
     return LocalStateStore(location)

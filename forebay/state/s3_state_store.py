@@ -57,8 +57,8 @@ _BUSY: Final = frozenset(
 class S3StateStore:
     """Keeps each fact in an object below `s3://bucket/prefix`. Implements `StateStore`; see `open_state_store`.
 
-    Before the first write a process probes a store other than Amazon's: one that ignores `If-None-Match` lets two
-    writers win, and is refused.
+    Before its first write, a process probes a store other than Amazon's and refuses it if it ignores `If-None-Match`:
+    two writers could both win.
 
     Raises:
         ConfigurationError: boto3 is not installed, the URL is invalid, or an option is unknown.
@@ -134,7 +134,7 @@ class S3StateStore:
         raise AssertionError  # the last try returned or raised
 
     def _probe(self) -> None:
-        """Refuse a store in which a second writer wins too (S13)."""
+        """Refuse a store that lets a second writer of a name win too (S13)."""
         for _ in range(_TRIES):
             probe = f".probe-{uuid.uuid4().hex}"
             first = self._put(probe, b"")
@@ -153,7 +153,7 @@ class S3StateStore:
         raise RetriableError(
             f"the store of {self.location!r} could not be probed: it reports new objects as existing",
             option=OPTION,
-            advice="check whether answers of the store are lost on the way, such as in a proxy",
+            advice="check whether a proxy or the network loses answers of the store",
         )
 
     @contextmanager
@@ -197,13 +197,13 @@ class S3StateStore:
             )
         if code == "NoSuchBucket":
             text = f"there is no bucket {self._bucket!r}: could not {task}"
-            advice = "make the bucket, or correct stateLocation or stateStorage.endpoint_url"
+            advice = "create the bucket, or correct stateLocation or stateStorage.endpoint_url"
         elif code in _CREDENTIALS:
-            text, advice = f"the credentials are wrong or too old to {task} ({said})", _CREDENTIALS_ADVICE
+            text, advice = f"the credentials are wrong or expired to {task} ({said})", _CREDENTIALS_ADVICE
         elif code in _REGION:
             text, advice = f"the bucket is in another region: could not {task} ({said})", "set stateStorage.region"
         elif status == 501:
-            text, advice = f"the store knows no If-None-Match: could not {task} ({said})", _OTHER_STORE
+            text, advice = f"the store does not support If-None-Match: could not {task} ({said})", _OTHER_STORE
         else:
             text = f"no permission to {task} ({said})"
             advice = (

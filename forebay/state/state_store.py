@@ -11,10 +11,10 @@ OPTION: Final = "stateLocation"
 
 
 class StateStore(Protocol):
-    """Named facts below one location, for any threads, processes and machines at once.
+    """Named facts below one location, shared by threads, processes and machines.
 
-    All methods raise ConfigurationError without permission, or if the store cannot do it, and RetriableError if the
-    store does not answer or is full.
+    All methods raise ConfigurationError if a permission is missing or the store lacks the operation, and RetriableError
+    if the store does not answer or is full.
 
     Attributes:
         location: The directory or URL of the option.
@@ -28,12 +28,12 @@ class StateStore(Protocol):
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a fact unless it exists; return whether this call wrote it.
 
-        At most one of several writers gets True. A writer whose first request succeeded without an answer gets False,
-        so it must read the fact to be certain.
+        At most one of several writers gets True. If the answer to a successful request is lost, that writer gets False
+        too: read the fact to see who won.
         """
 
     def names(self, prefix: str) -> list[str]:
-        """Return the sorted names directly below a prefix that ends in `/`, without those below another `/`."""
+        """Return the sorted names directly below a prefix that ends in `/`, without those of deeper levels."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts; missing ones are ignored."""

@@ -20,7 +20,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/]*)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """A file when it was listed: a later reader checks the file against it. Kept in splits, without credentials.
+    """The state of a file when it was listed, with which readers compare the file. Kept in splits, without credentials.
 
     Attributes:
         path: The full URL, or the plain absolute path of a local file.
@@ -52,13 +52,13 @@ class FileStatus:
 
     @property
     def has_version(self) -> bool:
-        """Whether the file differs from another one of its path and size: by its time or its etag."""
+        """Whether a time or an etag distinguishes this file from another one with its path and size."""
         return self.has_time or self.etag is not None
 
     def same_file(self, now: FileStatus) -> bool:
-        """Whether `now` is the content that was listed: size, and etag or else time of change.
+        """Whether `now` has the same content: equal size, and equal etag or, without etags, equal time.
 
-        A generation and an ETag are not compared.
+        A generation is not compared with an ETag.
         """
         if self.size != now.size:
             return False
@@ -70,7 +70,7 @@ class FileStatus:
 def spark_file_path(path: str) -> str:
     """The value of Spark's `_metadata.file_path`: `file:/d/a%20b.csv`, `s3://b/x%23y`.
 
-    Spark 4.2 writes `file:/` with one slash, and escapes as `java.net.URI` does: not letters of any script and emoji.
+    Spark 4.2 writes `file:/` with one slash, and escapes as `java.net.URI` does (not letters or emoji).
     """
     match = _URL.fullmatch(path)
     if match is None:

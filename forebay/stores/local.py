@@ -149,12 +149,12 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
             option="path",
-            advice=f"let the user of this process {doing} it; a file system without hard links holds no durable state",
+            advice=f"let the user of this process {doing} it; a file system without hard links keeps no durable state",
         )
     if error.errno == errno.ELOOP:
         return _loop(path)
     return RetriableError(
-        f"could not {doing} {path!r}: {error.strerror or error}", advice="check the disk or mount if this stays"
+        f"could not {doing} {path!r}: {error.strerror or error}", advice="if this persists, check the disk or mount"
     )
 
 
@@ -172,7 +172,7 @@ def _missing(entry: os.DirEntry[str]) -> ForebayError:
 
 
 def _check_no_loop(path: str) -> None:
-    """Refuse a link to a directory that it is in, which makes a walk endless."""
+    """Refuse a link to one of its parent directories, which would make a walk endless."""
     target = os.path.realpath(path)
     if any(os.path.realpath(above) == target for above in Path(path).parents):
         raise _loop(path)
@@ -180,7 +180,7 @@ def _check_no_loop(path: str) -> None:
 
 def _loop(path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the link {path!r} leads back to a directory that it is in", option="path", advice="remove the link"
+        f"the link {path!r} points to one of its own parent directories", option="path", advice="remove the link"
     )
 
 

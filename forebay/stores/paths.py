@@ -66,20 +66,20 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
 
 
 def refuse_password(path: str, *, option: str = "path") -> None:
-    """Raise a ConfigurationError for a URL with a password, before a connection to its store."""
+    """Raise a ConfigurationError for a URL with a password, before connecting to its store."""
     if is_url(path) and (found := _PASSWORD.search(path)):
         raise ConfigurationError(
             f"the URL of scheme {found[1]!r} holds a password",
             option=option,
-            advice="take it out of the URL, which is shown in plans and errors, and give it as a storage option: "
-            "storage.password, with storage.username",
+            advice="remove it from the URL, which plans and errors show, and give it as storage.password, with "
+            "storage.username",
         )
 
 
 def join(directory: str, name: str) -> str:
     """The path of a name in a directory: a local path, URL or chained URL (`zip://d::s3://b/a.zip`).
 
-    A name in a key of an object store may be empty: its directory is `s3://b/d/`, and a file in that `s3://b/d//x`.
+    In an object store a name may be empty: in `s3://b/d` it is the directory `s3://b/d/`, which holds `s3://b/d//x`.
     """
     head, chain = _unchained(directory)
     top = head.endswith("/") and _TOP.fullmatch(head)
@@ -96,9 +96,9 @@ def normalized_path(path: str) -> str:
 
 
 def without_dots(path: str) -> str:
-    """An absolute local path without `..`, which is the parent of a link's target; a URL unchanged.
+    """Resolve `..` in an absolute local path: after a link it is the parent of the link's target. A URL is unchanged.
 
-    In a URL `..` is a name, which keys of an object store may have. Other links are not resolved.
+    In a URL `..` is an ordinary name of an object. Other links are not resolved.
     """
     if "/../" not in f"{path}/" or is_url(path):
         return path

@@ -43,7 +43,7 @@ _KEY_NAMES = frozenset({"", ".", ".."})
 
 
 class RemoteStore:
-    """A `Store` of fsspec. Each listing makes one, with empty caches.
+    """A `Store` of fsspec. Each listing creates its own, with empty caches.
 
     Args:
         url: A URL of the store, which determines the class and the host.
@@ -132,7 +132,7 @@ class RemoteStore:
         return cast("BinaryIO", _WrappedStream(stream, lambda error: self._store_error(error, path)))
 
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`. Except on S3, a file that came after the caller's check is deleted too."""
+        """See `Store.delete`. Except on S3, a newer file that appears after the caller's check is deleted too."""
         with suppress(FileNotFoundError), self._wrap_errors(file.path, "delete"):
             inner = self._inner(file.path)
             deleted = s3_files.delete(self._fs, inner, file.etag)

@@ -2,7 +2,7 @@
 """Classifies errors of fsspec stores: the file is gone, access is denied, or the store failed temporarily.
 
 fsspec raises `FileNotFoundError` also for other errors: with HTTP for every answer except success, with FTP for every
-refusal. The answer is in the chain of causes.
+refusal. The server's answer is in the chain of causes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NETWORK = frozenset({"aiohttp", "httpcore", "httpx", "requests", "urllib3"})
 
 
 def says_gone(error: BaseException) -> bool:
-    """Whether a file or directory does not exist.
+    """Whether an error means that a file or directory does not exist.
 
-    If there is an HTTP status, only 404 and 410 mean so. Without one the store's "not found" does, unless its cause is
-    an error of the network.
+    Of HTTP statuses only 404 and 410 mean it. Without a status, the store's "not found" means it, unless an error of
+    the network caused it.
     """
     found = [_meaning(link) for link in _chain(error)]
     if decided := [one for one in found if one is not None]:
@@ -35,7 +35,7 @@ def says_gone(error: BaseException) -> bool:
 
 
 def remote_error(error: Exception, path: str, said: str, doing: str = "read") -> ForebayError:
-    """Return the ForebayError for an error of a store's library that is not one that `says_gone`.
+    """Return the ForebayError for an error of a store's library for which `says_gone` is false.
 
     `said` is the library's text without secrets, `doing` the request: `read`, `delete` or `move`.
     """

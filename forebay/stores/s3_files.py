@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes and moves objects of S3 with conditions: the store compares the ETag in the same step.
+"""Deletes and moves S3 objects only if their ETag is unchanged, which the store checks atomically.
 
-The calls go through `call_s3` of s3fs. A compatible store may ignore or refuse the conditions; then a newer object
-is deleted too.
+The calls go through `call_s3` of s3fs. A compatible store may ignore or refuse the conditions; then a newer object is
+deleted too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNKNOWN = frozenset({"NotImplemented", "501"})
 def delete(fs: Any, path: str, etag: str | None) -> bool | None:  # noqa: ANN401 - fsspec has no types
     """Delete an object if it still has this ETag.
 
-    Return whether it was deleted; False if it is gone or another one; None if this store does not support conditions,
+    Return True if it was deleted; False if it is gone or has changed; None if the store does not support conditions
     and nothing was done.
     """
     if etag is None or not hasattr(fs, "call_s3"):

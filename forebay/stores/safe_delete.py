@@ -21,8 +21,8 @@ _HIDDEN = re.compile(r"\.(.+)\.cleaning-[0-9a-f]{8}", re.DOTALL)
 def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
     """Delete or move a file if it is still the one that was read; return whether it was. On the planning thread.
 
-    Between a check and a deletion a writer may replace the file. So it is renamed to a hidden name first, which no
-    listing shows, and checked there. If the action fails, the file gets its name back. Another file stays.
+    A writer may replace the file between a check and a deletion. So the file first gets a hidden name, which no listing
+    shows, and is then checked. If the action fails or the file is not the one that was read, it gets its name back.
 
     Raises:
         OSError: The file could not be renamed, or the action failed.
@@ -58,7 +58,7 @@ def _take(path: str, wanted: Callable[[str], bool], action: Callable[[str], None
 def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> None:
     """Restore the names of files that killed processes left hidden in a directory. On the planning thread.
 
-    `was_read` says whether this very file, with its own name, is known to be read.
+    `was_read` says whether the file with this status, which has its original path, was read.
 
     Raises:
         OSError: The directory cannot be listed, or a file cannot be renamed.
@@ -100,9 +100,11 @@ def _put_back(hidden: str, path: str, *, read: bool) -> None:
 
 
 def _keep_beside(hidden: str, path: str, *, read: bool) -> None:
-    """Keep a file whose name a newer one has: a read one hidden, another one under a new name."""
+    """Keep a file whose name a newer one took: hidden if it was read, else under a new visible name."""
     if read:
-        _log.warning("%s was read and not cleaned; a newer file has its name, and it stays as %s", path, hidden)
+        _log.warning(
+            "%s was read but not cleaned, because a newer file took its name; the read file stays as %s", path, hidden
+        )
         return
     directory, name = os.path.split(path)
     stem, dot, suffixes = name.partition(".")

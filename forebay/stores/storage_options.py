@@ -13,7 +13,7 @@ _ADDRESSES = frozenset({"endpoint", "endpoint_url", "region", "region_name", "ho
 class StorageOptions(Mapping[str, object]):
     """Keyword arguments for a store (`key`, `secret`, `endpoint_url` …), read-only and picklable.
 
-    The values, which may be nested mappings, may be secret: only the names are in its text.
+    Values, also those of nested mappings, may be secret, so `repr` shows only the names.
     """
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
@@ -35,7 +35,7 @@ class StorageOptions(Mapping[str, object]):
         return hash(tuple(sorted(self._values)))
 
     def redact(self, text: str) -> str:
-        """The text of another library's error without these values, except addresses."""
+        """Return the error text of another library without these values, except addresses."""
         for secret in sorted(_secrets(self._values), key=len, reverse=True):
             text = text.replace(secret, "…")
         return text

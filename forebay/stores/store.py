@@ -23,10 +23,10 @@ class Children(NamedTuple):
 
 
 class Store(Protocol):
-    """A tree of files, used by one thread at a time. Each listing makes its own, so that nothing is stale.
+    """A tree of files, used by one thread at a time. Each listing creates its own, so that no cache is stale.
 
-    All methods raise ConfigurationError without permission, or if the store cannot do it, and RetriableError if the
-    store does not answer.
+    All methods raise ConfigurationError if a permission is missing or the store lacks the operation, and RetriableError
+    if the store does not answer.
     """
 
     @property
@@ -38,13 +38,13 @@ class Store(Protocol):
         """Whether `a//b`, `a/./b` and `a/b` are three files, as in an object store."""
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """The file or directory at a path; None if there is none. What is neither is refused."""
+        """The file or directory at a path; None if nothing is there. Refuses anything else, such as a pipe."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """The entries of a directory; None if it does not exist.
 
-        Entries whose name `keep` declines are skipped. A broken or circular link, and a name that is not text, are
-        refused. An entry that vanishes meanwhile is a RetriableError.
+        Skips entries whose name `keep` rejects. Refuses a broken or circular link and a name that is not UTF-8. An
+        entry that vanishes meanwhile raises RetriableError.
         """
 
     def prefetch(self, path: str) -> None:
@@ -54,10 +54,10 @@ class Store(Protocol):
         """Open a file for reading, seekable; raises FileNotFoundError if there is none."""
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file that was read, but, if the store can tell, not a newer one of its path.
+        """Delete a file that was read, but not a newer file at its path if the store can tell them apart.
 
-        Return whether it was deleted; False if it is gone, or another one is there, which stays.
+        Return whether it was deleted; False if it is gone or was replaced, which keeps the newer file.
         """
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Move such a file to another path, with its directories, over a file there; return as `delete`."""
+        """Move such a file; create the target's directories and replace a file there. Return as `delete` does."""

@@ -22,7 +22,7 @@ def store_for(
     ignore_missing: bool = False,
     ignore_vanished: bool = False,
 ) -> Store:
-    """The store of a path or URL, for any thread.
+    """Return the store of a path or URL. Any thread may call it.
 
     Args:
         path: A plain path or a URL.
@@ -45,7 +45,7 @@ def store_for(
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A listed file in any store, as an `InputFile` of formats. Picklable, for any thread; its text has no credentials.
+    """A listed file in any store, as an `InputFile` of formats. Picklable; any thread; no credentials in its `repr`.
 
     Attributes:
         status: The file as it was listed.
@@ -91,8 +91,8 @@ class StoredFile:
     def verify_unchanged(self, stream: BinaryIO | None = None) -> None:
         """Check that the file is the one that was listed; a source does so again after it has read the last byte.
 
-        With the open `stream` a local file passes that was replaced or deleted meanwhile, because the old content was
-        read; one that was overwritten in place does not.
+        Given the open `stream`, a local file that was replaced or deleted meanwhile passes, because the old content was
+        read. A file that was overwritten in place does not pass.
 
         Raises:
             DataError: The file is gone or has changed.
@@ -109,7 +109,7 @@ class StoredFile:
             raise DataError(
                 changed(self.status, now, "listed"),
                 advice="write new files instead of changing old ones, and start the read again; a stream repeats what "
-                "it planned: put the old file back, or have its last micro-batch planned again (docs/operations.md)",
+                "it planned: restore the old file, or have its last micro-batch planned again (docs/operations.md)",
             )
 
     def now(self) -> FileStatus | None:
@@ -119,14 +119,14 @@ class StoredFile:
 
     def _gone(self) -> DataError:
         return DataError(
-            f"the file {self.path!r} is gone since it was listed",
-            advice="start the read again, or set ignoreMissingFiles=true to go on without such files; a stream repeats "
-            "what it planned: only the latter helps, or the file put back",
+            f"the file {self.path!r} was listed but no longer exists",
+            advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats what "
+            "it planned, so restore the file or set that option",
         )
 
 
 def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
-    """The message that a file has changed since it was listed or read; None: its status then is unknown."""
+    """Return the message that a file changed after it was listed or read. `then` is its old status; None if unknown."""
     if then is None:
         return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
     return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"

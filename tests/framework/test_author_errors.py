@@ -303,7 +303,7 @@ NOT_FOUND = (
     ("name", "said", "advice"),
     [
         ("forebay_filse", "did you mean 'forebay_files'?", "forebay.register(spark, ItsClass)"),
-        ("forebay_files", "does not know the format 'forebay_files'", "forebay.register(spark) first"),
+        ("forebay_files", "does not know the format 'forebay_files'", "forebay.register(spark) once"),
         ("com.acme.orders", "no source is called 'com.acme.orders'", "forebay.register(spark, ItsClass)"),
     ],
 )

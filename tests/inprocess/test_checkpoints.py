@@ -409,7 +409,7 @@ def test_an_option_that_a_release_has_removed_is_a_change(tmp_path, caplog):
     CheckpointStore(tmp_path, Older()).write(CHECKPOINT)
     assert CheckpointStore(tmp_path, Letters()).latest() == CHECKPOINT
     (reported,) = warnings_in(caplog)
-    assert "gone (was 3, is no option now)" in reported and "start" not in reported
+    assert "gone (was 3, is not an option now)" in reported and "start" not in reported
 
 
 def test_secrets_are_neither_stored_nor_logged(tmp_path, caplog):

@@ -148,7 +148,7 @@ def test_a_bucket_that_is_not_there(server, call):
     with pytest.raises(ConfigurationError, match="no bucket 'nowhere'") as caught:
         getattr(store, call)(*arguments)
     assert caught.value.option == "stateLocation"
-    assert "make the bucket" in caught.value.advice
+    assert "create the bucket" in caught.value.advice
 
 
 def test_wrong_credentials_and_no_permission(tmp_path):
@@ -160,13 +160,13 @@ def test_wrong_credentials_and_no_permission(tmp_path):
         iam.create_user(UserName="nobody")
         made = iam.create_access_key(UserName="nobody")["AccessKey"]
         unknown = opened(url, "s3://state/x", key="AKIAUNKNOWN", secret="never-to-be-shown")
-        for_call = pytest.raises(ConfigurationError, match="credentials are wrong or too old")
+        for_call = pytest.raises(ConfigurationError, match="credentials are wrong or expired")
         with for_call as caught:
             unknown.get("a")
         assert "stateStorage.key" in caught.value.advice
         assert "never-to-be-shown" not in str(caught.value) and "AKIAUNKNOWN" not in str(caught.value)
         wrong = opened(url, "s3://state/x", key=made["AccessKeyId"], secret="never-to-be-shown")
-        with pytest.raises(ConfigurationError, match="credentials are wrong or too old"):
+        with pytest.raises(ConfigurationError, match="credentials are wrong or expired"):
             wrong.get("a")
         denied = opened(url, "s3://state/x", key=made["AccessKeyId"], secret=made["SecretAccessKey"])
         with pytest.raises(ConfigurationError, match="no permission to write") as caught:
@@ -217,10 +217,10 @@ def answer(code: str, status: int):
         ("InternalError", 500, RetriableError, "too busy"),
         ("Odd", 599, RetriableError, "too busy"),
         ("TooManyRequests", 429, RetriableError, "too busy"),
-        ("NotImplemented", 501, ConfigurationError, "no If-None-Match"),
+        ("NotImplemented", 501, ConfigurationError, "does not support If-None-Match"),
         ("AccessDenied", 403, ConfigurationError, "no permission"),
         ("PermanentRedirect", 301, ConfigurationError, "another region"),
-        ("ExpiredToken", 400, ConfigurationError, "too old"),
+        ("ExpiredToken", 400, ConfigurationError, "wrong or expired"),
     ],
 )
 def test_error_answers_of_the_store_become_forebay_errors(server, location, monkeypatch, code, status, kind, said):

@@ -93,7 +93,7 @@ def test_errors_name_the_option_of_the_state(tmp_path):
 
 def test_a_location_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="no directory") as caught:
+    with pytest.raises(ConfigurationError, match="is not a directory") as caught:
         open_state_store(str(tmp_path / "file" / "below")).put_if_absent("q/a", b"")
     assert caught.value.option == "stateLocation"
 

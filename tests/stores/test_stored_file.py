@@ -57,9 +57,9 @@ def test_a_file_grown_after_listing_fails_though_its_time_is_the_same(file):
 
 def test_a_file_deleted_after_listing_fails_by_name(file):
     Path(file.path).unlink()
-    with pytest.raises(DataError, match="is gone"):
+    with pytest.raises(DataError, match="no longer exists"):
         file.open()
-    with pytest.raises(DataError, match="is gone"):
+    with pytest.raises(DataError, match="no longer exists"):
         file.verify_unchanged()
 
 

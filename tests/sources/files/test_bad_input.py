@@ -322,7 +322,7 @@ def test_a_file_that_changes_between_planning_and_reading(kind: Any, write: Writ
     for source in sources:
         with pytest.raises(DataError) as raised:
             drained(source, splits)
-        says(raised.value, str(path), "is gone" if how == "deleted" else "has changed")
+        says(raised.value, str(path), "no longer exists" if how == "deleted" else "has changed")
         assert raised.value.split == str(path)
 
 

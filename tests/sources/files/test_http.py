@@ -183,7 +183,7 @@ def test_an_answer_in_the_middle_of_a_file_keeps_its_meaning(web: Web, status: i
 def test_a_file_that_the_server_no_longer_has_is_gone(web: Web, status: int) -> None:
     strict, lenient = (begun(source_of(web, ignore=ignore)) for ignore in (False, True))
     web.fault = status
-    with pytest.raises(DataError, match="is gone since it was listed"):
+    with pytest.raises(DataError, match="was listed but no longer exists"):
         strict.fetch()
     assert rest(lenient) == []
 

@@ -107,7 +107,7 @@ def test_a_remote_file_that_changes_is_named(kind: Any, write: Write) -> None:
         with pytest.raises(DataError) as raised:
             reader.fetch()
         assert raised.value.split == f"{url}/f{kind.suffix}"
-        assert "has changed" in raised.value.message or "is gone" in raised.value.message
+        assert "has changed" in raised.value.message or "no longer exists" in raised.value.message
 
 
 def test_planning_2000_files_opens_none_of_them(
