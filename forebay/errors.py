@@ -153,7 +153,7 @@ _BY_NAME = {
 }
 _HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
 INDENT = " " * 4
-"Indents lines that must not be parsed as part of the error, such as its cause."
+"""Indents lines that must not be parsed as part of the error, such as its cause."""
 CAUSED_BY = "caused by:"
 """The line before the traceback of the cause."""
 _UNKNOWN_FORMAT = re.compile(r"\[DATA_SOURCE_NOT_FOUND\][^:\n]*: (\S+?)\.?(?:\s|$)")

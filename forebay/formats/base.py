@@ -14,7 +14,7 @@ import pyarrow as pa
 from forebay.errors import DataError
 
 IGNORE_CORRUPT_FILES = "ignoreCorruptFiles"
-"""The option of errors that a damaged file causes."""
+"""The option named in the error for a damaged file."""
 
 
 class InputFile(Protocol):
@@ -45,11 +45,11 @@ class FileFormat(ABC):
     """Reads files of one format. Frozen and picklable; one object reads many files.
 
     A position is the start of the next record: a byte offset in the decompressed bytes, or a row index for Parquet. A
-    record belongs to the slice `[position, end)` in which it starts. So any cuts of a sliceable file give every record
-    once and in order.
+    record belongs to the slice `[position, end)` in which it starts. So slices of a sliceable file give every record
+    once and in order, wherever it is cut.
 
-    The file source calls the class with an instance of `options_class`. A package offers its class by an entry point
-    of the group `forebay.formats`.
+    The file source calls the class with an instance of `options_class`. A package offers its class by an entry point of
+    the group `forebay.formats`.
     """
 
     name: ClassVar[str]
@@ -129,7 +129,7 @@ def damaged_file(message: str, *, source: str | None = None) -> DataError:
         message,
         source=source,
         option=IGNORE_CORRUPT_FILES,
-        advice="replace the file, or set ignoreCorruptFiles to skip it",
+        advice="replace the file, or set ignoreCorruptFiles=true to skip it",
     )
 
 
@@ -140,7 +140,7 @@ def even_borders(size: int, target_bytes: int) -> list[int]:
 
 
 def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Return a record batch with the given number of rows, even without columns."""
+    """Return a record batch with the given number of rows, even if it has no columns."""
     if not arrays:
         empty = pa.Array.from_buffers(pa.struct([]), rows, [None])
         return pa.RecordBatch.from_struct_array(cast("pa.StructArray", empty))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte streams over other streams: whole reads, and a stream of decoded chunks."""
+"""Byte streams over other streams: reads of a full length, and streams of decoded chunks."""
 
 from __future__ import annotations
 

@@ -30,19 +30,19 @@ REFUSED_SUFFIXES = {
     **dict.fromkeys((".br", ".Z"), "Spark has no codec for it"),
     **dict.fromkeys((".lzo", ".lzo_deflate"), "LZO needs a native library"),
 }
-"""Suffix → why files of that name are refused: read as plain bytes they would be garbage."""
+"""Suffix → why files with it are refused: read as plain bytes they would be garbage."""
 
 _REFUSED = {suffix.lower(): why for suffix, why in REFUSED_SUFFIXES.items()}
 _ADVICE = {
-    _ARCHIVE: "name the files inside of a .zip or .tar by a URL (zip://*.csv::/data/a.zip), unpack it, or leave it out "
+    _ARCHIVE: "name the files inside of a .zip or .tar by a URL (zip://*.csv::/data/a.zip), unpack it, or exclude it "
     "with pathGlobFilter"
 }
 
 
 def codec_of(path: str) -> str | None:
-    """The codec that a path's suffix names in any case, None for plain bytes.
+    """Return the codec that the suffix of a path names, in any case; None for plain bytes.
 
-    In a chained URL (`zip://a.csv::p.zip`) the name inside the archive counts, in HTTP the name before the query.
+    In a chained URL (`zip://a.csv::p.zip`) the name inside the archive counts; in HTTP, the name before the query.
 
     Raises:
         ConfigurationError: The suffix names a compression or an archive that cannot be read.
@@ -54,7 +54,7 @@ def codec_of(path: str) -> str | None:
         raise ConfigurationError(
             f"{path} cannot be read: {refused}",
             advice=_ADVICE.get(
-                refused, "unpack it or recompress it (gzip, zstd, bzip2), or leave it out with pathGlobFilter"
+                refused, "unpack it or recompress it (gzip, zstd, bzip2), or exclude it with pathGlobFilter"
             ),
         )
     return codec
@@ -76,22 +76,22 @@ def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
     except _ReadFailed as error:
         raise (error.__cause__ or error) from None
     except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
-        raise damaged_file(f"{path} is not a whole {codec} file: {error}", source=path) from error
+        raise damaged_file(f"{path} is not a complete {codec} file: {error}", source=path) from error
 
 
 class _ReadFailed(Exception):
-    """Carries an error of the storage through a decoder, so that it does not count as damage in the data."""
+    """Carries a storage error through a decoder, so that it does not count as damaged data."""
 
 
 class _Raw(io.RawIOBase):
-    """The compressed bytes. All reads go through `read`, those of Arrow's decoder too. Closing it closes nothing."""
+    """The compressed bytes. All reads go through `read`, also those of Arrow's decoder. Closing it has no effect."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """The first bytes of the file, which the next `read` returns again."""
+        """Return the first bytes of the file without consuming them."""
         self._head = self.exactly(size)
         return self._head
 
@@ -105,10 +105,10 @@ class _Raw(io.RawIOBase):
             raise _ReadFailed from error
 
     def exactly(self, size: int) -> bytes:
-        """The next `size` bytes, or none at the end."""
+        """Return the next `size` bytes; none at the end."""
         data = read_fully(self.read, size)
         if 0 < len(data) < size:
-            raise EOFError("it ends in the middle of the compressed data")
+            raise EOFError("it ends within the compressed data")
         return data
 
     def readable(self) -> bool:
@@ -124,7 +124,7 @@ def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
             member = new()
             while not member.eof:
                 if getattr(member, "needs_input", True) and not data and not (data := raw.read(STEP_BYTES)):
-                    raise EOFError("it ends in the middle of the compressed data")
+                    raise EOFError("it ends within the compressed data")
                 yield member.decompress(data, STEP_BYTES)
                 data = getattr(member, "unconsumed_tail", b"")
             data = _after_padding(raw, member.unused_data)
@@ -140,7 +140,7 @@ def _after_padding(raw: _Raw, data: bytes) -> bytes:
 
 
 def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[bytes]]:
-    """A decoder by Arrow's own streaming codec, which reads concatenated frames."""
+    """Return a decoder that uses Arrow's streaming codec, which reads concatenated frames."""
 
     def decode(raw: _Raw) -> Iterator[bytes]:
         with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) as stream:
@@ -153,7 +153,7 @@ def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[by
 def _hadoop_blocks(
     plain_size: Callable[[bytes], int], codec: Literal["lz4_raw", "snappy"]
 ) -> Callable[[_Raw], Iterator[bytes]]:
-    """A decoder of Hadoop's block format: plain length, then chunks (length, bytes) up to that length."""
+    """Return a decoder of Hadoop's block format: the plain length, then chunks (length, bytes) up to that length."""
 
     def decode(raw: _Raw) -> Iterator[bytes]:
         while head := raw.exactly(4):
@@ -178,7 +178,7 @@ def _length(head: bytes) -> int:
 
 
 def _snappy_size(chunk: bytes) -> int:
-    """The varint at the head of a snappy block."""
+    """Return the varint at the start of a snappy block."""
     size = 0
     for place, byte in enumerate(chunk[:5]):
         size |= (byte & 0x7F) << (7 * place)
@@ -213,7 +213,7 @@ def _lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
 
 
 def _lz4(raw: _Raw) -> Iterator[bytes]:
-    """LZ4 in Hadoop's blocks, as Spark writes it, or in frames, as the command line tool does."""
+    """Return a decoder of LZ4: Hadoop's blocks, as Spark writes them, or frames, as the command line tool does."""
     framed = raw.peek(4) == _LZ4_FRAME_MAGIC
     yield from _arrow_stream("lz4")(raw) if framed else _hadoop_blocks(_lz4_size, "lz4_raw")(raw)
 

@@ -29,14 +29,14 @@ _MARKS = {
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
 }
-"""Byte order marks. Without one Java takes big-endian, and Python none or the machine's order."""
+"""Byte order marks. Without one Java assumes big-endian; Python assumes none or the machine's order."""
 
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\ufffd".encode()
 
 
 def check_encoding(name: str) -> str:
-    """The name in Spark's spelling; a ConfigurationError if Spark does not take this encoding."""
+    """Return the name in Spark's spelling; raise ConfigurationError if Spark does not support this encoding."""
     if name.upper() not in _ENCODINGS:
         raise ConfigurationError(
             f"the encoding {name!r} cannot be read",
@@ -47,7 +47,7 @@ def check_encoding(name: str) -> str:
 
 
 def decoded(data: bytes | bytearray) -> str:
-    """The text of UTF-8 as Java decodes it: U+FFFD for invalid bytes, only one for an encoded surrogate."""
+    """Decode UTF-8 as Java does: U+FFFD for invalid bytes, only one for an encoded surrogate."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -55,13 +55,13 @@ def decoded(data: bytes | bytearray) -> str:
 
 
 def one_value(data: bytes | bytearray, large_type: pa.DataType) -> pa.Array:
-    """An array of one large string or large binary, without a copy."""
+    """Return an array of one large string or large binary, without a copy."""
     offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     return pa.Array.from_buffers(large_type, 1, [None, offsets, pa.py_buffer(data)])
 
 
 def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
-    """The data if it is valid UTF-8, else the text as Java decodes it. Fast for ASCII."""
+    """Return the data if it is valid UTF-8, else the text as Java decodes it. Fast for ASCII."""
     if data.isascii():
         return data
     try:
@@ -72,7 +72,7 @@ def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
 
 
 def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
-    """A column of bytes with `valid_utf8` of each value, and the rows that this changed; null stays null."""
+    """Apply `valid_utf8` to a column of bytes; return it and the rows that changed. Null stays null."""
     values = texts.to_pylist()
     spoiled: list[int] = []
     for row, value in enumerate(values):
@@ -84,7 +84,7 @@ def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
 
 
 def utf8_problem(text: bytes) -> str | None:
-    """Why bytes are not UTF-8, for people; None if they are."""
+    """Return why bytes are not UTF-8, as text; None if they are."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def utf8_problem(text: bytes) -> str | None:
 
 
 def as_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
-    """The text of a stream as UTF-8. UTF-8 is passed through, also if invalid. Closing the result closes `stream`."""
+    """Return the text of a stream as UTF-8; UTF-8 passes unchanged, even if invalid. Closing it closes `stream`."""
     name = check_encoding(encoding)
     return stream if name == "UTF-8" else decoded_stream(stream, _transcoded(stream, _ENCODINGS[name]))
 

@@ -32,7 +32,7 @@ _MIN_STRIDE = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole records: `data` begins at the start of a record and ends after the end of one, or of the file.
+    """Complete records: `data` begins where a record starts, and ends where a record or the file ends.
 
     The receiver owns `data` and may change it.
     """
@@ -41,10 +41,10 @@ class Block:
     end: int
     """The byte offset after the block in the decompressed file; the next record starts there, or the file ends."""
     cut: bool = False
-    """`data` is only the head of a record that is longer than the limit; its rest was skipped."""
+    """`data` is only the start of a record longer than the limit; the rest was skipped."""
 
     def offset(self, index: int) -> int:
-        """The byte offset in the decompressed file of `data[index]` (counted from the end: a BOM may be gone)."""
+        """Return the byte offset of `data[index]` in the decompressed file (counted from the end: a BOM may be cut)."""
         return self.end - len(self.data) + index
 
 
@@ -56,7 +56,7 @@ class RecordBlocks:
         separator: The end of a record; None for any of LF, CR LF and CR, as in Spark.
         block_bytes: The bytes to read at a time.
         max_record_bytes: A longer record becomes a block with `cut` set.
-        encoding: The encoding of the file. Blocks and positions are those of its text as UTF-8.
+        encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
     """
 
     separator: bytes | None = None
@@ -65,11 +65,11 @@ class RecordBlocks:
     encoding: str = "UTF-8"
 
     def sliceable(self, file: InputFile) -> bool:
-        """Whether records can be found from any position: plain UTF-8, a separator that cannot overlap."""
+        """Whether a read can start at any position: plain UTF-8, and a separator that cannot overlap itself."""
         return self.seekable(file) and not self._ambiguous
 
     def read(self, file: InputFile, *, position: int = 0, end: int | None = None) -> Iterator[Block]:
-        """The blocks of the records that start in `[position, end)`."""
+        """Yield the blocks of the records that start in `[position, end)`."""
         if end is not None and end <= position:
             return
         _keep_freed_memory()
@@ -87,7 +87,7 @@ class RecordBlocks:
                 yield block
 
     def parts(self, block: Block, max_records: int) -> Iterator[Block]:
-        """A block as one or more blocks of about `max_records` records at most; an empty block unchanged."""
+        """Yield a block as blocks of about `max_records` records at most; an empty block unchanged."""
         count = -(-self._records_in(block.data, max_records) // max_records)
         if count <= 1:
             yield block
@@ -99,7 +99,7 @@ class RecordBlocks:
             at = after
 
     def _records_in(self, data: bytearray, limit: int) -> int:
-        """The number of records in a block; an estimate from an eighth of it, if that is far below `limit`."""
+        """Return the number of records in a block; an estimate from an eighth of it, if far below `limit`."""
         separator, stride = self.separator or b"\n", len(data) // _SAMPLES
         if stride >= _MIN_STRIDE:
             size = stride // 8
@@ -111,11 +111,11 @@ class RecordBlocks:
         return data.count(separator)
 
     def next_start(self, data: bytearray, index: int) -> int:
-        """The start of the record after that of `data[index]`, in a whole block."""
+        """Return the start of the record after `data[index]`'s, in a complete block."""
         return self._start_after(data, index + 1, True) or len(data)
 
     def seekable(self, file: InputFile) -> bool:
-        """Whether a byte offset of the text is one of the file."""
+        """Whether a byte offset of the text equals one of the file."""
         return codec_of(file.path) is None and self.encoding == "UTF-8"
 
     def _next(self, window: Window, end: int | None) -> Block | None:
@@ -138,7 +138,7 @@ class RecordBlocks:
             window.fill(min(largest, max(missing, len(window.data), _PAST_END_BYTES)))
 
     def _stop(self, window: Window, inside: int | None, step: int) -> int:
-        """The end of the next block, as an index into the window; 0 if that needs more data."""
+        """Return the end of the next block, as an index into the window; 0 if that needs more data."""
         if inside is not None and len(window.data) >= inside:
             stop = self._start_after(window.data, inside, window.ended)
             if stop is not None:
@@ -160,7 +160,7 @@ class RecordBlocks:
         return Block(head, window.base, cut=True)
 
     def _drop_to_start(self, window: Window, index: int) -> bool:
-        """Move to the first record start at or after `index` in the window; False if the file has none."""
+        """Move to the first record start at or after `index` in the window; return False if the file has none."""
         while True:
             start = self._start_after(window.data, index, window.ended) if window.data else None
             if start is not None:
@@ -180,12 +180,12 @@ class RecordBlocks:
 
     @property
     def _ambiguous(self) -> bool:
-        """Whether the separator can overlap itself, as `aa` in `aaa`. Only a scan from the start finds records then."""
+        """Whether the separator can overlap itself, as `aa` in `aaa`: then only a scan from the start finds records."""
         separator = self.separator or b""
         return any(separator.startswith(separator[shift:]) for shift in range(1, len(separator)))
 
     def _start_after(self, data: bytearray, index: int, ended: bool) -> int | None:
-        """The first record start at or after `index`; None if it is not known to be in `data`."""
+        """Return the first record start at or after `index`; None if it may not be in `data`."""
         low = max(0, index - self._width)
         if self.separator is not None:
             at = data.find(self.separator, low)
@@ -200,7 +200,7 @@ class RecordBlocks:
 
     @staticmethod
     def _line_end(data: bytearray, low: int) -> tuple[int, int]:
-        """The next line feed and the carriage return before it, or -1; searched in growing steps to stay linear."""
+        """Return the next line feed and the carriage return before it, or -1. Growing steps keep the search linear."""
         feed = carriage = -1
         step = _FIRST_STEP
         while feed < 0 and carriage < 0 and low < len(data):
@@ -210,7 +210,7 @@ class RecordBlocks:
         return feed, carriage
 
     def _last_start(self, data: bytearray) -> int:
-        """The end of the last record in `data` that is whole even if more data follows; 0 if there is none."""
+        """Return the end of the last record that is complete whatever follows `data`; 0 if there is none."""
         if self.separator is None:
             feed = data.rfind(b"\n") + 1
             # A carriage return at the very end may be half of a `\r\n`.
@@ -255,7 +255,7 @@ class Window:
             missing -= came
 
     def _append(self, most: int) -> int:
-        """Read at most so many bytes once; return their number."""
+        """Read up to so many bytes once; return how many."""
         readinto = getattr(self._stream, "readinto", None)
         if readinto is None:
             part = self._stream.read(most)
@@ -277,7 +277,7 @@ class Window:
         return data
 
     def drop(self, count: int) -> int:
-        """Remove the first `count` bytes; return their number."""
+        """Remove the first `count` bytes; return how many."""
         del self.data[:count]
         self.base += count
         return count
@@ -287,6 +287,6 @@ class Window:
 def _keep_freed_memory() -> None:
     """Make glibc keep freed blocks for later ones, by raising its thresholds (mallopt(3), M_MMAP_THRESHOLD).
 
-    New pages for each block took a tenth of the CPU time of reading CSV. The memory freed here is never touched.
+    Without it, new pages for each block took 10 % of the CPU time of reading CSV.
     """
     bytes(30 << 20)

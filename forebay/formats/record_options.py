@@ -16,7 +16,7 @@ Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(TimeOptions):
-    """The options of a text format of records: Spark's, in snake case. Invalid values are a ConfigurationError."""
+    """The options of a text format of records: Spark's, in snake case. Invalid values raise ConfigurationError."""
 
     multi_line: bool = False
     line_sep: str | None = None
@@ -40,7 +40,7 @@ class RecordOptions(TimeOptions):
         self._check_positive("max_record_bytes", "block_bytes")
 
     def blocks(self, block_bytes: int | None = None) -> RecordBlocks:
-        """The blocks of lines of a file."""
+        """Return how to cut a file into blocks of lines."""
         return RecordBlocks(
             separator=None if self.line_sep is None else self.line_sep.encode(),
             block_bytes=block_bytes or self.block_bytes or BLOCK_BYTES,

@@ -37,11 +37,11 @@ class TextOptions:
     def __post_init__(self) -> None:
         if self.line_sep == "":
             raise ConfigurationError(
-                "lineSep is empty", option="lineSep", advice="leave it out, or give the end of a line"
+                "lineSep is empty", option="lineSep", advice="remove it, or give the end of a line"
             )
 
     def blocks(self) -> RecordBlocks:
-        """The blocks of lines of a file."""
+        """Return how to cut a file into blocks of lines."""
         separator = None if self.line_sep is None else self.line_sep.encode()
         return RecordBlocks(separator, self.block_bytes, self.max_record_bytes)
 
@@ -57,7 +57,7 @@ class TextFormat(FileFormat):
     fixed_schema: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, str]] = {
         "encoding": "Spark's text source reads UTF-8 only, and uses it for writing",
-        "compression": "it is for writing; when reading, the suffix of a file says it",
+        "compression": "it is for writing; a file's suffix says how it is compressed",
     }
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
@@ -82,7 +82,7 @@ class TextFormat(FileFormat):
             raise ConfigurationError(
                 f"a text file has one column of strings, and the schema asks for {_shown(schema)}",
                 option="schema",
-                advice="give a schema of one string column beside partition columns",
+                advice="give a schema with one string column, besides partition columns",
             )
         names = list(schema.names if columns is None else columns)
         found = self._whole(file, position, end) if self.options.wholetext else self._lines(file, position, end)
@@ -93,7 +93,7 @@ class TextFormat(FileFormat):
         blocks = self.options.blocks()
         for block in blocks.read(file, position=position, end=end):
             if block.cut:
-                raise self._too_long(file, f"the line at byte {block.offset(0)}", block.offset(0))
+                raise self._too_long(file, f"the line at byte {block.offset(0)} of ", block.offset(0))
             for part in blocks.parts(block, _MAX_ROWS):
                 lines = _split(part, blocks.separator)
                 if len(lines):
@@ -105,17 +105,17 @@ class TextFormat(FileFormat):
         with open_decompressed(file) as stream:
             data = stream.read(self.options.max_record_bytes + 1)
         if len(data) > self.options.max_record_bytes:
-            raise self._too_long(file, "the file", 0)
+            raise self._too_long(file, "the file ", 0)
         if not data:
             return  # Spark skips empty files
         yield pa.array([valid_utf8(data)], pa.binary()).cast(pa.string()), max(1, len(data))
 
     def _too_long(self, file: InputFile, what: str, at: int) -> DataError:
         return DataError(
-            f"{what} of {file.path} is longer than {self.options.max_record_bytes} bytes",
+            f"{what}{file.path} is longer than {self.options.max_record_bytes} bytes",
             position=f"byte {at}",
             option="maxRecordBytes",
-            advice="raise maxRecordBytes, if a record may be that long and the memory allows it",
+            advice="if a record may be that long and fits into memory, raise maxRecordBytes",
         )
 
 

@@ -411,7 +411,7 @@ def test_malformed_records_follow_the_mode() -> None:
     for bad, why in (
         (b'{"a":"x"}', "the field a does not fit BIGINT"),
         (b'{"a":', "malformed JSON near byte 0: the record ends inside an object"),
-        (b'[{"a":1},{"a":"x"}]', "something in this array is not an object, or does not fit"),
+        (b'[{"a":1},{"a":"x"}]', "an element of this array is not an object, or does not fit the schema"),
         (b'[{"a":1},', "malformed JSON near byte 7: the record ends inside"),
         (b'{"a":"x"}\xff', "the field a does not fit BIGINT"),
         (b'{"a":1,"b":"\xff"}', "byte 12 is not UTF-8"),
@@ -667,7 +667,7 @@ def test_a_malformed_record_stops_inference_in_the_mode_failfast() -> None:
 
 
 def test_two_columns_that_differ_in_case_cannot_be_inferred() -> None:
-    with pytest.raises(ConfigurationError, match="two columns of one name"):
+    with pytest.raises(ConfigurationError, match="two columns have the same name"):
         JsonFormat().infer_schema([MemoryFile(b'{"a":1,"A":2}\n')])
 
 

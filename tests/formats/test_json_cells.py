@@ -107,7 +107,7 @@ def test_many_texts_with_some_bad_ones_in_the_middle() -> None:
         (b'{"by":5}', "the field by does not fit STRUCT<who: STRING, n: INT>"),
         (b'{"id":"","price":"","at":"","d":""}', "the field at does not fit TIMESTAMP, and 1 more"),
         (b'{"name":"\xff"}', "byte 9 is not UTF-8"),
-        (b"\xef\xbb\xbf{}", "a character that JSON does not have there"),
+        (b"\xef\xbb\xbf{}", "a character that JSON does not allow there"),
     ],
 )
 def test_the_reason_is_reported(text: bytes, reason: str) -> None:

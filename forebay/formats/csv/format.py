@@ -19,7 +19,7 @@ from forebay.formats.csv.univocity.rules import within_limits
 
 @dataclass(frozen=True)
 class CsvFormat(FileFormat):
-    """CSV files. `CsvOptions` says how they are read."""
+    """Reads CSV files, as `CsvOptions` say."""
 
     options: CsvOptions = field(default_factory=CsvOptions)
 
@@ -28,7 +28,7 @@ class CsvFormat(FileFormat):
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """See `FileFormat.infer_schema`. Without `inferSchema` all columns are strings, and only the head is read."""
+        """See `FileFormat.infer_schema`. Without `inferSchema` all columns are strings, and only the header is read."""
         return infer_schema(self.options, files)
 
     def sliceable(self, file: InputFile) -> bool:

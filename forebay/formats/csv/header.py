@@ -24,16 +24,16 @@ _log = logging.getLogger(__name__)
 
 
 class CsvHeader:
-    """Finds and removes the header in the blocks of one read. One object per read."""
+    """Finds and removes the header in the blocks of one read. Create one for each read."""
 
     def __init__(self, options: CsvOptions, blocks: RecordBlocks) -> None:
         self._options = options
         self._blocks = blocks
 
     def is_before(self, file: InputFile, position: int) -> bool:
-        """Whether the header starts before a position.
+        """Return whether the header starts before a position.
 
-        It does, unless there are only blank lines and comments, so only a low position is checked.
+        Only blank lines and comments can precede the header, so only a low position needs a check.
         """
         if position > _CHECKED_BYTES:
             return True
@@ -41,7 +41,7 @@ class CsvHeader:
         return any(self.line(block) is not None for block in small.read(file, end=position))
 
     def line(self, block: Block) -> tuple[str, int] | None:
-        """The text of the first line in a block that can be a header, and the index after it; None without one."""
+        """Return the first line of a block that can be a header, and the index after it; None if there is none."""
         comment = self._options.comment.encode() or None
         for line, _, after in self._lines(block.data, self._after_blank_lines(block.data)):
             if line.strip(_BLANKS) and not (comment and line.startswith(comment)):
@@ -60,7 +60,7 @@ class CsvHeader:
         return CsvTokenizer(self._options.rules()).line(text) or []
 
     def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
-        """Each line from `at` on, without its end, and the indexes where it begins and ends."""
+        """Yield each line from `at` on, without its end, and the indexes where it begins and ends."""
         separator = self._blocks.separator
         while at < len(data):
             after = self._blocks.next_start(data, at)
@@ -69,7 +69,7 @@ class CsvHeader:
             at = after
 
     def _after_blank_lines(self, data: bytearray) -> int:
-        """The start of the line with the first character that is not white space, or of a line before it."""
+        """Return a line start at or before the first character that is not white space."""
         separator = self._blocks.separator
         if separator is not None and len(separator) > 1:
             return 0
@@ -78,7 +78,7 @@ class CsvHeader:
 
 
 def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
-    """Column names as Spark makes them from a header: missing ones and duplicates in any case get a number."""
+    """Return column names as Spark makes them from a header: missing and repeated names, in any case, get a number."""
     times = Counter(token.lower() for token in tokens if token is not None)
     names = []
     for index, token in enumerate(tokens):
@@ -94,10 +94,10 @@ def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
 def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Sequence[str], path: str) -> None:
     """Compare a header with the names of the schema; called once per file, by the read that finds the header.
 
-    With `enforceSchema`, Spark's default, columns go by position, and a difference is logged.
+    With `enforceSchema`, Spark's default, columns match by position, and a difference is logged.
 
     Raises:
-        ConfigurationError: Without `enforceSchema`, they differ in number, or in more than upper and lower case.
+        ConfigurationError: `enforceSchema` is false, and the names differ in number or in more than case.
     """
     problem = _difference([token or "" for token in tokens], names)
     if problem is None:
@@ -106,16 +106,16 @@ def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Seque
         raise ConfigurationError(
             f"{path} {problem}",
             option="enforceSchema",
-            advice="correct the schema, or leave enforceSchema at true to go by position",
+            advice="correct the schema, or set enforceSchema to true to match columns by position",
         )
     # Names that inference numbered always differ from the header.
     if _difference(names_of(tokens, options.null_value), names) is not None:
-        advice = "correct the schema or the file if that is wrong, or set enforceSchema to false to make this an error"
-        _log.warning("%s %s; columns go by position: %s", path, problem, advice)
+        advice = "if that is wrong, correct the schema or the file; enforceSchema=false makes this an error"
+        _log.warning("%s %s; columns match by position: %s", path, problem, advice)
 
 
 def _difference(found: Sequence[str], names: Sequence[str]) -> str | None:
-    """How a header differs from the schema, as the rest of a sentence; None if it does not."""
+    """Return how a header differs from the schema, as the end of a sentence; None if it does not."""
     if len(found) != len(names):
         return f"has {len(found)} columns in its header, and the schema {len(names)}"
     for header, name in zip(found, names, strict=True):

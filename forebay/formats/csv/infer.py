@@ -40,7 +40,7 @@ def _first_record(options: CsvOptions, file: InputFile) -> tuple[list[str | None
 
 
 def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, names: list[str], header: str) -> None:
-    """Widen the types of the columns to the records of a file. The tokens of strings, which are final, are not read."""
+    """Widen the column types to the records of a file. Skips the tokens of string columns, whose type is final."""
     wanted = [index for index, column in enumerate(columns) if not column.resolved]
     by_text = options.header and not options.multi_line
     reading = CsvReading(options, file, names, wanted, inferring=True, without=header if by_text else None)

@@ -14,15 +14,15 @@ from forebay.options import option
 REFUSED = {
     "charToEscapeQuoteEscaping": "the character that escapes the escape character cannot be chosen",
     "codec": "it is for writing; a file's suffix says how it is compressed",
-    "columnPruning": "a record is always judged as a whole; name the columns wanted with the option columns",
+    "columnPruning": "records are always parsed as a whole; select columns with the option columns",
     "compression": "it is for writing; a file's suffix says how it is compressed",
     "escapeQuotes": "it is for writing",
     "extension": "it is for writing",
-    "inputBufferSize": "blocks have their own size",
+    "inputBufferSize": "use blockBytes instead",
     "locale": "numbers and dates are read as in the locale en-US",
     "quoteAll": "it is for writing",
     "singleVariantColumn": "the variant type cannot be read",
-    "timeFormat": "Spark's CSV has no column of type time",
+    "timeFormat": "Spark's CSV reader has no time type",
 }
 """Options of Spark's CSV reader that are refused → why."""
 
@@ -76,7 +76,7 @@ class CsvOptions(RecordOptions):
         if len(sep) == 2 and sep[0] == "\\" and sep[1] in _SEP_ESCAPES:
             sep = _SEP_ESCAPES[sep[1]]
         elif sep == "\\":
-            raise self._wrong("sep", "a backslash is written as two of them")
+            raise self._wrong("sep", "write a backslash as two")
         if sep == "\\u0000":
             sep = NUL
         if len(sep) != 1 or not sep.isascii():

@@ -22,14 +22,14 @@ _HEAD_BYTES = 64 << 10
 _DETECT_BYTES = 1 << 20  # the bytes that Spark's parser checks
 
 TokenBlocks = Iterator[tuple["Tokens | None", Block]]
-"""Blocks with their tokens; None for a block that is the head of a record longer than `maxRecordBytes`."""
+"""Blocks with their tokens; None for a block that is only the start of a record longer than `maxRecordBytes`."""
 
 
 class CsvReading:
     """One read of one file.
 
-    `wanted` are indexes of `names`, the columns of the file. `inferring`: the names are those of another file, so the
-    header is not checked. `without`: leave out every line with this text instead of the header, as Spark's inference.
+    `wanted` are indexes of `names`, the columns of the file. `inferring`: `names` come from another file, so the header
+    is not checked. `without`: as in Spark's inference, omit every line with this text instead of only the header.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CsvReading:
         self._blocks = options.blocks()
 
     def blocks(self, position: int, end: int | None) -> TokenBlocks:
-        """The tokens of the records that start in `[position, end)`."""
+        """Yield the tokens of the records that start in `[position, end)`."""
         return self._of_records(position, end) if self._options.multi_line else self._of_lines(position, end)
 
     def _of_lines(self, position: int, end: int | None) -> TokenBlocks:
@@ -103,7 +103,7 @@ class CsvReading:
                     self._grow(window)
 
     def first_record(self) -> tuple[list[str | None], str] | None:
-        """The tokens of the first record that is no comment, and its text; None if there is none."""
+        """Return the tokens and the text of the first record that is not a comment; None if there is none."""
         if not self._options.multi_line:
             header = CsvHeader(self._options, self._blocks)
             for block in self._blocks.read(self._file):
@@ -144,12 +144,12 @@ class CsvReading:
                 source=self._file.path,
                 position=f"byte {window.base}",
                 option="maxRecordBytes",
-                advice="close the quote that opens there, raise the limit, or set multiLine to false",
+                advice="close the quote that opens there, raise maxRecordBytes, or set multiLine to false",
             )
         window.fill(max(self._options.block_bytes, len(window.data)))
 
     def _line_sep(self, window: Window) -> str:
-        """The line end of this file. `window` is at its start, and is filled as far as needed."""
+        """Return the line end of this file. `window` is at its start, and is filled as needed."""
         while True:
             window.fill(_HEAD_BYTES)
             found = self._options.line_sep or detected_line_separator(window.data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes record batches of tokens: converts the values, and handles malformed records by the mode."""
+"""Converts tokens to record batches, and handles malformed records by the mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_CHARS = 200
 
 
 class RowMaker:
-    """Turns the tokens of one read into record batches. `columns` are those wanted, None for all of `schema`.
+    """Turns the tokens of one read into record batches. `columns` are the selected ones; None means all.
 
     Raises:
         ConfigurationError: The format does not support the schema or the columns wanted.
@@ -42,25 +42,25 @@ class RowMaker:
             raise ConfigurationError(
                 f"the schema has no column {missing[0]!r}",
                 option="columns",
-                advice=f"choose from {', '.join(map(repr, names))}",
+                advice=f"select from {', '.join(map(repr, names))}",
             )
         self.schema = pa.schema([schema.field(name) for name in wanted])
         self.names = [name for name in names if name != corrupt]
         """The columns of the data, without the one for corrupt records."""
         places = {name: place for place, name in enumerate(self.names)}
         self.wanted = [places[name] for name in wanted if name != corrupt]
-        """Which of these are wanted."""
+        """Which of these columns are selected."""
         self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
         if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
             raise ConfigurationError(
                 f"the column {corrupt!r} for corrupt records has the type {schema.field(corrupt).type}",
                 option="columnNameOfCorruptRecord",
-                advice="give it the type string in the schema, or choose another name for it",
+                advice="give it the type string in the schema, or set columnNameOfCorruptRecord to another name",
             )
         self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
 
     def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
-        """The record batch of a block; a DataError if a record is malformed and the mode is FAILFAST."""
+        """Return the record batch of a block; raise DataError if a record is malformed and the mode is FAILFAST."""
         arrays: list[pa.Array] = []
         bad: set[int] = set(tokens.malformed)
         malformed: list[tuple[int, str]] = []
@@ -82,7 +82,7 @@ class RowMaker:
         return batch
 
     def oversized(self, block: Block) -> pa.RecordBatch:
-        """The record batch of a block that is only the head of a record longer than `maxRecordBytes`."""
+        """Return the record batch of a block that is only the start of a record longer than `maxRecordBytes`."""
         text = decoded(block.data)
         if self._mode == "FAILFAST":
             raise self._failure(text, block, 0, " is longer than maxRecordBytes")
@@ -103,7 +103,7 @@ class RowMaker:
         return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
 
     def _malformed(self, tokens: Tokens, block: Block, row: int, malformed: Sequence[tuple[int, str]]) -> DataError:
-        """The error for the first malformed record, with the columns that hold malformed values."""
+        """Return the error for the first malformed record, with the columns that have malformed values."""
         columns = [name for first, name in malformed if first == row]
         if columns:
             kinds = ", ".join(f"{name!r} ({self.schema.field(name).type})" for name in columns)

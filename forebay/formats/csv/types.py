@@ -70,7 +70,7 @@ class ColumnTypes:
                 self._type = self._wider(self._type, self._type_of(token))
 
     def _type_of_all(self, tokens: pa.Array) -> pa.DataType | None:
-        """The one type of all tokens, if a check of the whole column finds it; else None."""
+        """Return the common type of all tokens if a check of the whole column finds it; else None."""
         if self._type in (_NULL, _INT, _LONG) and consists_of(tokens, b"-0123456789"):
             for whole in (_INT, _LONG):
                 if _castable(tokens, whole):
@@ -87,7 +87,7 @@ class ColumnTypes:
         return None
 
     def _type_of(self, token: str) -> pa.DataType:
-        """The type of one token, beginning the search at the type found so far."""
+        """Return the type of one token; the search begins at the type found so far."""
         sought = _DECIMAL if pa.types.is_decimal(self._type) else self._type
         skipped = sought != _NULL
         for found, parse in self._parsers:
@@ -116,7 +116,7 @@ def _precision(kind: pa.DataType) -> int:
 
 
 def _decimal_type(token: str) -> pa.DataType | None:
-    """The decimal type of a whole number too long for 64 bits; None if the token has a fraction or is none."""
+    """Return the decimal type of an integer too long for 64 bits; None if the token is not an integer."""
     try:
         number = decimal.Decimal(token) if token.isascii() and "_" not in token and token.strip() == token else None
     except decimal.InvalidOperation:

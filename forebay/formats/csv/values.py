@@ -31,7 +31,7 @@ _DECIMAL_DIGITS = 38
 
 
 def converter(field: pa.Field, options: CsvOptions) -> Converter:
-    """The converter of the tokens of one column; a ConfigurationError if CSV has no values of its type."""
+    """Return the converter of one column's tokens; raise ConfigurationError if CSV has no values of its type."""
     wanted = field.type
     inner = _inner(wanted, options)
     if inner is None:
@@ -51,7 +51,7 @@ def converter(field: pa.Field, options: CsvOptions) -> Converter:
 
 
 def _inner(wanted: pa.DataType, options: CsvOptions) -> tuple[Converter, pa.DataType] | None:
-    """The converter and the type it gives, which differs from `wanted` in the unit or the width of offsets only."""
+    """Return the converter and its result type, which may differ from `wanted` in unit or offset width."""
     types = pa.types
     if types.is_string(wanted) or types.is_large_string(wanted) or types.is_string_view(wanted):
         return _strings, pa.string()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON files to record batches. Other rooms import `format.JsonFormat`, `options.JsonOptions` and `cells.CellReader`.
+"""Reads JSON. Other rooms import `format.JsonFormat`, `options.JsonOptions` and `cells.CellReader`.
 
 `format` cuts a file into blocks of lines (`documents` reads it whole for `multiLine`), and `blocks` turns them into
 batches by three tiers: `uniform/`, Arrow (`arrow`, `tiers`), and records one by one (`stdlib_reader`, `jackson/`).
-`build` makes columns of the values of records. `cells` reads texts in a column. `inference/` finds the schema.
+`build` makes columns from the values of records. `cells` reads texts in a column. `inference/` finds the schema.
 """

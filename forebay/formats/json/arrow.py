@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses many records with Arrow, and finds the rows that Spark may read otherwise.
+"""Parses many records with Arrow, and finds the rows that Spark may read differently.
 
 pyarrow's JSON reader differs from Spark without an error in these points:
 
@@ -42,7 +42,7 @@ _LONG_TEXT = re.compile(rb'(?<![^"])[^"]{%d}' % MAX_NAME_BYTES)
 _ROW = re.compile(r" in row (\d+)$")
 
 Finish: TypeAlias = Callable[[pa.Array], Converted]
-"""Array as parsed → array of the column's type, and the rows that Spark may read otherwise."""
+"""Array as parsed → array of the column's type, and the rows that Spark may read differently."""
 
 
 class NotSafe(Exception):
@@ -94,7 +94,7 @@ def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions) -> pa.Tab
 
 
 def regular_lines(data: bytes | bytearray) -> int | None:
-    """The number of lines, if each is from `{` to `}` and Arrow parses all of them safely; None otherwise."""
+    """Return the number of lines if each is from `{` to `}` and Arrow parses all of them safely; else None."""
     if not data.startswith(b"{") or not data.endswith((b"}", b"}\n")) or b"\r" in data:
         return None
     count = data.count(b"\n")
@@ -148,7 +148,7 @@ def any_type(data_type: pa.DataType, test: Callable[[pa.DataType], bool]) -> boo
 
 
 def _read_type(data_type: pa.DataType) -> pa.DataType:
-    """The type to ask Arrow for: a string where it parses otherwise than Spark."""
+    """Return the type to request from Arrow: a string where Arrow parses differently from Spark."""
     types = pa.types
     if isinstance(data_type, pa.StructType):
         return pa.struct([pa.field(field.name, _read_type(field.type)) for field in data_type])
@@ -251,7 +251,7 @@ def _rows(mask: pa.Array) -> list[int]:
 
 
 def _wide(data_type: pa.Decimal128Type) -> pa.DataType:
-    """A type in which numbers of the type's precision do not overflow when they get its scale."""
+    """Return a type wide enough for numbers of the type's precision at the type's scale."""
     if data_type.precision + data_type.scale < 38:
         return pa.decimal128(38, data_type.scale)
     return pa.decimal256(76, data_type.scale)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns blocks of JSON lines into record batches.
 
-Three tiers read them, the fastest first. A tier returns the parts of a block: batches, and lines left to the last tier.
+Three tiers read them, the fastest first. A tier returns the parts of a block: batches, and leftover lines.
 
 1. `UniformTier`: lines with the same names in the same order.
 2. `ArrowTier`: Arrow's JSON reader.
-3. `RecordReader`: Python's `json`, and for what that reads otherwise than Spark, the port of Jackson.
+3. `RecordReader`: Python's `json`, or the port of Jackson where Python differs from Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BlockReader:
         schema: The columns.
         options: How to read.
         path: The file, for errors.
-        embedded: Records are texts in a column: each has one row, or none if it is blank. See `JacksonParser`.
+        embedded: Each record is a text in a column and gives one row, or none if it is blank. See `JacksonParser`.
 
     Raises:
         ConfigurationError: A column has a type that JSON cannot be read as.
@@ -74,7 +74,7 @@ class BlockReader:
         """Malformed records so far."""
 
     def read(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch:
-        """The rows of a block of whole lines that begins at an offset of the file; raises DataError with FAILFAST."""
+        """Return the rows of complete lines that begin at an offset of the file; raise DataError with FAILFAST."""
         batch = self.read_block(data, offset)
         if batch is not None:
             return batch
@@ -82,7 +82,7 @@ class BlockReader:
         return self.read_lines(lines, offset)
 
     def read_block(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch | None:
-        """The rows of a block if a tier reads it without splitting it into lines; None otherwise."""
+        """Return the rows of a block if a tier reads it without splitting it into lines; else None."""
         if self._arrow is None or self._options.line_sep is not None or self._arrow.backoff.left:
             return None
         for tier in (self._uniform, self._arrow):
@@ -142,7 +142,7 @@ class BlockReader:
             builder.add_malformed(outcome.rows or [[None] * len(self._fields)], bytes(valid_utf8(record)))
 
     def _with_malformed(self, builder: BatchBuilder) -> pa.RecordBatch:
-        """The batch of all rows, with the column for malformed records in its place if the schema has one."""
+        """Return the batch of all rows, with the column for malformed records if the schema has one."""
         batch = builder.batch()
         columns = batch.columns
         for place, item in enumerate(self._schema):
@@ -151,7 +151,7 @@ class BlockReader:
         return batch if len(columns) == batch.num_columns else batch_of(columns, self._schema, batch.num_rows)
 
     def _texts(self, malformed: dict[int, bytes], rows: int) -> pa.Array:
-        """The column for malformed records; as in Spark, each row of a malformed array has the text of the array."""
+        """Return the column for malformed records. As in Spark, each row of a malformed array has the array's text."""
         if not malformed:
             return pa.nulls(rows, pa.string())
         size = sum(map(len, malformed.values()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds Arrow columns and record batches of the values that the record readers return."""
+"""Builds Arrow columns and record batches from the values that the record readers return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchBuilder:
         self.rows: list[list[Any]] = []
         """Rows after the last batch."""
         self.malformed: dict[int, bytes] = {}
-        """Number of a row → text of the malformed record that it is from."""
+        """Row number → text of the malformed record that the row comes from."""
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add rows that are in Arrow already."""
@@ -34,7 +34,7 @@ class BatchBuilder:
         self.rows += rows
 
     def batch(self) -> pa.RecordBatch:
-        """All rows as one batch."""
+        """Return all rows as one batch."""
         self._flush()
         if len(self._batches) == 1:
             return self._batches[0]
@@ -50,7 +50,7 @@ class BatchBuilder:
 
 
 def batch_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """The batch of these columns, which may be none; without rows also for a schema that has some."""
+    """Return the batch of these columns, possibly none; without rows the schema's columns may be missing."""
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
     if len(schema):
@@ -85,7 +85,7 @@ def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Where each list begins; null for null."""
+    """Return where each list begins; null for a null list."""
     starts = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
     known: list[Any] = [*values, ()]
     return pa.array([None if value is None else start for value, start in zip(known, starts, strict=True)], pa.int32())

@@ -34,7 +34,7 @@ class CellReader:
     """Reads columns of JSON texts into structs of one schema. For one thread.
 
     As with `from_json`, a text that is not a JSON object is a struct of nulls, a value that does not fit is null, and
-    invalid UTF-8 is decoded as by Java; here the latter also makes the text a bad one.
+    invalid UTF-8 is decoded as by Java. Unlike there, invalid UTF-8 also makes a text bad.
 
     Args:
         schema: The fields. A string with the name of `columnNameOfCorruptRecord` gets the bad texts.
@@ -118,7 +118,7 @@ class CellReader:
 
 
 def _scattered(found: Cells, rows: Sequence[int] | npt.NDArray[np.int64], count: int) -> Cells:
-    """Put structs into these rows of `count`; the others are null."""
+    """Return structs at these rows of `count`; the other rows are null."""
     places = np.full(count, -1)
     places[rows] = np.arange(len(rows))
     return Cells(spread(found.values, places), [int(rows[row]) for row in found.bad])
@@ -132,5 +132,5 @@ def _lines(texts: pa.Array) -> bytes:
 
 
 def spread(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the values at these places, null for -1."""
+    """Return the values at these indexes; null for -1."""
     return values.take(pa.array(places, mask=places < 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads JSON files that are one document over any number of lines: an object, or an array of objects."""
+"""Reads JSON files with one document over any number of lines: an object, or an array of objects."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int])
 
 
 def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
-    """The document in UTF-8, and whether it is complete: of one that is too large it is the head."""
+    """Return the document in UTF-8, and whether it is complete; of a document that is too large, only the start."""
     parts: list[bytes] = []
     size = 0
     with decoding_stream(open_decompressed(file), options.encoding or "UTF-8") as stream:
@@ -86,7 +86,7 @@ def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
 
 
 def elements(data: bytes) -> list[tuple[int, int]]:
-    """The spans of the objects of a well-formed array of objects; none for another document."""
+    """Return the spans of the objects in a well-formed array of objects; none for another document."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON files, read as Spark's own reader reads them: one record in each line, or with `multiLine` one document."""
+"""Reads JSON files as Spark's own reader does: one record in each line, or with `multiLine` one document."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 _UNKNOWN = pa.schema([])
-"""The columns of a file before its schema is known, or where they do not matter."""
+"""The columns of a file before its schema is known, or if they do not matter."""
 
 
 @dataclass(frozen=True)
 class JsonFormat(FileFormat):
-    """Reads JSON files. Positions are byte offsets in the decompressed bytes, in UTF-8 also for another `encoding`."""
+    """Reads JSON files. Positions are byte offsets in the decompressed text as UTF-8, whatever its `encoding`."""
 
     name: ClassVar[str] = "json"
     options_class: ClassVar[type] = JsonOptions
@@ -35,11 +35,11 @@ class JsonFormat(FileFormat):
     options: JsonOptions = field(default_factory=JsonOptions)
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as Spark: from all records of all files, or a sample of them; columns in the order of their names."""
+        """Infer as Spark does, from all records or a sample; columns are sorted by name."""
         return infer_schema(files, self.options, self._blocks)
 
     def sliceable(self, file: InputFile) -> bool:
-        """Plain files with a record in each line are."""
+        """Return whether the file is plain and has a record in each line."""
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def read(
@@ -53,7 +53,7 @@ class JsonFormat(FileFormat):
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Read the records that start in `[position, end)`.
 
-        With `multiLine` a file is read whole: it takes about three times its size in memory, and one of more than
+        With `multiLine` a file is read at once and takes about three times its size in memory; a file above
         `maxRecordBytes` is malformed.
         """
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads records with Python's own json module where that reads as Spark does, and all others with the Jackson port."""
+"""Reads records with Python's json module where it equals Spark, and all others with the Jackson port."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _Converter: TypeAlias = Callable[[object], Any]
 
 
 class _Float(str):
-    """The text of a number with a point or an exponent."""
+    """The text of a number with a decimal point or an exponent."""
 
     __slots__ = ()
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object for the json module; raises ValueError for a repeated name, of which Spark keeps all values."""
+    """Make an object for the json module; raise ValueError for a repeated name, of which Spark keeps all values."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError
@@ -48,7 +48,7 @@ def refuse_constant(text: str) -> None:
 
 
 class RecordReader:
-    """Reads records of one schema, which may have any form; `embedded` as for `JacksonParser`."""
+    """Reads records of one schema, which may have any form; see `JacksonParser` for `embedded`."""
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
         self._convert = _struct(pa.struct(fields), options)
@@ -71,7 +71,7 @@ class RecordReader:
 
 
 def needs_jackson(text: str) -> bool:
-    """Whether a name or number may exceed a limit of Jackson, or a text has half of a surrogate pair."""
+    """Whether a name or number may exceed a limit of Jackson, or a text may have half of a surrogate pair."""
     if "\\ud" in text or "\\uD" in text:
         return True
     if len(text) <= MAX_NUMBER_DIGITS:

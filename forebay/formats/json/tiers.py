@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a block of JSON lines as a fast tier returns them, and the tier that lets Arrow parse lines."""
+"""The parts of a block of JSON lines that a fast tier returns, and the tier that parses lines with Arrow."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FEW_LINES = 32
 _MAX_SKIPPED = 32
 
 Part: TypeAlias = pa.RecordBatch | bytes
-"""Rows of a block, or a line that is left to the next tier."""
+"""Rows of a block, or a line for the next tier."""
 
 
 class Leftover(NamedTuple):
-    """A line that is left to the next tier, after `row` rows; `replaces`: instead of the row that follows them."""
+    """A line for the next tier. It belongs after `row` rows, or with `replaces` in place of the row after these."""
 
     row: int
     replaces: bool
@@ -37,7 +37,7 @@ class Leftover(NamedTuple):
 
 
 def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[Part]:
-    """Put slices of a batch and its leftovers, which are sorted, in the order of the lines."""
+    """Return slices of a batch and its sorted leftovers, in the order of the lines."""
     start = 0
     for row, replaces, text in leftovers:
         if row > start:
@@ -49,7 +49,7 @@ def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[P
 
 
 class Backoff:
-    """Skips 1, 3, 7 … blocks, up to a limit, after each failure in a row: unreadable lines rarely come alone."""
+    """Skips 1, 3, 7 … blocks, up to a limit, after consecutive failures: unreadable lines are rarely alone."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -64,12 +64,12 @@ class Backoff:
         return skipped
 
     def report(self, *, failed: bool) -> None:
-        """Take in the result of a block that was not skipped."""
+        """Record whether a block that was not skipped could be read."""
         self.left = self._skipped = min(self._limit, 2 * self._skipped + 1) if failed else 0
 
 
 class ArrowTier:
-    """Reads lines with Arrow, as many at once as it reads like Spark. One object per read."""
+    """Reads lines with Arrow, as many at once as it reads like Spark. Create one for each read."""
 
     def __init__(self, reader: ArrowReader) -> None:
         self._reader = reader
@@ -87,7 +87,7 @@ class ArrowTier:
         return None if unsafe else [batch]
 
     def read_lines(self, lines: list[bytes]) -> Iterator[Part]:
-        """Parse runs of lines, dividing those in which Arrow does not parse a line."""
+        """Parse runs of lines; divide a run in which Arrow fails."""
         tries = 0
         for start, end, safe in _runs(lines):
             todo = [(start, end)]
@@ -107,7 +107,7 @@ class ArrowTier:
 
 
 def _runs(lines: list[bytes]) -> Iterator[tuple[int, int, bool]]:
-    """Runs of neighbouring lines that Arrow may parse, or may not."""
+    """Yield runs of consecutive lines that Arrow may parse, or may not."""
     block = b"\n".join(lines)
     check_each = has_unsafe_number(block) or not is_utf8(block)
     start, safe = 0, True
@@ -130,7 +130,7 @@ def _may_be_object(line: bytes) -> bool:
 
 
 def _divided(low: int, high: int, row: int | None) -> list[tuple[int, int]]:
-    """What to try next after Arrow stopped at a row, last first."""
+    """Return the runs to try next after Arrow stopped at a row, the last one first."""
     if row is not None and low + row < high:
         bad = low + row
         return [part for part in ((bad + 1, high), (bad, bad + 1), (low, bad)) if part[0] < part[1]]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversions from the types of Arrow's Parquet reader to those of the schema, made once per file and column.
 
-The pairs of types are those of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0), without those where
-Spark reinterprets bits silently.
+The pairs of types are those of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0), except the pairs where
+Spark silently reinterprets bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The data to read for one column of the schema. If `source`, the column of the file, is None, all is null."""
+    """The data to read for one column of the schema. `source` is the file's column; None if all values are null."""
 
     source: str | None
     leaves: tuple[Leaf, ...]
@@ -34,14 +34,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the conversions of one file. `rebase` is the calendar of its old dates."""
+    """Makes the conversions of one file. `rebase` is the calendar of the file's old dates."""
 
     path: str
     case_sensitive: bool
     rebase: Rebase
 
     def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
-        """The data to read for a column of the schema.
+        """Return the data to read for a column of the schema.
 
         Raises:
             ConfigurationError: The types do not match, or two columns of the file have this name.
@@ -60,12 +60,12 @@ class Converter:
             names = ", ".join(repr(node.name) for node in found)
             raise ConfigurationError(
                 f"column {column!r} matches {names} of {self.path}",
-                advice="set caseSensitive, or leave the column out of the schema",
+                advice="set caseSensitive=true, or remove the column from the schema",
             )
         return found[0] if found else None
 
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
-        """The conversion of a node. The leaves it needs are appended to `leaves`."""
+        """Return the conversion of a node. Appends the leaves it needs to `leaves`."""
         if node.leaf is not None:
             leaves.append(node.leaf)
             return self._leaf(node, node.leaf, target, column)
@@ -109,7 +109,7 @@ class Converter:
         return convert if decode is None else _chain(decode, convert)
 
     def _value(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
-        """The conversion of decoded values; None if only a cast of the layout is left."""
+        """Return the conversion of decoded values; None if only the layout needs a cast."""
         types = pa.types
         if isinstance(target, pa.TimestampType) and target.unit == "us":
             return self._timestamp(leaf, source, target, column)
@@ -186,12 +186,12 @@ class Converter:
     def _mismatch(self, found: str, target: pa.DataType, column: str) -> ConfigurationError:
         return ConfigurationError(
             f"column {column!r} is {found} in {self.path} and cannot be read as {target}",
-            advice="give the column a type in the schema that holds the file's values, or leave it out",
+            advice="in the schema, give the column a type that can represent the file's values, or remove it",
         )
 
 
 def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
-    """The type behind the layouts of the writer's Arrow schema, and the conversion to it."""
+    """Return the type without the layout in the writer's Arrow schema, and the conversion to it."""
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         inner, decode = _plain(data_type.storage_type)
@@ -211,7 +211,7 @@ def _cast(target: pa.DataType) -> Convert:
 
 
 def _viewed(source: pa.DataType, raw: pa.DataType, target: pa.DataType) -> Convert | None:
-    """Read the same bits as another type of the same width, by way of the integer type `raw`."""
+    """Read the same bits as another type of the same width, through the integer type `raw`."""
     if source == target:
         return None
     if source.bit_width != raw.bit_width:

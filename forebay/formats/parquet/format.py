@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files, read as Spark's vectorised reader reads them."""
+"""Reads Parquet files as Spark's vectorised reader does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ParquetOptions:
 
 @dataclass(frozen=True)
 class ParquetFormat(FileFormat):
-    """Reads Parquet files. Positions are row indexes; slices are cut at row groups, and read from any row exactly."""
+    """Reads Parquet files. Positions are row indexes. Slices begin at row groups; a read can begin at any row."""
 
     name: ClassVar[str] = "parquet"
     options_class: ClassVar[type] = ParquetOptions
@@ -63,7 +63,7 @@ class ParquetFormat(FileFormat):
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """As Spark: the schema of the first file by path, or with `mergeSchema` of all files, merged in that order."""
+        """Infer as Spark: from the first file by path, or with `mergeSchema` from all files, merged in that order."""
         ordered = sorted(files, key=lambda file: file.path)
         schema: pa.Schema | None = None
         for file in ordered if self.options.merge_schema else ordered[:1]:
@@ -79,7 +79,7 @@ class ParquetFormat(FileFormat):
         return True
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Starts of row groups, so that slices have about `target_bytes` of the file. Reads the footer."""
+        """Return starts of row groups, so that slices have about `target_bytes` of the file. Reads the footer."""
         if not file.size:
             return []
         cuts: list[int] = []
@@ -130,7 +130,7 @@ class _Reader:
         self._measured = False
 
     def read(self, position: int, end: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The rows `[position, end)` in order; to the last row without an end."""
+        """Yield the rows `[position, end)` in order; None as `end` means the last row."""
         end = self._starts[-1] if end is None else min(end, self._starts[-1])
         if not self._leaves:
             yield from self._nothing_but_nulls(position, end)
@@ -148,18 +148,18 @@ class _Reader:
                     break
             if position == before:
                 raise wrong_footer(
-                    self._open, f"it declares {self._starts[-1]} rows, and the columns end at {position}"
+                    self._open, f"it declares {self._starts[-1]} rows, but the columns end at row {position}"
                 )
 
     def _plan(self, group: int) -> None:
-        """Choose the rows to read at a time in a row group: a few at first, if the footer does not tell their size."""
+        """Choose the batch size for a row group: a few rows at first, if the footer does not tell their size."""
         estimate, sure = self._estimate(group)
         if not (sure or self._measured):
             estimate = min(estimate, _PROBE_ROWS)
         self._rows_per_batch = min(self._rows_per_batch, estimate) if self._measured else estimate
 
     def _replan(self, batch: pa.RecordBatch) -> bool:
-        """Whether to continue with another number of rows at a time after a batch. Restarting costs one page."""
+        """Return whether to continue with another batch size after a batch. Restarting costs one page."""
         rows = max(_LEAST_ROWS, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
         first, self._measured = not self._measured, True
         now = self._rows_per_batch
@@ -169,7 +169,7 @@ class _Reader:
         return False
 
     def _from(self, group: int, skip: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """At most `rows` rows as raw batches, from row `skip` of a row group on."""
+        """Yield up to `rows` rows as raw batches, from row `skip` of a row group on."""
         groups = [group] if self._one_group_at_a_time else list(range(group, self._parquet.metadata.num_row_groups))
         paths = [leaf.path for leaf in self._leaves]
         for batch in self._parquet.iter_batches(self._rows_per_batch, groups, paths, use_threads=False):
@@ -208,7 +208,7 @@ class _Reader:
             yield batch_of([pa.nulls(rows, item.type) for item in self._schema], self._schema, rows), position
 
     def _groups(self, position: int, end: int) -> range:
-        """The row groups of a slice. One without rows belongs to the slice that continues there, or to the last one."""
+        """Return the row groups of a slice. An empty one belongs to the slice that continues there, or to the last."""
         first = min(bisect_left(self._starts, position), self._group_of(position))
         groups = len(self._starts) - 1
         return range(first, groups if end == self._starts[-1] else bisect_left(self._starts, end))
@@ -217,7 +217,7 @@ class _Reader:
         return bisect_right(self._starts, position) - 1
 
     def _estimate(self, group: int) -> tuple[int, bool]:
-        """The rows of a row group that make a batch of the wanted size, and whether the footer tells them for sure."""
+        """Return the rows of a row group that make a batch of the target size, and whether the footer is exact."""
         metadata = self._parquet.metadata.row_group(group)
         total, sure = 1, True
         for leaf in self._leaves:

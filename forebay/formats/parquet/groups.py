@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def row_starts(parquet: OpenParquet) -> list[int]:
-    """The first row of each row group, and then the number of rows of the file; a DataError for a negative number.
+    """Return the first row of each row group, then the number of rows; raise DataError for a negative number.
 
     As in Spark and Arrow, the footer's own total is ignored.
     """
@@ -27,9 +27,9 @@ def row_starts(parquet: OpenParquet) -> list[int]:
 
 
 def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
-    """The approximate bytes of each row group in the file, by its share of the uncompressed bytes.
+    """Return the approximate bytes of each row group in the file, from its share of the uncompressed bytes.
 
-    Only columns have compressed sizes, and they may be encrypted.
+    Only columns have compressed sizes, and these may be encrypted.
     """
     groups = range(parquet.metadata.num_row_groups)
     weights = [max(0, parquet.metadata.row_group(group).total_byte_size) for group in groups]
@@ -63,7 +63,7 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
 
 
 def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
-    """Read a value: Arrow raises an error here, but ends the process if asked for the column's metadata."""
+    """Refuse an encrypted column by reading a value: Arrow raises an error here, but asking for metadata crashes it."""
     try:
         next(parquet.file().iter_batches(1, [group], [leaf.path], use_threads=False), None)
     except OSError as error:
@@ -71,11 +71,11 @@ def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
             raise
         raise ConfigurationError(
             f"column {leaf.path!r} of {parquet.path} is encrypted or damaged: {error}",
-            advice="leave the column out of the schema, or read the file with Spark's own Parquet source, which takes "
+            advice="remove the column from the schema, or read the file with Spark's own Parquet source, which takes "
             "the keys",
         ) from error
 
 
 def wrong_footer(parquet: OpenParquet, what: str) -> DataError:
-    """The error for a footer that contradicts itself or the data."""
+    """Return the error for a footer that contradicts itself or the data."""
     return damaged_file(f"the footer of {parquet.path} is wrong: {what}")

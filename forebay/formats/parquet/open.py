@@ -34,7 +34,7 @@ class OpenParquet:
 
     Args:
         path: The file, for errors.
-        metadata: The footer. `metadata.row_group(i).column(j)` of an encrypted column ends the process.
+        metadata: The footer. For an encrypted column, `metadata.row_group(i).column(j)` crashes the process.
         signed: Whether a signature follows the footer, which only files with encrypted columns have.
     """
 
@@ -63,10 +63,10 @@ class OpenParquet:
 
 @contextmanager
 def opened(file: InputFile) -> Iterator[OpenParquet]:
-    """Open a file for a `with` block, and read its footer. Errors of the storage pass unchanged.
+    """Open a file for a `with` block, and read its footer. Storage errors pass unchanged.
 
     Raises:
-        DataError: The file is no Parquet file or is damaged; also inside the `with` block.
+        DataError: The file is damaged or not a Parquet file; also raised inside the `with` block.
     """
     with file.open() as raw:
         checked = _Checked(raw)
@@ -79,12 +79,12 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
         except pa.ArrowNotImplementedError as error:
             raise ConfigurationError(
                 f"{file.path} uses a part of the Parquet format that cannot be read here: {error}",
-                advice="leave the column out of the schema, or rewrite the file",
+                advice="remove the column from the schema, or rewrite the file",
             ) from error
         except (pa.ArrowException, OSError) as error:
             if checked.failure is not None:
                 raise checked.failure from None
-            raise damaged_file(f"{file.path} is not a whole Parquet file: {error}") from error
+            raise damaged_file(f"{file.path} is not a complete Parquet file: {error}") from error
 
 
 def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaData:
@@ -100,13 +100,13 @@ def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaD
 
 
 class _Checked(io.RawIOBase):
-    """A file for Arrow's reader: reads are whole, and an error of the storage is kept in `failure`."""
+    """A file for Arrow's reader: each read is complete, and a storage error is kept in `failure`."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self.failure: Exception | None = None
         self.tail = b""
-        """The end of the first read, which is that of the file: the footer's length and a magic number."""
+        """The end of the first read, and of the file: the footer's length and a magic number."""
 
     @property
     def footer_bytes(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rebases old dates in Parquet files: Spark 2 and others wrote days before 1582-10-15 in the Julian calendar.
+"""Rebases old dates in Parquet files: Spark 2 and other writers used the Julian calendar before 1582-10-15.
 
 The rule for files is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0; the table of differences is
 RebaseDateTime.julianGregDiffs.
@@ -49,7 +49,7 @@ class Rebase:
     zone: str | None
 
     def dates(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
-        """The conversion of a date column; None for nothing to do. `place` names the column in errors."""
+        """Return the conversion of a date column; None if none is needed. `place` names the column in errors."""
         if self.dates_mode == "CORRECTED":
             return None
 
@@ -65,11 +65,11 @@ class Rebase:
         return convert
 
     def timestamps(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
-        """The conversion of a column of timestamps (INT64, naive microseconds); None for nothing to do."""
+        """Return the conversion of an INT64 timestamp column (naive microseconds); None if none is needed."""
         return self._micros(self.dates_mode, place, "datetimeRebaseMode")
 
     def int96(self, place: str) -> Callable[[pa.Array], pa.Array] | None:
-        """The conversion of a column of INT96 timestamps (naive microseconds); None for nothing to do."""
+        """Return the conversion of an INT96 timestamp column (naive microseconds); None if none is needed."""
         return self._micros(self.int96_mode, place, "int96RebaseMode")
 
     def _micros(self, mode: RebaseMode, place: str, option: str) -> Callable[[pa.Array], pa.Array] | None:
@@ -98,7 +98,7 @@ class Rebase:
 
 
 def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseMode) -> Rebase:
-    """The calendar of a file, by its key-value metadata; the modes are for files that do not name their writer."""
+    """Return the calendar of a file from its key-value metadata; the modes are for files that name no writer."""
     version = metadata.get(_VERSION)
     if version is not None:
         number = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
@@ -109,9 +109,11 @@ def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseM
 
 
 def _day_shift(days: pa.Array, place: str) -> pa.Array:
-    """The days to add for the same date in the proleptic Gregorian calendar, for each day of the hybrid calendar."""
+    """Return the days to add to each day of the hybrid calendar to get the same date in the Gregorian one."""
     if pc.min(days).as_py() < _FIRST_DAY:
-        raise DataError(f"{place} holds dates before the year 1 in the old calendar", advice="leave the column out")
+        raise DataError(
+            f"{place} holds dates before the year 1 in the old calendar", advice="remove the column from the schema"
+        )
     shift = pc.multiply(days, 0)
     for switch, step in zip((_FIRST_DAY, *_SWITCHES), _STEPS, strict=True):
         shift = pc.add(shift, pc.multiply(pc.greater_equal(days, switch).cast(pa.int32()), step))
@@ -122,5 +124,5 @@ def _ambiguous(place: str, option: str) -> DataError:
     return DataError(
         f"{place} holds dates before 1582-10-15 or timestamps before 1900, and the file does not name their calendar",
         option=option,
-        advice=f"set {option} to LEGACY if Spark 2, Hive or Impala wrote the file, else to CORRECTED",
+        advice=f"set {option} to LEGACY if Spark 2, Hive or Impala wrote the file; otherwise set it to CORRECTED",
     )

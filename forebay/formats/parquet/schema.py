@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
-"""The key of Spark's own schema in a file's metadata. As in Spark, that schema goes before the Parquet types."""
+"""The key of Spark's own schema in a file's metadata. As in Spark, it takes precedence over the Parquet types."""
 
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 
@@ -83,7 +83,7 @@ class Node:
 
 
 def columns_of(file: pq.ParquetFile) -> tuple[Node, ...]:
-    """The columns of an open file. Arrow's tree and Parquet's list of leaves have the leaves in the same order."""
+    """Return the columns of an open file. Arrow's tree and Parquet's list have the leaves in the same order."""
     leaves = (_leaf(file.schema.column(index), index) for index in range(len(file.schema.names)))
     return tuple(_node(field.name, field.type, leaves) for field in file.schema_arrow)
 
@@ -111,14 +111,14 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     """The schema Spark would infer from one open file; every column is nullable.
 
     Raises:
-        ConfigurationError: Spark does not read a column without a schema, or two have one name.
+        ConfigurationError: Spark does not read a column without a schema, or two columns have the same name.
     """
     text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
         schema = None if text is None else _footer_schema(text)
     except _NoArrowForm as error:
         raise ConfigurationError(
-            f"{path} was written by Spark with a column of type {error}, which has no Arrow form",
+            f"{path} was written by Spark with a column of type {error}, which Arrow does not have",
             advice="give a schema without that column",
         ) from None
     if schema is None:
@@ -129,7 +129,7 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
 
 
 class _NoArrowForm(Exception):
-    """A type of Spark has no Arrow form; the text of the exception is its name."""
+    """Arrow has no such type; the text of the exception is Spark's name of it."""
 
 
 def _footer_schema(text: bytes) -> pa.Schema | None:
@@ -142,7 +142,7 @@ def _footer_schema(text: bytes) -> pa.Schema | None:
 
 
 def _stored_type(found: dict[str, Any]) -> object:
-    """A user-defined type as the type in which Spark stores it."""
+    """Return the type in which Spark stores a user-defined type."""
     return found.get("sqlType") if found.get("type") == "udt" else found
 
 
@@ -165,7 +165,7 @@ def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
         if found is None:
             raise ConfigurationError(
                 f"column {column!r} of {path} has the type {node.leaf}, which Spark does not read",
-                advice="give a schema without the column, or with a type Spark can read it as (BIGINT, BINARY)",
+                advice="give a schema without the column, or with a type as which Spark can read it (BIGINT, BINARY)",
             )
         return found
     if pa.types.is_struct(node.type):
@@ -214,7 +214,7 @@ def _leaf_type(leaf: Leaf) -> pa.DataType | None:
 
 
 def merged(left: pa.Schema, right: pa.Schema, path: str, case_sensitive: bool) -> pa.Schema:
-    """Spark's merge of two schemas (option `mergeSchema`): fields by name; types equal, or decimals of one scale."""
+    """Merge two schemas as Spark does (option `mergeSchema`): fields by name; equal types, or decimals of one scale."""
     return pa.schema(_merged_fields(list(left), list(right), path, case_sensitive))
 
 
@@ -244,6 +244,6 @@ def _merged_type(left: pa.DataType, right: pa.DataType, path: str, name: str, ca
     if left == right:
         return left
     raise DataError(
-        f"column {name!r} is {right} in {path} but {left} in files before it: mergeSchema cannot join them",
-        advice="give a schema, or leave the files of one kind out with pathGlobFilter",
+        f"column {name!r} is {right} in {path} but {left} in files before it: mergeSchema cannot merge them",
+        advice="give a schema, or exclude one kind of files with pathGlobFilter",
     )

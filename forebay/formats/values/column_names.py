@@ -11,18 +11,18 @@ from forebay.errors import ConfigurationError
 
 
 def folded(name: str, case_sensitive: bool) -> str:
-    """A column name for comparison: in lower case unless `spark.sql.caseSensitive` is set."""
+    """Return a column name for comparison: in lower case unless `spark.sql.caseSensitive` is set."""
     return name if case_sensitive else name.lower()
 
 
 def same_names(fields: Iterable[pa.Field], case_sensitive: bool, inside: str = "") -> str | None:
-    """The first two columns of one name, at any depth, in words; None if there are none."""
+    """Describe the first two columns with the same name, at any depth; None if there are none."""
     names: dict[str, str] = {}
     for field in fields:
         name = folded(field.name, case_sensitive)
         if name in names:
             where = f" in {inside!r}" if inside else ""
-            return f"two columns of one name{where}: {names[name]!r} and {field.name!r}"
+            return f"two columns have the same name{where}: {names[name]!r} and {field.name!r}"
         names[name] = field.name
         found = _same_inside(field.type, case_sensitive, field.name)
         if found is not None:
@@ -40,7 +40,7 @@ def _same_inside(data_type: pa.DataType, case_sensitive: bool, name: str) -> str
 
 
 def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, hint: str = "") -> None:
-    """Raise a ConfigurationError if two columns of a file have one name, as Spark does."""
+    """Raise a ConfigurationError if two columns of a file have the same name, as Spark does."""
     found = same_names(fields, case_sensitive)
     if found is not None:
         raise ConfigurationError(f"{path} has {found}", advice=f"give a schema without these columns{hint}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java's date patterns as regular expressions; patterns that they cannot express exactly are refused."""
+"""Converts Java's date patterns to regular expressions; refuses patterns that these cannot express exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MONTHS = [name[:3] for name in _LONG_MONTHS.split("|")]
 _INT32, _INT64 = 2**31, 2**63
 _NUMBER = {"M": "month", "d": "day", "H": "hour", "h": "hour12", "m": "minute", "s": "second"}
 _COLON_OFFSET = 3 * "X"
-"""Java's pattern letters for an offset with a colon; one such letter is hours, two are hours and minutes."""
+"""Java's pattern letters for an offset with a colon: one letter means hours, two mean hours and minutes."""
 _ZONES = {
     "X": r"Z|[+-]\d\d(?:\d\d)?",
     "XX": r"Z|[+-]\d{4}",
@@ -48,22 +48,22 @@ class DatePattern:
 
     @staticmethod
     def of(text: str) -> DatePattern:
-        """Compile a pattern; a ValueError if it is wrong, or has a part that is not supported exactly."""
+        """Compile a pattern; raise ValueError if it is invalid, or has an unsupported part."""
         return DatePattern(text, re.compile(_expression(text), re.ASCII | re.IGNORECASE))
 
     def date(self, text: str) -> int | None:
-        """Days since 1970-01-01, None if the text does not match."""
+        """Return days since 1970-01-01; None if the text does not match."""
         wall, zone_name = self._wall(text)
         return None if wall is None or (zone_name and _zone(zone_name) is None) else wall // (86_400 * MICROS)
 
     def timestamp(self, text: str, session_zone: Zone) -> int | None:
-        """Microseconds since the epoch; without a zone in the text it is wall-clock time in `session_zone`."""
+        """Return microseconds since the epoch; a text without a zone is wall-clock time in `session_zone`."""
         wall, zone_name = self._wall(text)
         where = _zone(zone_name) if zone_name else session_zone
         return None if wall is None or where is None else _int64(wall - where.offset(wall // MICROS) * MICROS)
 
     def timestamp_ntz(self, text: str) -> int | None:
-        """Microseconds since 1970-01-01T00:00:00 on the wall clock; None if the text does not match or has a zone."""
+        """Return microseconds since 1970-01-01T00:00:00 on the wall clock; None without a match, or with a zone."""
         wall, zone_name = self._wall(text)
         return None if wall is None or zone_name else _int64(wall)
 
@@ -75,7 +75,7 @@ class DatePattern:
         return _wall(parts), parts.get("zone")
 
     def iso_forms(self) -> list[IsoForm]:
-        """The rewriting of tokens for Arrow, one form per choice of optional parts; [] if there is none."""
+        """Return the rewriting of tokens for Arrow, one form for each choice of optional parts; [] if there is none."""
         forms = [_iso_form(variant) for variant in _variants(self.text)]
         return [form for form in forms if form is not None]
 
@@ -117,7 +117,7 @@ def _int64(micros: int) -> int | None:
 
 
 def _expression(text: str) -> str:
-    """The regular expression of a pattern; each field is a named group."""
+    """Return the regular expression of a pattern; each field is a named group."""
     out: list[str] = []
     used: set[str] = set()
     depth = at = 0
@@ -132,7 +132,7 @@ def _expression(text: str) -> str:
         if found[2] is None:
             out.append(_literal(text, found))
         elif found[2] == "S" and text[: found.start()][-1:].isalpha():
-            raise ValueError(f"the pattern {text!r} has digits right before the fraction, which Spark cannot parse")
+            raise ValueError(f"the pattern {text!r} has digits directly before the fraction, which Spark cannot parse")
         else:
             out.append(_letter(text, found[0], used, following=text[at : at + 1]))
     if depth:
@@ -192,7 +192,7 @@ _MAX_VARIANTS = 8
 
 
 def _variants(text: str) -> list[str]:
-    """The pattern with each choice of its optional parts; [] if there are too many."""
+    """Return the pattern with each choice of its optional parts; [] if there are too many."""
     done: list[str] = []
     todo = [text]
     while todo:
@@ -209,7 +209,7 @@ def _variants(text: str) -> list[str]:
 
 
 def _iso_form(text: str) -> IsoForm | None:
-    """The form of a pattern without optional parts, if all its fields have a fixed width."""
+    """Return the form of a pattern without optional parts, if all its fields have a fixed width."""
     out: list[str] = []
     places: dict[str, str] = {}
     for found in _TOKENS.finditer(text):

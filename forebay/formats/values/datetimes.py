@@ -19,13 +19,13 @@ _TRIMMED = "".join(map(chr, range(33))) + "\x7f"
 _DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](.*))?)?)?", re.DOTALL)
 _TIME = re.compile(r"([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?([^0-9].*)?)?)?", re.DOTALL)
 _YEAR_DIGITS = 6
-"""The most digits of a year in a timestamp; a date may have one more."""
+"""Maximum digits of a year in a timestamp; a date may have one more."""
 _HALF_OF_DAY = re.compile(r" ?([AaPp])[Mm] *\Z")
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def days_of(year: int, month: int, day: int) -> int | None:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar, for any year; None if there is no such day."""
+    """Return days since 1970-01-01 in the proleptic Gregorian calendar, for any year; None if there is no such day."""
     if not (1 <= month <= 12 and 1 <= day <= _MONTH_DAYS[month - 1]):
         return None
     if month == 2 and day == 29 and not (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)):
@@ -37,7 +37,7 @@ def days_of(year: int, month: int, day: int) -> int | None:
 
 
 def parse_date(text: str) -> int | None:
-    """Days since 1970-01-01 of `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]`; None if it is no date."""
+    """Return days since 1970-01-01 of `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]`; None for other texts."""
     found = _DATE.fullmatch(text.strip(_TRIMMED))
     if found is None:
         return None
@@ -46,10 +46,10 @@ def parse_date(text: str) -> int | None:
 
 
 def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -> int | None:
-    """Microseconds since the epoch of a timestamp such as `2024-6-1 12:00:00.5 +02:00`; None if it is none.
+    """Return microseconds since the epoch of a text like `2024-6-1 12:00:00.5 +02:00`; None for other texts.
 
-    `time_alone`: read a time without a date as today's, as Spark does. False for options and directory names, which
-    must mean the same tomorrow.
+    `time_alone`: like Spark, read a time without a date as today's. False for options and directory names, whose
+    meaning must not change tomorrow.
     """
     found = _fields(text)
     if found is None:
@@ -71,7 +71,7 @@ def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -
 
 
 def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
-    """Microseconds since 1970-01-01T00:00:00 on the wall clock; None if the text is none, or has no date.
+    """Return microseconds since 1970-01-01T00:00:00 on the wall clock; None for other texts, or without a date.
 
     `allow_zone`: ignore a zone in the text, as Spark's CAST does; CSV and JSON refuse it.
     """
@@ -91,7 +91,7 @@ def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
 
 
 def parse_time(text: str) -> int | None:
-    """Microseconds since midnight of `[h]h:[m]m[:[s]s[.fraction]]`, and AM or PM; None if it is none."""
+    """Return microseconds since midnight of `[h]h:[m]m[:[s]s[.fraction]]`, with AM or PM; None for other texts."""
     half = _HALF_OF_DAY.search(text)
     found = _fields(text if half is None else text[: half.start()])
     if found is None or found[1] is not None or not found[2]:
@@ -112,7 +112,7 @@ def _wall_micros(days: int | None, fields: list[int]) -> int | None:
 
 
 def _fields(text: str) -> tuple[list[int], str | None, bool] | None:
-    """Year to microsecond, the zone's name, and whether there is only a time; None if the shape is wrong."""
+    """Return year to microsecond, the zone's name, and whether there is only a time; None for another shape."""
     trimmed = text.strip(_TRIMMED)
     if not trimmed or (trimmed[0] == "T" and text[0] != "T"):
         return None

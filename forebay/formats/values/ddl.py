@@ -45,7 +45,7 @@ _DEEPEST = 100
 
 
 class SchemaError(ValueError):
-    """A text is no schema; the message says why."""
+    """A text is not a schema; the message says why."""
 
 
 def parse_schema(text: str, option: str) -> pa.Schema:
@@ -56,14 +56,14 @@ def parse_schema(text: str, option: str) -> pa.Schema:
         option: The name of the option, for errors.
 
     Raises:
-        ConfigurationError: The text is no schema, or has an unknown type.
+        ConfigurationError: The text is not a schema, or has an unknown type.
     """
     try:
         found = type_of_json(json.loads(text), _known) if text.lstrip().startswith("{") else _Parser(text).schema()
         return pa.schema(list(_struct(found)))
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"{option} is no schema: {error}",
+            f"{option} is not a schema: {error}",
             option=option,
             advice="write it as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>', or give a StructType "
             "by its .json()",
@@ -156,7 +156,7 @@ class _Parser:
                 numbers[1] = self._next()[1]
             self._demand(")")
         if not all(number.isdecimal() for number in numbers):
-            raise SchemaError(f"{name}({', '.join(numbers)}) is no type")
+            raise SchemaError(f"{name}({', '.join(numbers)}) is not a type")
         return _decimal(int(numbers[0]), int(numbers[1]))
 
     def _name(self) -> str:
@@ -169,14 +169,14 @@ class _Parser:
             self._at += 1  # texts side by side are one
 
     def _next(self, *kinds: str) -> tuple[str, str]:
-        """The next token, which must be of one of the kinds, if any are given."""
+        """Return the next token; raise SchemaError if it is none of the given kinds."""
         if self._at >= len(self._tokens) or (kinds and self._tokens[self._at][0] not in kinds):
             raise self._unexpected()
         self._at += 1
         return self._tokens[self._at - 1]
 
     def _take(self, word: str) -> bool:
-        """Step over a word or mark, if it comes next."""
+        """Skip a word or mark if it comes next; return whether it did."""
         there = self._at < len(self._tokens) and self._tokens[self._at][0] in ("word", "mark")
         if there and self._tokens[self._at][1].lower() == word:
             self._at += 1
@@ -194,10 +194,10 @@ class _Parser:
 
 
 def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType:  # noqa: ANN401 - a part of a JSON text
-    """Return the Arrow form of a type that Spark wrote as JSON, all fields nullable. `named` finds a type by its name.
+    """Return the Arrow type for a type in Spark's JSON, all fields nullable. `named` finds a type by name.
 
     Raises:
-        SchemaError: It is no type.
+        SchemaError: It is not a type.
     """
     if isinstance(found, str):
         match = _DECIMAL_TEXT.fullmatch(found)
@@ -214,26 +214,27 @@ def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType
                 return pa.map_(type_of_json(found["keyType"], named), type_of_json(found["valueType"], named))
     except (KeyError, TypeError) as error:
         raise SchemaError(f"its JSON has no {error}") from None
-    raise SchemaError(f"its JSON has {json.dumps(found)[:40]} where a type must be")
+    raise SchemaError(f"its JSON has {json.dumps(found)[:40]} instead of a type")
 
 
 def _known(name: str) -> pa.DataType:
     if name not in TYPES:
-        raise SchemaError(f"the type {name!r} is not known; there are {', '.join(sorted({*TYPES, 'decimal'}))}")
+        raise SchemaError(f"the type {name!r} is not known; known types are {', '.join(sorted({*TYPES, 'decimal'}))}")
     return TYPES[name]
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
     if not 1 <= precision <= _MAX_PRECISION or not 0 <= scale <= precision:
         raise SchemaError(
-            f"DECIMAL({precision},{scale}) has more than {_MAX_PRECISION} digits, or a scale outside them"
+            f"DECIMAL({precision},{scale}) has more than {_MAX_PRECISION} digits, or a scale that is negative or "
+            "above its precision"
         )
     return pa.decimal128(precision, scale)
 
 
 def _struct(found: pa.DataType) -> pa.StructType:
     if not isinstance(found, pa.StructType) or not found.num_fields:
-        raise SchemaError(f"{type_text(found)} is no list of fields")
+        raise SchemaError(f"{type_text(found)} is not a list of fields")
     return found
 
 

@@ -16,11 +16,11 @@ _DECIMAL_FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re
 _HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
 _DECIMAL = re.compile(r"([+-]?)(\d+)?(?:(\.)(\d*))?(?:[eE]([+-]?\d+))?")
 _EXPONENT_DIGITS = 10
-"""Digits of the largest exponent that Java's BigDecimal takes."""
+"""Maximum digits of the exponent that Java's BigDecimal accepts."""
 
 
 def parse_int(text: str, bits: int) -> int | None:
-    """The integer of a text as `Integer.parseInt` reads it: a sign, digits of any script; None if out of range."""
+    """Return the integer that `Integer.parseInt` reads: a sign, digits of any script; None if out of range."""
     sign = -1 if text.startswith("-") else 1
     digits = text[1:] if text.startswith(("-", "+")) else text
     value = 0
@@ -42,7 +42,7 @@ def _digit(char: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """The double of a text as `Double.parseDouble` reads it, with blanks, `NaN`, hexadecimal, or a suffix f or d."""
+    """Return the double that `Double.parseDouble` reads; accepts blanks, `NaN`, hexadecimal, a suffix f or d."""
     text = text.strip(_SPACES)
     bare = text[1:] if text.startswith(("+", "-")) else text
     if bare in ("NaN", "Infinity"):
@@ -61,7 +61,7 @@ def parse_double(text: str) -> float | None:
 
 
 def parse_float(text: str) -> float | None:
-    """The float of a text as `Float.parseFloat` reads it: as `parse_double`, but rounded once, to 32 bits."""
+    """Return the float that `Float.parseFloat` reads: like `parse_double`, but rounded once, to 32 bits."""
     value = parse_double(text)
     if value is None or not math.isfinite(value):
         return value
@@ -76,7 +76,7 @@ def parse_float(text: str) -> float | None:
 
 
 def parse_decimal(text: str, precision: int, scale: int) -> decimal.Decimal | None:
-    """The DECIMAL(precision, scale) of a text in Spark: without commas, rounded half up; None if too large."""
+    """Return Spark's DECIMAL(precision, scale) of a text: without commas, rounded half up; None if too large."""
     found = _DECIMAL.fullmatch(text.replace(",", ""))
     if found is None or not (found[2] or found[4]):
         return None
@@ -105,5 +105,5 @@ def _ascii_digits(text: str) -> str | None:
 
 
 def parse_bool(text: str) -> bool | None:
-    """`true` or `false` in any case (Java compares upper cases, so a long s counts as s)."""
+    """Return the value of `true` or `false` in any case (Java compares upper cases, so a long s counts as s)."""
     return {"TRUE": True, "FALSE": False}.get(text.upper()) if len(text) in (4, 5) else None

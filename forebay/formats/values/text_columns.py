@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the converters of text columns share: checks on a column's bytes, and conversion in bulk or one by one."""
+"""What the converters of text columns share: checks of a column's bytes, and conversion in bulk or one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Converted = tuple["pa.Array", Sequence[int]]
-"""The values (null where there is none), and the rows whose token is malformed, ascending."""
+"""The values (null where there is none), and the rows with a malformed token, ascending."""
 
 Converter = Callable[["pa.Array"], Converted]
 
@@ -19,7 +19,7 @@ Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
 
 
 def token_view(tokens: pa.Array) -> memoryview:
-    """The bytes of all tokens, one after the other, without a copy."""
+    """Return the bytes of all tokens, concatenated, without a copy."""
     _, offsets, data = tokens.buffers()
     if data is None or offsets is None or not len(tokens):
         return memoryview(b"")
@@ -29,12 +29,12 @@ def token_view(tokens: pa.Array) -> memoryview:
 
 
 def token_bytes(tokens: pa.Array) -> bytes:
-    """A copy of the bytes of all tokens, one after the other."""
+    """Return a copy of the bytes of all tokens, concatenated."""
     return token_view(tokens).tobytes()
 
 
 def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
-    """Whether the tokens have no other bytes than these."""
+    """Whether the tokens contain only these bytes."""
     return not token_bytes(tokens).translate(None, allowed)
 
 
@@ -46,7 +46,7 @@ def cast_or_parse(
     *,
     castable: bool = True,
 ) -> Converted:
-    """Cast the whole column if Arrow reads it as Spark does (`castable`) and without an error; else use `by_value`."""
+    """Cast the whole column if Arrow reads it as Spark does (`castable`) and succeeds; else use `by_value`."""
     if castable:
         try:
             return tokens.cast(wanted), ()

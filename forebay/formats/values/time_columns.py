@@ -28,7 +28,7 @@ _ARROW_RULES_END = pa.scalar(2_114_380_800 * MICROS, _NAIVE)  # 2037; Arrow has 
 
 
 def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Converter:
-    """The converter of a column of dates; `prefer_date` is CSV's option."""
+    """Return the converter of a column of dates; `prefer_date` is CSV's option."""
     pattern = options.pattern("date_format")
     if pattern is None and prefer_date and options.enable_date_time_parsing_fallback is False:
         pattern = DatePattern.of("yyyy-MM-dd")
@@ -43,7 +43,7 @@ def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Conver
 
 
 def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Converter:
-    """The converter of a column of timestamps: instants if the type has a zone, else wall-clock times."""
+    """Return the converter of a column of timestamps: instants if the type has a zone, else wall-clock times."""
     instants = wanted.tz is not None
     name = "timestamp_format" if instants else "timestamp_ntz_format"
     pattern, session = options.pattern(name), options.zone
@@ -65,7 +65,7 @@ def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Conve
 
 
 class _Timestamps:
-    """Converts timestamps in Spark's own shapes. Remembers whether the last column had zones."""
+    """Converts timestamps in Spark's default shapes. Remembers whether the last column had zones."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ def _first_of(
 def _by_pattern(
     wanted: pa.DataType, pattern: DatePattern, parse: Callable[[str], int | None], session: Zone
 ) -> Converter:
-    """The converter for a pattern of the user. It rewrites tokens to ISO form in bulk, where the pattern allows it."""
+    """Return the converter for a user's pattern. If the pattern allows it, tokens are rewritten to ISO form in bulk."""
     forms = pattern.iso_forms()
     if pa.types.is_timestamp(wanted) and wanted.tz is None:
         # As in Spark and in `parse`, a time with a zone is malformed for a type without zones.
@@ -176,7 +176,7 @@ def _cast_iso(form: IsoForm, wanted: pa.DataType, session: Zone, tokens: pa.Arra
 
 
 def localized(values: pa.Array, zone: Zone) -> pa.Array:
-    """Instants of wall-clock times in a zone, by java.time's rules for gaps and overlaps."""
+    """Convert wall-clock times in a zone to instants, by java.time's rules for gaps and overlaps."""
     offset = zone.fixed if zone.region is None else _only_offset(values, zone)
     if offset is None:
         return _shifted_by_rules(values, zone)
@@ -186,7 +186,7 @@ def localized(values: pa.Array, zone: Zone) -> pa.Array:
 
 
 def _only_offset(values: pa.Array, zone: Zone) -> int | None:
-    """The one offset that holds for all values, if they are close together and there is one."""
+    """Return the one offset that holds for all values; None if there are several, or values are far apart."""
     ends = pc.min_max(values.view(pa.int64())).as_py()
     if ends["min"] is None:
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options for dates and times, and the error for a value that a format does not support."""
+"""The options for dates and times, and the error for an unsupported value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.options import class_options, option
 
 @dataclass(frozen=True, kw_only=True)
 class TimeOptions:
-    """The options of CSV and JSON for dates and times. Invalid values are a ConfigurationError."""
+    """The options of CSV and JSON for dates and times. Invalid values raise ConfigurationError."""
 
     format_name: ClassVar[str]
     """The name of the format in errors."""
@@ -32,11 +32,11 @@ class TimeOptions:
 
     @property
     def zone(self) -> Zone:
-        """The zone of timestamps that name none."""
+        """Return the zone of timestamps without one."""
         return session_zone(self.time_zone)
 
     def pattern(self, name: str) -> DatePattern | None:
-        """The compiled pattern of one of the three format options, None where the option is not set."""
+        """Return the compiled pattern of one of the three format options; None if the option is not set."""
         text = getattr(self, name)
         if text is None:
             return None
@@ -46,12 +46,12 @@ class TimeOptions:
             raise self._wrong(name, str(error)) from None
 
     def lenient(self, name: str) -> bool:
-        """Whether a value that does not match one of the format options may have one of Spark's usual shapes."""
+        """Whether a value that does not match the format option may have one of Spark's default shapes."""
         fallback = self.enable_date_time_parsing_fallback
         return getattr(self, name) is None if fallback is None else fallback
 
     def _wrong(self, field: str, why: str) -> ConfigurationError:
-        """The error for the value of an option, given by its Python name."""
+        """Return the error for the value of an option, given by its Python name."""
         name = next(spec.name for spec in class_options(type(self)) if spec.python_name == field)
         return ConfigurationError(
             f"the option {name} of the {self.format_name} format is not valid: {why}",

@@ -54,7 +54,7 @@ _ONE_DIGIT_HOUR = re.compile(r"([+-])(\d):", re.ASCII)
 _ONE_DIGIT_MINUTE = re.compile(r"([+-])(\d\d):(\d)$", re.ASCII)
 _REGION = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
 _NOT_IN_JAVA = re.compile(r"(?:posix|right|localtime).*|Factory|ROC", re.DOTALL)
-"""Names of the system's time zone files that Java's own database leaves out."""
+"""Names of the system's time zone files that Java's database does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class Zone:
 
     name: str
     fixed: int | None = None
-    """Seconds east of UTC, if that never changes."""
+    """Seconds east of UTC, if constant."""
     region: ZoneInfo | None = field(default=None, compare=False)
 
     def offset(self, wall_seconds: int) -> int:
-        """The offset from UTC, in seconds, of a wall-clock time given in seconds since 1970-01-01T00:00:00 there.
+        """Return the offset from UTC, in seconds, of a wall-clock time in seconds since its 1970-01-01T00:00:00.
 
-        As in java.time: of two offsets the earlier one, and in a gap the offset before it.
+        As in java.time: in an overlap the earlier offset, and in a gap the offset before it.
         """
         if self.region is None:
             return self.fixed or 0
@@ -86,7 +86,7 @@ UTC = Zone("UTC", fixed=0)
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
-    """The zone of a name that Spark accepts, such as `Europe/Paris` or `+1:00`; a ValueError if there is none."""
+    """Return the zone of a name that Spark accepts, such as `Europe/Paris` or `+1:00`; raise ValueError if unknown."""
     formatted = _ONE_DIGIT_HOUR.sub(r"\g<1>0\2:", name, count=1)
     formatted = _ONE_DIGIT_MINUTE.sub(r"\1\2:0\3", formatted, count=1)
     formatted = _SHORT_IDS.get(formatted, formatted)
@@ -97,15 +97,15 @@ def zone(name: str) -> Zone:
     if rest[:1] in ("+", "-"):
         return Zone(name, fixed=_fixed(rest))
     if not _REGION.fullmatch(formatted) or _NOT_IN_JAVA.fullmatch(formatted):
-        raise ValueError(f"{name!r} is no time zone")
+        raise ValueError(f"{name!r} is not a time zone")
     try:
         return Zone(name, region=ZoneInfo(formatted))
     except (ZoneInfoNotFoundError, OSError, ValueError) as error:
-        raise ValueError(f"{name!r} is no time zone known on this machine") from error
+        raise ValueError(f"{name!r} is not a time zone known on this machine") from error
 
 
 def session_zone(name: str) -> Zone:
-    """The zone that the option `timeZone` names; a ConfigurationError if there is none."""
+    """Return the zone that the option `timeZone` names; raise ConfigurationError if unknown."""
     try:
         return zone(name)
     except ValueError:
@@ -125,4 +125,4 @@ def _fixed(text: str) -> int:
         wrong_shape = (len(hours) == 1 and minutes) or (seconds and colon != second_colon)
         if not wrong_shape and int(minutes or 0) <= 59 and int(seconds or 0) <= 59 and size <= _LARGEST:
             return -size if sign == "-" else size
-    raise ValueError(f"{text!r} is no offset from UTC")
+    raise ValueError(f"{text!r} is not an offset from UTC")

@@ -146,7 +146,7 @@ def test_a_column_the_file_lacks_is_null_and_names_ignore_case(tmp_path: Path) -
 
 def test_two_columns_that_differ_in_case_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "f.parquet", {"a": pa.array([1]), "A": pa.array([2])})
-    with pytest.raises(ConfigurationError, match="two columns of one name"):
+    with pytest.raises(ConfigurationError, match="two columns have the same name"):
         ParquetFormat().infer_schema([file])
     with pytest.raises(ConfigurationError, match="matches 'a', 'A'"):
         read(file, pa.schema([("a", pa.int64())]))
@@ -314,7 +314,7 @@ def test_an_empty_file_has_no_rows_and_no_schema(tmp_path: Path) -> None:
     file = LocalFile(str(tmp_path / "f.parquet"))
     assert read(file, pa.schema([("a", pa.int32())])).num_rows == 0
     assert ParquetFormat().borders(file, 1) == []
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    with pytest.raises(DataError, match="not a complete Parquet file"):
         ParquetFormat().infer_schema([file])
 
 
@@ -332,7 +332,7 @@ def test_a_truncated_file_is_a_data_error_that_names_it(tmp_path: Path, keep: fl
     whole = Path(write(tmp_path / "f.parquet", NESTED).path).read_bytes()
     cut = whole[: int(keep * len(whole)) if isinstance(keep, float) else int(keep)]
     (tmp_path / "cut.parquet").write_bytes(cut)
-    with pytest.raises(DataError, match=r"cut\.parquet is not a whole Parquet file"):
+    with pytest.raises(DataError, match=r"cut\.parquet is not a complete Parquet file"):
         ParquetFormat().infer_schema([LocalFile(str(tmp_path / "cut.parquet"))])
 
 
@@ -341,7 +341,7 @@ def test_damage_in_the_middle_is_a_data_error_that_names_the_file(tmp_path: Path
     damaged = bytearray(Path(file.path).read_bytes())
     damaged[4:200] = b"\xff" * 196
     Path(file.path).write_bytes(damaged)
-    with pytest.raises(DataError, match=r"f\.parquet is not a whole Parquet file"):
+    with pytest.raises(DataError, match=r"f\.parquet is not a complete Parquet file"):
         read(file)
 
 

@@ -259,7 +259,7 @@ def test_a_truncated_file(kind: Any, write: Write) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(DataError) as raised:
         table(source_of(kind, root).with_schema(resolved(source_of(kind, root + "/a*")).full_schema()))
-    says(raised.value, str(path), "not a whole", "ignoreCorruptFiles")
+    says(raised.value, str(path), "not a complete", "ignoreCorruptFiles")
     good = resolved(source_of(kind, root + "/a*")).full_schema()
     # The rows before the damage are kept, in whole blocks.
     small = replace(

@@ -201,7 +201,7 @@ def test_damage_during_a_failure_of_the_store_is_no_end_of_the_file(web: Web, mo
     monkeypatch.setattr(StoredFile, "now", look)
     with pytest.raises(RetriableError):
         reader.fetch()
-    with pytest.raises(DataError, match="is not a whole gz file"):
+    with pytest.raises(DataError, match="is not a complete gz file"):
         reader.fetch()
 
 

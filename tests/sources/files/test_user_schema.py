@@ -33,7 +33,7 @@ TWICE = {
 @pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
 @pytest.mark.parametrize("schema", TWICE.values(), ids=TWICE)
 def test_a_schema_with_two_columns_of_one_name_is_refused(file_format: str, schema: pa.Schema) -> None:
-    with pytest.raises(ConfigurationError, match="two columns of one name") as raised:
+    with pytest.raises(ConfigurationError, match="two columns have the same name") as raised:
         FileSource(path="/nowhere", file_format=file_format).with_schema(schema)
     assert raised.value.option == "schema"
 
@@ -44,7 +44,7 @@ def test_parquet_may_tell_apart_names_that_differ_in_case(tmp_path: Path) -> Non
     source = FileSource(path=str(tmp_path), format_options={"caseSensitive": True})
     assert [batch.to_pylist() for batch in forebay.run(source.with_schema(schema))] == [[{"a": 1, "A": "x"}]]
     twice = pa.schema([("a", pa.int32()), ("a", pa.string())])
-    with pytest.raises(ConfigurationError, match="two columns of one name: 'a' and 'a'"):
+    with pytest.raises(ConfigurationError, match="two columns have the same name: 'a' and 'a'"):
         source.with_schema(twice)
 
 
@@ -68,7 +68,7 @@ def test_variant_is_refused_by_name(file_format: str, schema: pa.Schema, path: s
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
 def test_spark_gets_the_error_before_anything_is_read(spark: Any, tmp_path: Path, file_format: str, ddl: str) -> None:
     reader = spark.read.format("forebay_files").option("fileFormat", file_format).schema(ddl)
-    with pytest.raises(Exception, match="VARIANT|two columns of one name") as raised:
+    with pytest.raises(Exception, match="VARIANT|two columns have the same name") as raised:
         reader.load("/nowhere").collect()
     assert isinstance(unwrap(raised.value), ConfigurationError)
     if "A" in ddl:
@@ -86,7 +86,7 @@ def test_headers_that_differ_give_the_names_of_the_first_file_and_a_warning(
     with caplog.at_level(logging.WARNING):
         rows = [row for batch in forebay.run(source) for row in batch.to_pylist()]
     assert rows == [{"x": "1", "y": "2"}, {"x": "3", "y": "4"}, {"x": "5", "y": "6"}]
-    assert "b.csv has the column 'p' in its header where the schema has 'x'; columns go by position" in caplog.text
+    assert "b.csv has the column 'p' in its header where the schema has 'x'; columns match by position" in caplog.text
     strict = FileSource(path=str(tmp_path), format_options={"header": True, "enforceSchema": False})
     with pytest.raises(ConfigurationError, match=r"b\.csv has the column 'p'"):
         list(forebay.run(strict))

@@ -32,7 +32,7 @@ class ArrowRows:
 
 
 class ArrowSplitter:
-    """Splits safe blocks. One object per read."""
+    """Splits safe blocks. Create one for each read."""
 
     def __init__(self, rules: CsvRules, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
         self._rules = rules
@@ -101,7 +101,7 @@ class ArrowSplitter:
         return self._options[width]
 
     def _tokens(self, column: pa.ChunkedArray, placeholders: Placeholders, *, last: bool) -> pa.Array:
-        """Tokens as Spark's tokenizer gives them, with null for what becomes null."""
+        """Return tokens as Spark's tokenizer does, with null where Spark has null."""
         chunks = column.chunks
         tokens = (chunks[0] if len(chunks) == 1 else column.combine_chunks()).view(pa.string())
         if placeholders.used:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits CSV for `multiLine=false`, where every line is a record, whatever its quotes say."""
+"""Splits CSV for `multiLine=false`, where every line is a record, even inside quotes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LineSplitter(Splitter):
         self._blank_lines_hide = width <= 1 or self.rules.sep <= " "
 
     def split(self, data: bytes | bytearray) -> Tokens:
-        """The records of a block of whole lines."""
+        """Return the records of a block of complete lines."""
         placeholders = Placeholders()
         data = self._without_comments(self._with_newlines(valid_utf8(data), placeholders))
         found, fallback_rows = self._split(data, placeholders)
@@ -41,7 +41,7 @@ class LineSplitter(Splitter):
         return self.merged(found, fallback_rows, lambda: self._raw(data, placeholders))
 
     def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray:
-        """The block with a newline at the end of each line, and no other newlines or carriage returns."""
+        """Return the block with a newline at the end of each line, and no other newlines or carriage returns."""
         if self._line_sep is None:
             return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
         if self._line_sep == b"\n":
@@ -59,7 +59,7 @@ class LineSplitter(Splitter):
         return b"\n".join([line for line in data.split(b"\n") if not line.startswith(comment)])
 
     def _split(self, data: bytes | bytearray, placeholders: Placeholders) -> tuple[ArrowRows, list[FallbackRow]]:
-        """The rows that Arrow can split, and the lines that are tokenised one by one."""
+        """Return the rows that Arrow can split, and the lines that the tokenizer must split one by one."""
         quoting = self.safe_blocks.quoting(data)
         if quoting is not Quoting.NOT_SAFE:
             found = self.by_arrow(data, quoting, placeholders)

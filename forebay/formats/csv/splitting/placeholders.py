@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placeholders for characters that mean something to Arrow's CSV parser and nothing to Spark's."""
+"""Placeholders for characters that are special in Arrow's CSV parser but not in Spark's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Placeholders:
         return bool(self._originals)
 
     def avoid(self, data: bytes | bytearray) -> None:
-        """Take no placeholder that is in this data, of which the methods below get only a part."""
+        """Use no placeholder that occurs in this data. Call it first: the other methods see only parts of the data."""
         self._avoided = data
 
     def hide(self, data: bytes | bytearray, original: bytes) -> bytes | bytearray:
@@ -44,7 +44,7 @@ class Placeholders:
         return data
 
     def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
-        """Replace the opening quote of a field with a stray quote, and the separators between (group 1 of `starts`)."""
+        """Replace the opening quote of a field with a stray quote, and the separators in it (group 1 of `starts`)."""
         sep_byte, quote_byte = sep.encode(), quote.encode()
         opening = self._new(data, quote_byte, quote_byte)
         inner = self._new(data, sep_byte, sep_byte)
@@ -52,13 +52,13 @@ class Placeholders:
         return starts.sub(lambda found: opening + found[1].replace(sep_byte, inner) + pair, data)
 
     def restored(self, tokens: pa.Array) -> pa.Array:
-        """Put the original characters back, escaped ones without their escape."""
+        """Restore the original characters; escaped ones lose their escape."""
         for placeholder, (original, _) in self._originals.items():
             tokens = pc.replace_substring(tokens, placeholder.decode(), original.decode())
         return tokens
 
     def restored_text(self, text: str) -> str:
-        """Put the original text of a record back."""
+        """Restore the original text of a record."""
         for placeholder, (_, original) in self._originals.items():
             text = text.replace(placeholder.decode(), original.decode())
         return text
@@ -68,4 +68,4 @@ class Placeholders:
             if candidate not in self._originals and candidate not in data and candidate not in self._avoided:
                 self._originals[candidate] = (original, raw)
                 return candidate
-        raise OverflowError("the block holds every character that could be a placeholder")
+        raise OverflowError("no character is left for a placeholder: the block uses all of them")

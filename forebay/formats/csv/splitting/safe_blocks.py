@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds blocks of CSV that Arrow and Spark split alike, by one regular expression over the block."""
+"""Finds blocks of CSV that Arrow and Spark split the same way, with one regular expression over the block."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Quoting(Enum):
     PLAIN = 1
     """Fields are quoted as a whole, without a quote or an escape inside."""
     DOUBLED = 2
-    """As plain, and quotes inside are doubled (the escape character is the quote)."""
+    """Like PLAIN, and quotes inside are doubled (the escape character is the quote)."""
     ESCAPED = 3
-    """As plain, and an escape character stands before some characters inside quotes, nowhere else."""
+    """Like PLAIN, and an escape character stands before some characters inside quotes, nowhere else."""
     STRAY = 4
-    """As plain, and some fields have a doubled quote inside though the escape character is another one: to Spark's
-    parser that is a stray quote, and what follows it is taken as it stands up to the next separator."""
+    """Like PLAIN, and some fields contain a doubled quote although the escape character is another one: Spark's parser
+    takes it as a stray quote, and keeps what follows unchanged up to the next separator."""
     NOT_SAFE = 5
     """Something else: Arrow may split it differently from Spark."""
 
@@ -52,7 +52,7 @@ class SafeBlocks:
         self._separators = f"[{_codes(rules.sep)}\\n]"
 
     def quoting(self, data: bytes | bytearray) -> Quoting:
-        """How a block of whole records is quoted."""
+        """Return how a block of complete records is quoted."""
         if self._quote not in data:
             return Quoting.NONE
         if self._quote == NUL.encode():
@@ -64,7 +64,7 @@ class SafeBlocks:
         return Quoting.NOT_SAFE
 
     def safe_lines(self, lines: pa.Array, data: bytes | bytearray) -> tuple[pa.BooleanArray, Quoting]:
-        """Which lines of an unsafe block are safe, and how these are quoted."""
+        """Return which lines of an unsafe block are safe, and how these are quoted."""
         if self._quote == NUL.encode():
             return pc.match_substring_regex(lines, rf"\A[^{_codes(NUL)}]*\z"), Quoting.NONE
         *_, quoting = self._candidates(data)
@@ -72,7 +72,7 @@ class SafeBlocks:
         return pc.match_substring_regex(lines, rf"\A(?:{field}{self._separators})*{field}\z"), quoting
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[Quoting]:
-        """The quotings to try for a block, cheapest first. The last one suits most safe lines of an unsafe block."""
+        """Yield the quotings to try for a block, cheapest first. The last suits most safe lines of an unsafe block."""
         if self._trims:
             yield Quoting.PLAIN
             return
@@ -94,12 +94,12 @@ class SafeBlocks:
 
 
 def matches(data: bytes | bytearray, expression: str) -> bool:
-    """Whether a regular expression (of RE2, over single bytes) is found in the data."""
+    """Whether a regular expression (of RE2, over single bytes) occurs in the data."""
     return bool(pc.match_substring_regex(one_value(data, pa.large_binary()), expression)[0].as_py())
 
 
 def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
-    """The expression of the start of a field up to a stray quote, in blocks of `Quoting.STRAY`; group 1 is its text."""
+    """Return the expression for the start of a `Quoting.STRAY` field up to its stray quote; group 1 is that text."""
     quote, sep = _codes(rules.quote), _codes(rules.sep)
     inside = f"[^{_codes(rules.quote + rules.escape)}\\n]*"
     # The quote comes first and what must stand before it is asked for behind it: searching for one byte is fast.
@@ -107,7 +107,7 @@ def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
 
 
 def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
-    """The expression of one field, which may be empty."""
+    """Return the expression of one field, which may be empty."""
     quote, escape, sep = rules.quote, rules.escape, rules.sep
     bare = sep + "\n" + (escape if quoting is Quoting.ESCAPED else "")
     # Leading white space that is trimmed may uncover a quote.
@@ -131,7 +131,7 @@ def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
 
 
 def _field_of_strays(rules: CsvRules, unquoted: str, inside: str) -> str:
-    """The expression of one field of `Quoting.STRAY`, of which `unquoted` opens the alternatives."""
+    """Return the expression of one field of `Quoting.STRAY`; its alternatives begin with `unquoted`."""
     quote, sep = _codes(rules.quote), _codes(rules.sep)
     # No closing quote behind a separator, or it would look like an opening one.
     plain = f"{quote}(?:{inside}*[^{_codes(rules.quote + rules.escape + rules.sep + NUL)}\\n])?{quote}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the splitters of lines and of multi-line records share: they merge Arrow's rows with tokenised ones."""
+"""The base of the splitters of lines and of multi-line records: merges Arrow's rows with tokenised ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
 _FEW = 64
 
 FallbackRow = tuple[int, "list[str | None] | None"]
-"""A record that was tokenised on its own: its index among all records, and its tokens; None if it has none."""
+"""A record that the tokenizer split: its index among all records, and its tokens; None if it has none."""
 
 
 @dataclass(slots=True)
 class Tokens:
-    """The records of a block, as one column of tokens for each column wanted; null where Spark has no value."""
+    """The records of a block, as one column of tokens for each selected column; null where Spark has no value."""
 
     columns: list[pa.Array]
     rows: int
@@ -37,7 +37,7 @@ class Tokens:
 
 
 class Splitter:
-    """One object per read; it learns from block to block how many fields records really have."""
+    """The base class. Create one for each read: it learns how many fields the records really have."""
 
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
         self.width = width
@@ -92,7 +92,7 @@ class Splitter:
 
 
 def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int]]) -> pa.Array:
-    """Insert `others` into a column; each run is an index of the column and the number of rows that go before it."""
+    """Insert `others` into a column. Each run is an index in the column and the number of rows inserted before it."""
     parts: list[pa.Array] = []
     at = other = 0
     for stop, count in runs:
@@ -102,7 +102,7 @@ def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int
 
 
 def may_have_blank_rows(found: ArrowRows) -> bool:
-    """Whether some row has nothing but white space in every column."""
+    """Whether some row may have only white space in every column."""
     blank: pa.BooleanArray | None = None
     for column in found.columns:
         empty = pc.fill_null(pc.match_substring_regex(column, r"\A[\x00-\x20]*\z"), True)

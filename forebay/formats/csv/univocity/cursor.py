@@ -14,11 +14,11 @@ WHITESPACE = "".join(map(chr, range(33)))
 
 
 class End(Exception):
-    """The text has no further character."""
+    """The end of the text is reached."""
 
 
 class CsvCursor:
-    """An index in a text, the present value, and the values of the record so far."""
+    """An index in a text, the current value, and the values of the record so far."""
 
     def __init__(self, rules: CsvRules) -> None:
         self._rules = rules
@@ -39,7 +39,7 @@ class CsvCursor:
         self.begin("", True)
 
     def begin(self, text: str, final: bool) -> None:
-        """Start on text of many records; `final`: the file ends with it."""
+        """Start reading a text of many records. `final`: the file ends with this text."""
         self._text = text
         self._final = final
         self._over = False
@@ -78,7 +78,7 @@ class CsvCursor:
         return ch
 
     def _at_end(self) -> bool:
-        """Return False at the end of the file; else more text is needed."""
+        """Return False at the end of the file; raise End if more text is needed."""
         if not self._final:
             raise End
         return False

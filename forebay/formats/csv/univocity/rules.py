@@ -11,7 +11,7 @@ from typing import ClassVar
 from forebay.errors import DataError
 
 NUL = "\0"
-"""A character that is not set, as in Spark: a quote of `""` makes NUL the quote."""
+"""A character that is not set. As in Spark, a quote of `""` makes NUL the quote."""
 
 
 class LimitError(Exception):
@@ -44,17 +44,17 @@ class UnescapedQuote(LimitError):
 
 @contextmanager
 def within_limits(path: str) -> Iterator[None]:
-    """Raise a DataError that names the file and the option, if a record of a file exceeds a limit."""
+    """Convert a LimitError to a DataError that names the file and the option."""
     try:
         yield
     except LimitError as error:
-        advice = f"correct the file, or change {error.option}"
+        advice = f"correct the file, or change the option {error.option}"
         raise DataError(f"{path} has {error.what}", source=path, option=error.option, advice=advice) from None
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRules:
-    """The settings of the tokenizer, as single characters; `NUL` for one that is not set."""
+    """The settings of the tokenizer, as single characters; `NUL` if not set."""
 
     sep: str
     quote: str

@@ -2,7 +2,7 @@
 """Tokenises CSV one character at a time, with the result of Spark's own parser.
 
 The rules for stray quotes are those of univocity 2.9.1 with the settings of Spark's CSVOptions; they are documented
-nowhere else. Blocks that Arrow splits alike do not come here.
+nowhere else. Only blocks that Arrow would split differently come here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from forebay.formats.csv.univocity.rules import NUL, CsvRules, TooManyColumns, U
 
 
 class CsvTokenizer(CsvCursor):
-    """Splits text into records of tokens. One object for many texts; not for use from two threads."""
+    """Splits text into records of tokens. Reusable for many texts; not thread-safe."""
 
     def __init__(self, rules: CsvRules) -> None:
         super().__init__(rules)
@@ -36,7 +36,7 @@ class CsvTokenizer(CsvCursor):
         return row
 
     def next(self) -> list[str | None] | None:
-        """The tokens of the next record; None if the text has no further whole record."""
+        """Return the tokens of the next record; None if the text has no further complete record."""
         return self._row(in_stream=True)
 
     def _row(self, in_stream: bool) -> list[str | None] | None:
@@ -123,7 +123,7 @@ class CsvTokenizer(CsvCursor):
         self._value_parsed()
 
     def _split_plainly(self) -> None:
-        """Take the fields up to the next that begins with a quote. `str.split` reads all of them."""
+        """Take the fields before the next one that begins with a quote, with `str.split`."""
         start = self._i - 1
         end = self._text.find(self._sep + self._quote, start)
         fields = self._text[start:] if end < 0 else self._text[start:end]
@@ -134,7 +134,7 @@ class CsvTokenizer(CsvCursor):
         self._ch = self._newline if end < 0 else self._sep
 
     def _value_before_delimiter(self) -> bool:
-        """Take an unquoted value that a delimiter or a line separator ends; False if the text ends first."""
+        """Take an unquoted value up to a delimiter or line separator; return False if the text ends first."""
         text, at, ch = self._text, self._i, self._ch
         while ch != self._sep:
             if at >= len(text):
@@ -155,7 +155,7 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _plain_quoted(self) -> bool:
-        """Take a quoted value without escapes that a delimiter or newline follows; False if it is not of that kind."""
+        """Take a quoted value without escapes before a delimiter or newline; return False if it is not of this form."""
         self._normalize = self._rules.newlines_in_quotes
         if self._length() != 0:
             return False
@@ -208,7 +208,7 @@ class CsvTokenizer(CsvCursor):
             self._value_parsed()
 
     def _quoted_part(self) -> bool:
-        """Read on to the end of the value, or to a quote that turns out to be part of it; return whether it ended."""
+        """Read to the end of the value, or to a quote that belongs to the value; return whether the value has ended."""
         self._ch = self._next_char()
         while not (self._prev == self._quote and (self._ch <= " " or self._ch in self._enders)):
             if self._ch in (self._quote, self._escape):
@@ -246,7 +246,7 @@ class CsvTokenizer(CsvCursor):
         self._ch = self._next_char()
 
     def _pair_read(self) -> bool:
-        """Read a quote or an escape character by the table; False if the quote before it turns out to be stray."""
+        """Read a quote or an escape character by the table; return False if the quote before it is stray."""
         found = self._pairs.get(self._prev + self._ch, _NOTHING)
         if found is None:
             return False
@@ -256,7 +256,7 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _goes_on_after_blanks(self) -> bool:
-        """Skip white space after a closing quote; if more follows, the quote did not close: return True."""
+        """Skip white space after a quote; return True if more follows, so that the quote does not close the value."""
         start = self._i - 1
         while True:
             self._ch = self._next_char()
@@ -273,7 +273,7 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _stray_quote(self) -> bool:
-        """Take a quote inside quotes that neither ends the value nor is escaped; return whether the value goes on."""
+        """Take a stray quote inside quotes; return whether the value continues."""
         self._unescaped = True
         handling = self._rules.stray_quotes
         if handling == "BACK_TO_DELIMITER":
@@ -292,9 +292,10 @@ class CsvTokenizer(CsvCursor):
         return False
 
     def _stray_quote_before_escape(self) -> None:
-        """Read on to a delimiter. Univocity recurses here at each further stray quote before an escape character.
+        """Read to a delimiter. Univocity recurses here at each further stray quote before an escape character.
 
-        `calls` is the number of its open calls: each goes on behind the delimiter at which the inner one stopped.
+        `calls` is the number of univocity's open calls: each continues after the delimiter at which the inner one
+        stopped.
         """
         if self._rules.stray_quotes in ("SKIP_VALUE", "RAISE_ERROR"):
             self._skip_or_raise()

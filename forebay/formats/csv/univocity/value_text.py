@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class ValueText:
-    """The text of the present value. Each character is copied twice: when appended and when taken."""
+    """The text of the current value. Each character is copied twice: when appended and when taken."""
 
     def __init__(self) -> None:
         self._prefix = ""
@@ -42,7 +42,7 @@ class ValueText:
         self._undivided, self._new = io.StringIO(), io.StringIO()
 
     def divide(self, delimiter: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """Remove and yield the parts that end at a delimiter, each with it. No text is searched twice."""
+        """Remove and yield the parts that end at a delimiter, each with its delimiter. Searches no text twice."""
         text, at = self._new.getvalue(), 0
         for found in delimiter.finditer(text):
             before = self._prefix + self._undivided.getvalue() if not at else ""

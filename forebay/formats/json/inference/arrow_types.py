@@ -41,9 +41,9 @@ def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None
 
 
 def _has_too_many_names(data: bytes | bytearray) -> bool:
-    """Whether to read objects one by one is faster: Arrow fills a column of each name for every object.
+    """Return whether objects are read faster one by one: Arrow fills a column of each name for every object.
 
-    There are few names if half of a sample has nearly all that the whole sample has.
+    There are few names if half of a sample has nearly all names of the sample.
     """
     step = max(_MIN_STEP, len(data) // _SAMPLES)
     found = [_NAME.search(data, at, at + step) for at in range(0, len(data), step)]

@@ -40,7 +40,7 @@ def infer_schema(
 
     Raises:
         DataError: A record is malformed and the mode is FAILFAST.
-        ConfigurationError: Two columns have one name but for case.
+        ConfigurationError: The names of two columns differ only in case.
     """
     inference = _Inference(options)
     try:
@@ -56,7 +56,7 @@ def infer_schema(
         raise DataError(
             "a record is nested too deeply to infer a schema from it",
             option="schema",
-            advice="give a schema; a column of strings keeps nested values as text",
+            advice="give a schema; a column of type string keeps nested values as text",
         ) from None
     schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
     check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
@@ -115,7 +115,7 @@ class _Inference:
             self._merge(self._corrupt)
 
     def _merge(self, kind: Kind) -> None:
-        """Add the kind of a record; an array at the root stands for its elements. Raises Malformed with FAILFAST."""
+        """Add the kind of a record; an array at the root adds its elements. Raises Malformed with FAILFAST."""
         while isinstance(kind, ListOf):
             kind = kind.element
         if kind == NULL:
@@ -131,5 +131,5 @@ class _Inference:
 
     @property
     def _corrupt(self) -> Struct:
-        """The kind of a malformed record: the column for such records."""
+        """Return the kind of a malformed record: the column for such records."""
         return Struct(((self._options.column_name_of_corrupt_record, STRING),))

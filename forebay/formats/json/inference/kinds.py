@@ -15,7 +15,7 @@ _MAX_DIGITS = 38
 
 
 class Simple(Enum):
-    """The types without parts."""
+    """The scalar types."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -42,13 +42,13 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """An object: its fields in Java's order of names, which may be repeated."""
+    """An object: its fields sorted by name in Java's order; names may repeat."""
 
     fields: tuple[tuple[str, Kind], ...]
 
     @staticmethod
     def of(fields: list[tuple[str, Kind]]) -> Struct:
-        """The struct of fields in any order."""
+        """Return the struct of unsorted fields."""
         return Struct(tuple(sorted(fields, key=lambda field: java_order(field[0]))))
 
 
@@ -59,12 +59,12 @@ _LONG_DIGITS = Digits(20, 0)
 
 
 def java_order(name: str) -> bytes:
-    """The key to sort names by: Java compares UTF-16 units."""
+    """Return the sort key of a name: Java compares UTF-16 units."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
 def merged(left: Kind, right: Kind) -> Kind:
-    """The narrowest kind that holds both."""
+    """Return the narrowest kind that covers both."""
     if left == right:
         return left
     if NULL in (left, right):
@@ -112,7 +112,7 @@ def _merged_structs(left: Struct, right: Struct) -> Struct:
 
 
 class Merging:
-    """Merges kinds in their order, in pairs of similar size; merged one by one, a wide kind is copied each time."""
+    """Merges kinds in order, in pairs of similar size: merging one by one would copy a wide kind each time."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, Kind]] = []  # count and kind; counts descend
@@ -128,7 +128,7 @@ class Merging:
         self._parts.append((count, kind))
 
     def result(self) -> Kind:
-        """The narrowest kind that holds all; NULL for none."""
+        """Return the narrowest kind that covers all; NULL without any."""
         kind: Kind = NULL
         for _, left in reversed(self._parts):
             kind = merged(left, kind)
@@ -145,7 +145,7 @@ _ARROW = {
 
 
 def arrow_type(kind: Kind, options: JsonOptions) -> pa.DataType | None:
-    """The Arrow type of a kind; None where Spark omits it: objects without fields, empty names."""
+    """Return the Arrow type of a kind; None where Spark omits it: objects without fields, empty names."""
     if isinstance(kind, Struct):
         fields = [(name, arrow_type(inside, options)) for name, inside in kind.fields if name]
         known = [pa.field(name, inside) for name, inside in fields if inside is not None]

@@ -65,7 +65,7 @@ class KindReader:
         ).raw_decode
 
     def read(self, record: bytes) -> Kind:
-        """The kind of a record of any form; raises Malformed if it is not JSON."""
+        """Return the kind of any record; raise Malformed if it is not JSON."""
         try:
             text = record.decode().lstrip(_BLANKS)
             if text[:1] in ("{", "[") and not needs_jackson(text):
@@ -161,7 +161,7 @@ class KindReader:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """Precision and scale of Java's BigDecimal of a text."""
+    """Return precision and scale of a number's text, as Java's BigDecimal."""
     _, digits, exponent = decimal.Decimal(text).as_tuple()
     if not isinstance(exponent, int):
         raise decimal.InvalidOperation

@@ -37,7 +37,7 @@ class Reasons:
         if reason == _MALFORMED and (problem := utf8_problem(given)):
             return problem
         if reason == _NO_OBJECT and text.lstrip().startswith(b"["):  # for Spark, several records
-            return "something in this array is not an object, or does not fit"
+            return "an element of this array is not an object, or does not fit the schema"
         return reason
 
     def of(self, text: bytes) -> str:
@@ -51,7 +51,7 @@ class Reasons:
             tokens.skip_children()
         except Malformed as error:
             # The text is UTF-8: the tokenizer reports characters beyond ASCII between values in this way.
-            what = str(error).replace("this is not UTF-8", "a character that JSON does not have there")
+            what = str(error).replace("this is not UTF-8", "a character that JSON does not allow there")
             return f"malformed JSON near byte {tokens.start}: {what}"
         if kind != START_OBJECT:
             return _NO_OBJECT
@@ -62,7 +62,7 @@ class Reasons:
         return "; ".join(misfits[:_MAX_NAMED]) + more
 
     def _misfits(self, path: tuple[str, ...], field: pa.Field, text: bytes) -> Iterator[str]:
-        """The fields that do not fit: those that make the text a bad one if only they are read."""
+        """Yield the fields that do not fit: each makes the text a bad one even if read alone."""
         here = (*path, field.name)
         if not self._is_bad(path, field, text):
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one record as Spark's JacksonParser (4.2.0) does, also a malformed one: the same steps on the same tokens.
+"""Reads one record, even a malformed one, as Spark's JacksonParser (4.2.0) does: the same steps on the same tokens.
 
-It is slow: `stdlib_reader` passes only those records here that it cannot read as Spark does.
+It is slow: `stdlib_reader` passes on only the records that it cannot read as Spark does.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _Converter: TypeAlias = Callable[[Tokens], Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rows of a record, and whether it is malformed; a malformed one without rows stands for a row of nulls."""
+    """The rows of a record, and whether it is malformed. A malformed record without rows gives a row of nulls."""
 
     rows: list[list[Any]]
     bad: bool = False
 
 
 class _Partial(Exception):
-    """A struct, list or map was read in part."""
+    """A struct, list or map was read only in part."""
 
     def __init__(self, value: list[Any]) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class _Partial(Exception):
 class JacksonParser:
     """Reads records of one schema.
 
-    `embedded`: records are texts in a column, as for Spark's from_json: their encoding is not guessed, and an array is
-    malformed instead of several records.
+    `embedded`: records are texts in a column, as for Spark's from_json. Their encoding is not guessed, and an array is
+    malformed.
     """
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
@@ -85,7 +85,7 @@ class JacksonParser:
 
 
 def _converter(data_type: pa.DataType, options: JsonOptions) -> _Converter:
-    """The conversion of the value at the current token, or of the field whose name this is; null for every type."""
+    """Return the conversion of the current token's value, or of the field with this name; null fits every type."""
     convert_value = _value_converter(data_type, options)
 
     def convert(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
@@ -110,7 +110,7 @@ def _value_converter(data_type: pa.DataType, options: JsonOptions) -> _Converter
 
 
 def _of_kind(kind: int, convert: _Converter) -> _Converter:
-    """A conversion that refuses other tokens. Spark reads the text of a string first, which may be malformed."""
+    """Return a conversion that refuses other tokens. Spark first reads a string's text, which may be malformed."""
 
     def checked(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
         if tokens.kind == STRING:

@@ -29,7 +29,7 @@ MAX_TEXT_CHARS = 20_000_000
 BLANKS = b" \t\r\n"
 PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 PLAIN_APOS = re.compile(rb"[^'\\\x00-\x1f]*")
-"""Bytes of a string in quotes, or in apostrophes, that stand for themselves."""
+"""Bytes in quotes, or in apostrophes, that need no unescaping."""
 
 _TEXT_STEP = 65_536
 _DIGITS = re.compile(rb"[0-9]*")
@@ -51,7 +51,7 @@ class Scanner:
         for byte in literal[1:]:
             if self._at >= self._end or self._data[self._at] != byte:
                 self._skip_word()
-                raise Malformed("this is not a value")
+                raise Malformed("the word is not a value")
             self._at += 1
         if self._at < self._end:
             following = self._data[self._at]
@@ -64,7 +64,7 @@ class Scanner:
                 raise Malformed("this is not a value")
 
     def _skip_word(self) -> None:
-        """Go behind the first character after a word, as Jackson does to report the word."""
+        """Skip the character after a word, as Jackson does to report the word."""
         for _ in range(256):
             if self._at >= self._end:
                 return
@@ -115,7 +115,7 @@ class Scanner:
                 parts.append(bytes([byte]))
 
     def _escaped_in_name(self) -> bytes:
-        """An escape, or two that are a surrogate pair; half of a pair is an error at the end of the name."""
+        """Return an escaped character, or two of a surrogate pair; half a pair is an error at the end of the name."""
         char = self._escaped()
         if "\ud800" <= char <= "\udbff" and self._data.startswith(b"\\u", self._at):
             self._at += 1
@@ -154,7 +154,7 @@ class Scanner:
         return "".join(parts)
 
     def _base64(self) -> bytes:
-        """The bytes of a base64 string up to its quote; it may have blanks between groups."""
+        """Return the bytes of a base64 string up to its quote; blanks may separate its groups."""
         out: list[str] = []
         group = ""
         while True:
@@ -195,18 +195,18 @@ class Scanner:
         for _ in range(4):
             digit = self._byte()
             if digit not in b"0123456789abcdefABCDEF":
-                raise Malformed("a string has an escape that is not a number")
+                raise Malformed("a string has a \\u escape without four hexadecimal digits")
             value = value * 16 + int(chr(digit), 16)
         return chr(value)
 
     def _byte(self) -> int:
         if self._at >= self._end:
-            raise Malformed("the record ends too early")
+            raise Malformed("the record ends inside a value")
         self._at += 1
         return self._data[self._at - 1]
 
     def _char_for_error(self, byte: int) -> str:
-        """The character whose first byte was just read; reads its other bytes, as Jackson does."""
+        """Return the character whose first byte was just read, with its other bytes, as Jackson does."""
         if byte < 0x80:
             return chr(byte)
         try:
@@ -217,7 +217,7 @@ class Scanner:
         return chr(code & 0xFFFF)
 
     def _skip_blanks(self) -> int:
-        """The next byte that is neither blank nor in a comment; -1 at the end."""
+        """Return the next byte that is neither blank nor in a comment; -1 at the end."""
         while self._at < self._end:
             byte = self._data[self._at]
             self._at += 1
@@ -230,7 +230,7 @@ class Scanner:
         return -1
 
     def _inner_byte(self) -> int:
-        """The next such byte, where the record must not end."""
+        """Return that byte; raise Malformed if the record ends."""
         byte = self._skip_blanks()
         if byte < 0:
             raise Malformed("the record ends inside an object or array")
@@ -255,7 +255,7 @@ class Scanner:
                 raise Malformed("the record ends inside a comment")
             self._at = end + 2
         else:
-            raise Malformed("a slash begins no comment")
+            raise Malformed("a slash does not begin a comment")
 
 
 def _part_of_word(char: str) -> bool:

@@ -38,7 +38,7 @@ class BadValue(Exception):
 
 
 def utf8_of(text: str) -> bytes:
-    """The string in UTF-8 as Java encodes it: half of a surrogate pair is a question mark."""
+    """Encode a string in UTF-8 as Java does: half of a surrogate pair becomes a question mark."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -51,12 +51,12 @@ def _joined(pair: re.Match[str]) -> str:
 
 
 def decoded_name(data: bytes) -> str:
-    """The text of a name, which must not have half of a surrogate pair."""
+    """Decode the text of a name, which must not contain half of a surrogate pair."""
     return decoded_string(data, 0, len(data))[0]
 
 
 def decoded_string(data: bytes, start: int, end: int, *, surrogates: bool = False) -> tuple[str, int]:
-    """The text of a part of a record, and where it ends; raises NoUtf8.
+    """Return the text of a part of a record, and where it ends; raise NoUtf8.
 
     Jackson also accepts overlong encodings, and surrogates in skipped strings.
     """
@@ -101,7 +101,7 @@ def decoded_char(data: bytes, at: int) -> tuple[int, int]:
 
 
 def as_utf8(data: bytes) -> bytes:
-    """A record or document in UTF-8, without a byte order mark; Jackson guesses its encoding from the first bytes."""
+    """Return a record in UTF-8, without a byte order mark; Jackson guesses the encoding from the first bytes."""
     head = data[:4]
     if head.isascii() and 0 not in head:
         return data
@@ -117,7 +117,7 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def decoded_base64(text: str) -> bytes:
-    """The bytes of a base64 text, which may have blanks between groups of four characters; raises BadValue."""
+    """Return the bytes of a base64 text; blanks may separate its groups of four characters. Raises BadValue."""
     out = bytearray()
     at = 0
     while at < len(text):

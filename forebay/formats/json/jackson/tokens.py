@@ -42,7 +42,7 @@ class Tokens(Scanner):
         self._depth = 0
         self._ahead: int | None = None
         self.unread = False
-        """Whether the current token is a string that was not decoded yet."""
+        """Whether the current token is a string that is not decoded yet."""
         self._text = ""
         self.start = 0
         """The offset of the current value."""
@@ -83,7 +83,7 @@ class Tokens(Scanner):
         return FIELD_NAME
 
     def skip_children(self) -> None:
-        """Go from the start of an object or array to its end; do nothing elsewhere."""
+        """Move from the start of an object or array to its end; do nothing elsewhere."""
         if self.kind not in (START_OBJECT, START_ARRAY):
             return
         depth = 1
@@ -111,7 +111,7 @@ class Tokens(Scanner):
         return self._text
 
     def base64(self) -> bytes:
-        """The bytes of an unread base64 string; after an error `next` skips its rest."""
+        """Return the bytes of an undecoded base64 string; after an error `next` skips its rest."""
         value = self._base64()
         self.unread = False
         return value
@@ -140,7 +140,7 @@ class Tokens(Scanner):
         self.start = self._at - 1
         context = self._context
         if context.kind != (_ARRAY if byte == 0x5D else _OBJECT) or context.parent is None:
-            raise Malformed("an object or array is closed that was not opened")
+            raise Malformed("a closing bracket has no opening bracket")
         self._context = context.parent
         self._depth -= 1
         return self._become(END_ARRAY if byte == 0x5D else END_OBJECT)
@@ -219,7 +219,7 @@ class Tokens(Scanner):
         return self._digits().lstrip(b"0") or b"0"
 
     def _following(self) -> int:
-        """The next byte, without reading it; 0 at the end."""
+        """Return the next byte without consuming it; 0 at the end."""
         return self._data[self._at] if self._at < self._end else 0
 
     def _exponent(self) -> bytes:

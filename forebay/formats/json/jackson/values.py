@@ -26,7 +26,7 @@ _ISO_TIMESTAMP = re.compile(
     r"(?:Z|[+-](?:0\d|1[0-7]):[0-5]\d)",
     re.ASCII,
 )
-"""Timestamps that Python's parser reads as Spark does, ten times as fast."""
+"""Timestamps that Python's parser reads as Spark does, ten times faster."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SPECIAL = {
@@ -37,7 +37,7 @@ _SPECIAL = {
 
 
 def scalar(data_type: pa.DataType, options: JsonOptions) -> Scalar | None:
-    """The conversion for a type; None for types that are no scalars."""
+    """Return the conversion for a scalar type; None for other types."""
     types = pa.types
     if types.is_boolean(data_type):
         return _boolean
@@ -62,7 +62,7 @@ def scalar(data_type: pa.DataType, options: JsonOptions) -> Scalar | None:
 
 
 def check_type(data_type: pa.DataType, column: str, options: JsonOptions) -> None:
-    """Refuse a type that JSON cannot be read as, with a ConfigurationError."""
+    """Raise a ConfigurationError for a type that JSON cannot be read as."""
     if isinstance(data_type, pa.StructType):
         for field in data_type:
             check_type(field.type, f"{column}.{field.name}", options)
@@ -78,7 +78,7 @@ def check_type(data_type: pa.DataType, column: str, options: JsonOptions) -> Non
 
 
 def infers_as_timestamp(text: str, options: JsonOptions) -> bool:
-    """Whether inference takes a string for a timestamp; without a zone it has that of the session."""
+    """Whether inference reads a string as a timestamp; without a zone it has the session's."""
     zone = options.zone
     pattern = options.pattern("timestamp_format")
     found = parse_timestamp(text, zone) if pattern is None else pattern.timestamp(text, zone)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits the lines of a block that have one form into their values, all lines at once.
+"""Splits the lines of a block that share one form into their values, all lines at once.
 
-Without backslashes each double quote begins or ends a string. So the positions of quotes and line ends determine those
-of all values. The text between two values is the same in every line of the form; a line with another text is left over.
+Without backslashes each double quote begins or ends a string. So the positions of quotes and line ends determine the
+positions of all values. The text between two values is the same in every line of the form; other lines are leftovers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _Offsets: TypeAlias = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Where lines begin and end, without their line ends."""
+    """The start and end of each line, without its line end."""
 
     starts: _Places
     ends: _Places
 
     def only(self, which: npt.NDArray[np.bool_]) -> Lines:
-        """The lines of a mask."""
+        """Return the lines that a mask selects."""
         return Lines(self.starts[which], self.ends[which])
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of the lines that have the form, which are the rows."""
+    """The values of the lines that have the form, one row per line."""
 
     rows: Lines
     by_piece: dict[int, pa.Array]
@@ -51,7 +51,7 @@ class Values:
 
 
 class LineSplitter:
-    """Splits blocks of lines of one form. One object per read. Raises NotSafe if the form has no values."""
+    """Splits blocks of lines of one form. Create one for each read. Raises NotSafe if the form has no values."""
 
     def __init__(self, template: Template) -> None:
         if not template.values:
@@ -68,7 +68,7 @@ class LineSplitter:
             self._bounds.append((piece.index, -len(piece.after.encode())))
 
     def split(self, data: bytes | bytearray) -> Values | None:
-        """The values of a block of UTF-8; None if no line has the form, or a carriage return alone ends one."""
+        """Return the values of a UTF-8 block; None if no line has the form, or one ends in a lone carriage return."""
         text = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(text == _QUOTE)
         lines = _lines_of(text, self._feeds(text, quotes), returns=b"\r" in data)
@@ -95,7 +95,7 @@ class LineSplitter:
         return None
 
     def _feeds(self, text: npt.NDArray[np.uint8], quotes: _Places) -> _Places:
-        """The positions of line feeds; it is fastest to check those that the form implies."""
+        """Return the positions of line feeds; it is fastest to check the positions that the form implies."""
         are_feeds = text == _FEED
         guessed = quotes[self._per_line :: self._per_line] - self._to_first_quote
         if len(text) and text[-1] == _FEED:
@@ -112,7 +112,7 @@ class LineSplitter:
         return bool((quotes[::count] >= lines.starts).all() and (quotes[count - 1 :: count] < lines.ends).all())
 
     def _offsets(self, quotes: _Places, rows: Lines) -> _Offsets:
-        """The start of each row, the start and end of each of its values, and the end of the row."""
+        """Return the start of each row, the start and end of each of its values, and the end of the row."""
         offsets = np.empty((len(rows.starts), len(self._bounds) + 2), np.int32)
         offsets[:, 0], offsets[:, -1] = rows.starts, rows.ends
         for place, (quote, shift) in enumerate(self._bounds, 1):
@@ -120,7 +120,7 @@ class LineSplitter:
         return offsets
 
     def _have_gaps(self, spans: pa.Array, rows: int) -> npt.NDArray[np.bool_]:
-        """Which rows have the form's text before, between and behind their values: gaps and values take turns."""
+        """Return which rows have the form's text before, between and after their values: gaps alternate with values."""
         alike = np.ones(rows, np.bool_)
         for number, gap in enumerate(self._gaps):
             texts = self._every(2 * number, spans)
@@ -129,12 +129,12 @@ class LineSplitter:
         return alike
 
     def _every(self, place: int, spans: pa.Array) -> pa.Array:
-        """One span of each row."""
+        """Return one span of each row."""
         return spans.take(pa.array(np.arange(place, len(spans), len(self._bounds) + 2, dtype=np.int32)))
 
 
 def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
-    """Which rows have ascending offsets: the gaps around a value may be longer than its piece."""
+    """Return which rows have ascending offsets: the gaps around a value may be longer than its piece."""
     flat = offsets.reshape(-1)
     if (flat[1:] >= flat[:-1]).all():
         return np.ones(len(offsets), np.bool_)
@@ -142,7 +142,7 @@ def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _spans(offsets: _Offsets, data: bytes | bytearray) -> pa.Array:
-    """The text from each offset, which ascend, to the next."""
+    """Return the text from each offset to the next; offsets ascend."""
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.string(), offsets.size - 1, buffers)
 
@@ -156,7 +156,7 @@ class _Gap:
         self._copies: pa.Array = pa.nulls(0, pa.string())
 
     def is_all_of(self, texts: pa.Array) -> bool:
-        """Whether all texts are this one; faster than to find those that are not."""
+        """Whether all texts equal this gap; faster than finding those that do not."""
         rows = len(texts)
         if token_view(texts).nbytes != rows * self._size:
             return False  # this check also bounds the copies by the size of the block
@@ -166,7 +166,7 @@ class _Gap:
 
 
 def _lines_of(text: npt.NDArray[np.uint8], feeds: _Places, *, returns: bool) -> Lines | None:
-    """The lines that are not empty; None if a carriage return alone ends one."""
+    """Return the lines that are not empty; None if a line ends in a lone carriage return."""
     starts, ends = np.append(0, feeds + 1), np.append(feeds, len(text))
     if returns:
         ended = text[np.maximum(feeds - 1, 0)] == _RETURN

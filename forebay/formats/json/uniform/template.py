@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of a line of JSON, which other lines may share: the same names in the same order."""
+"""The form of a JSON line, which other lines may share: the same names in the same order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tree: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The piece of a line split at its quotes that has a value; around other values than strings also their gaps."""
+    """The piece, between two quotes of a line, that has a value; around values other than strings, also their gaps."""
 
     index: int
     quoted: bool
@@ -43,7 +43,7 @@ class Template:
         return len(self.values) + len(self.constants)
 
     def gaps(self) -> list[str]:
-        """The texts before the first value, between values, and behind the last."""
+        """Return the texts before the first value, between values, and after the last."""
         values = {piece.index: piece for piece in self.values}
         gaps = [""]
         for index in range(self.size):
@@ -58,7 +58,7 @@ class Template:
 
 
 def template_of(line: bytes) -> Template | None:
-    """The form of a line of UTF-8; None if it is not an object of strings, numbers and such objects."""
+    """Return the form of a UTF-8 line; None unless it is an object of strings, numbers and nested such objects."""
     if b"\\" in line or b"[" in line:
         return None
     pieces = line.split(b'"')
@@ -72,7 +72,7 @@ def template_of(line: bytes) -> Template | None:
 
 
 def _described(root: dict[str, Any], pieces: list[str]) -> Template:
-    """The template of a parsed line. Its names and strings are the odd pieces, in order."""
+    """Return the template of a parsed line. Names and strings are the odd pieces, in order."""
     constants = dict(enumerate(pieces))
     values: list[Piece] = []
     strings = iter(range(1, len(pieces), 2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tier for blocks whose lines have the same names in the same order: finds that form, and keeps it for the read."""
+"""The tier for blocks whose lines have the same names in the same order. It keeps the form it finds for the read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINES_PER_LEFTOVER = 64
 
 
 class UniformTier:
-    """Reads blocks whose lines have one form, but for a few. One object per read."""
+    """Reads blocks in which nearly all lines have one form. Create one for each read."""
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
         self._fields = fields
@@ -34,7 +34,7 @@ class UniformTier:
         self._backoff = Backoff(_MAX_SKIPPED)
 
     def read_block(self, data: bytes | bytearray) -> list[Part] | None:
-        """The parts of a block; None if its lines have no common form."""
+        """Return the parts of a block; None if its lines have no common form."""
         if self._backoff.skip() or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
             return None
         for reader in self._candidates(data):
@@ -47,7 +47,7 @@ class UniformTier:
         return None
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[UniformReader]:
-        """The last reader, and readers for the forms of the first line and of one in the middle."""
+        """Yield the last reader, and readers for the forms of the first line and of one in the middle."""
         if self._reader_class is None:
             return
         if self._reader is not None:
@@ -63,7 +63,7 @@ class UniformTier:
 
 
 def _reader_class() -> type[UniformReader] | None:
-    """The reader; None without numpy, which the core does not require."""
+    """Return the reader class; None without numpy, which the core does not require."""
     try:
         from forebay.formats.json.uniform.uniform_reader import UniformReader
     except ModuleNotFoundError as error:
