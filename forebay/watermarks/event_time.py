@@ -23,6 +23,9 @@ MIN_WATERMARK: Final = -(2**63)
 MAX_WATERMARK: Final = 2**63 - 1
 """The watermark at the end of a bounded input: no record follows (WM-1). No record has this event time."""
 
+FUTURE: Final = 86_400_000_000
+"""Microseconds after the present beyond which an event time is that of a broken clock."""
+
 _MICROS_PER_UNIT: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 

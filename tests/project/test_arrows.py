@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "formats": {"stores"},
     "watermarks": set(),
     "framework": {"watermarks", "state"},
-    "sources": {"framework", "formats", "stores"},
+    "sources": {"framework", "formats", "stores", "watermarks"},
     "spark": {"framework"},
     "inspection": {"framework", "state", "stores"},
     "cli": {"inspection", "sources"},
@@ -43,6 +43,7 @@ HOSTS = {"inprocess", "microbatch"}
 THREADED = {
     "framework/runtime/runtime.py": "the one place that starts threads",
     "framework/runtime/clients.py": "a lock round the clients that all tasks of a process share",
+    "sources/files/streaming/footer_times.py": "footers of many files, read at a time inside one call of the planner",
     "spark/": "the engine's signals and threads are not ours to simulate",
     "testkit/": "embedded servers and the fault proxy run beside the test",
 }

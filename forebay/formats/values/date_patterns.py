@@ -26,6 +26,7 @@ _ZONES = {
     "ZZ": r"[+-]\d{4}",
     "ZZZ": r"[+-]\d{4}",
 }
+_YEAR = r"\d{4}|\+\d{5,10}|-\d{4,10}"
 _TOKENS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']", re.DOTALL)
 
 
@@ -50,6 +51,19 @@ class DatePattern:
     def of(text: str) -> DatePattern:
         """Compile a pattern; raise ValueError if it is invalid, or has an unsupported part."""
         return DatePattern(text, re.compile(_expression(text), re.ASCII | re.IGNORECASE))
+
+    @staticmethod
+    def inside(text: str) -> DatePattern:
+        """Compile a pattern for `timestamps_in`; raise ValueError if it is invalid, unsupported, or has no year."""
+        expression = _expression(text, year=r"\d{4}")
+        if "(?P<year>" not in expression:
+            raise ValueError(f"the pattern {text!r} has no year (yyyy)")
+        return DatePattern(text, re.compile(rf"(?<!\d)(?:{expression})(?!\d)", re.ASCII | re.IGNORECASE))
+
+    def timestamps_in(self, text: str, session_zone: Zone) -> set[int]:
+        """Return µs since the epoch of all matches in a longer text, such as a path, but not inside numbers."""
+        found = (self.timestamp(match[0], session_zone) for match in self.expression.finditer(text))
+        return {micros for micros in found if micros is not None}
 
     def date(self, text: str) -> int | None:
         """Return days since 1970-01-01; None if the text does not match."""
@@ -116,8 +130,8 @@ def _int64(micros: int) -> int | None:
     return micros if -_INT64 <= micros < _INT64 else None
 
 
-def _expression(text: str) -> str:
-    """Return the regular expression of a pattern; each field is a named group."""
+def _expression(text: str, year: str = _YEAR) -> str:
+    """Return the regular expression of a pattern; each field is a named group, that of the year matches `year`."""
     out: list[str] = []
     used: set[str] = set()
     depth = at = 0
@@ -134,7 +148,7 @@ def _expression(text: str) -> str:
         elif found[2] == "S" and text[: found.start()][-1:].isalpha():
             raise ValueError(f"the pattern {text!r} has digits directly before the fraction, which Spark cannot parse")
         else:
-            out.append(_letter(text, found[0], used, following=text[at : at + 1]))
+            out.append(_letter(text, found[0], used, following=text[at : at + 1], year=year))
     if depth:
         raise ValueError(f"the pattern {text!r} has an optional part that is not closed")
     if "hour12" in used and ("half" not in used or "hour" in used):
@@ -151,10 +165,10 @@ def _literal(text: str, found: re.Match[str]) -> str:
     return {"[": "(?:", "]": ")?"}.get(part) or re.escape(part)
 
 
-def _letter(text: str, part: str, used: set[str], following: str) -> str:
+def _letter(text: str, part: str, used: set[str], *, following: str, year: str) -> str:
     letter, count = part[0], len(part)
     if part == "yyyy":
-        name, expression = "year", r"\d{4}|\+\d{5,10}|-\d{4,10}"
+        name, expression = "year", year
     elif part in ("MMM", "LLL"):
         name, expression = "month_name", "|".join(_MONTHS)
     elif part in ("MMMM", "LLLL"):

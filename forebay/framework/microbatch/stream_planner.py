@@ -20,6 +20,7 @@ from forebay.framework.microbatch.admission.available_range import AvailableRang
 from forebay.framework.microbatch.admission.triggers import AvailableNow, Once, Trigger
 from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
 from forebay.framework.microbatch.event_time.alignment import StreamAlignment
+from forebay.framework.microbatch.event_time.ordered_alignment import OrderedAlignment
 from forebay.framework.microbatch.offsets.codec import OffsetCodec
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset
 from forebay.framework.microbatch.range_probe import RangeProbe
@@ -78,7 +79,8 @@ class StreamPlanner:
         self._range = AvailableRange(source, negotiable=negotiated is not None, in_order=split_provider.in_order)
         self._probe = RangeProbe(source, options, split_provider, runtime)
         self._limits = Limits.of(options)
-        self._alignment = StreamAlignment.of(source, options, split_provider, calls, runtime)
+        alignment = OrderedAlignment if split_provider.in_order else StreamAlignment
+        self._alignment = alignment.of(source, options, split_provider, calls, runtime)
         self._admission = Admission(source.name, split_provider.enumerator, self._limits)
         self._committed = CommittedState(
             source,

@@ -19,6 +19,7 @@ from forebay.framework.source import Source
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.options.secret import is_sensitive
 from forebay.sources.files import catalog
+from forebay.sources.files.event_time import parse_event_time
 from forebay.sources.files.format_hint import format_of_files, format_of_paths, unknown_format
 from forebay.sources.files.listing.file_index import FileIndex, list_files
 from forebay.sources.files.listing.listing import ListOptions
@@ -64,6 +65,11 @@ class FileScan(Source):
     time_zone: str = option(default="UTC", doc="zone of times without one; on Spark the session's by default")
     latest_first: bool = option(
         default=False, may_change=False, doc="a stream reads the newest files first, and `maxFileAge` does not apply"
+    )
+    file_event_time: str | None = option(
+        default=None,
+        doc="a stream reads files by event time, from `footer:<column>`, `partition:<column>`, `path:<pattern>` or "
+        "`modified`",
     )
     max_file_age: Duration = option(
         default="7d", doc="a stream skips files that are older than the newest one read by more than this"
@@ -111,6 +117,15 @@ class FileScan(Source):
             refuse_password(path)
         refuse_password(self.base_path or "", option="basePath")
         refuse_password(self.source_archive_dir or "", option="sourceArchiveDir")
+        if self.file_event_time is not None:
+            parse_event_time(self.file_event_time, self.name)
+            if self.latest_first:
+                raise ConfigurationError(
+                    "fileEventTime reads the oldest files first, and latestFirst the newest",
+                    source=self.name,
+                    option="fileEventTime",
+                    advice="leave one of them out",
+                )
         if self.chosen_format() is None:
             catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
         else:

@@ -14,6 +14,7 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
+from forebay.sources.files.event_time import parse_event_time
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import nullable
 from forebay.sources.files.schema.resolve import check_schema, inferred_schema
@@ -39,6 +40,14 @@ class FileSource(FileScan):
         """
         super().check()
         check_cleaning(self)
+
+    @property
+    def event_time(self) -> str | None:
+        """The column of `fileEventTime=footer:<column>`."""
+        if self.file_event_time is None:
+            return None
+        found = parse_event_time(self.file_event_time, self.name)
+        return found.argument if found.kind == "footer" else None
 
     def schema(self) -> pa.Schema:
         """Return the user's or the inferred schema, with the selected columns."""

@@ -30,16 +30,13 @@ from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.watermarks.alignment import last_event_time, max_allowed, watermark_before
-from forebay.watermarks.event_time import MAX_WATERMARK, micros
+from forebay.watermarks.event_time import FUTURE, MAX_WATERMARK, micros
 from forebay.watermarks.idleness import IdlenessTimer
 
 _log = logging.getLogger(__name__)
 
 _LEAST_DRIFT: Final = 0.001
 """Seconds. Spark's watermarks and Kafka's timestamps have milliseconds: with less, no record could be read."""
-
-_FUTURE: Final = 86_400_000_000
-"""Microseconds after the present beyond which an event time is that of a broken clock."""
 
 
 class StreamAlignment:
@@ -220,7 +217,7 @@ class StreamAlignment:
     def _note(self, split: Split, event_time: int | None, with_data: Collection[str]) -> None:
         time = self._times[split.id]
         time.empty = event_time is None and split.id in with_data
-        if event_time is not None and event_time > round(self._clock.now() * 1_000_000) + _FUTURE:
+        if event_time is not None and event_time > round(self._clock.now() * 1_000_000) + FUTURE:
             self._warn(
                 f"future {split.id}",
                 "%s: the split %r has a record at %s whose event time, %d us, is more than a day in the future; it is "

@@ -64,7 +64,7 @@ class EventTimeLookup:
         if enumerator is not None:
             answer: object = self._calls.call("event_times()", lambda: enumerator.event_times(splits, self.column))
             if answer is not None:
-                return self._checked(answer)
+                return checked_event_times(self._source, answer)
         return self._first_records([split for split in splits if split.position != split.end])
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -91,17 +91,22 @@ class EventTimeLookup:
         times = {split_id: self._assign(batch.slice(0, 1), None) for split_id, batch in probe.first.items()}
         return {split_id: found.earliest for split_id, found in times.items() if found is not None}
 
-    def _checked(self, answer: object) -> Mapping[str, int]:
-        """Check the answer of an author's `event_times`."""
-        wrong = answer if not isinstance(answer, Mapping) else next((v for v in answer.values() if not _is_us(v)), None)
-        if not isinstance(answer, Mapping) or wrong is not None:
-            raise ContractError(
-                f"event_times() gave {wrong!r:.200}",
-                source=self._source.name,
-                rule="DIS-6",
-                advice="return a mapping of split ids to microseconds since 1970-01-01 UTC, as int",
-            )
-        return answer
+
+def checked_event_times(source: Source, answer: object) -> Mapping[str, int]:
+    """Return the answer of an author's `event_times`.
+
+    Raises:
+        ContractError: It is no mapping of ids to microseconds.
+    """
+    wrong = answer if not isinstance(answer, Mapping) else next((v for v in answer.values() if not _is_us(v)), None)
+    if not isinstance(answer, Mapping) or wrong is not None:
+        raise ContractError(
+            f"event_times() gave {wrong!r:.200}",
+            source=source.name,
+            rule="DIS-6",
+            advice="return a mapping of split ids to microseconds since 1970-01-01 UTC, as int",
+        )
+    return answer
 
 
 def _is_us(value: object) -> bool:

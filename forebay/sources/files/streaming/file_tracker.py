@@ -65,6 +65,10 @@ class FileTracker:
         self.horizon: int | None = None
         """Nanoseconds since 1970. Files from before are skipped for ever; None to skip none."""
 
+    def never_skip(self) -> None:
+        """Skip no more files for their age than were skipped so far."""
+        self._max_age = None
+
     def snapshot(self) -> Json:
         """Return the state that a restart needs beside the known splits."""
         state: dict[str, Json] = {} if self._newest is None else {"newest": self._newest, "horizon": self.horizon}

@@ -17,6 +17,7 @@ from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit
 from forebay.sources.files.streaming.cleaning import Cleaner
+from forebay.sources.files.streaming.event_times import EventTimes
 from forebay.sources.files.streaming.file_tracker import FileTracker
 from forebay.sources.files.streaming.row_groups import RowGroups
 from forebay.stores.file_status import FileStatus
@@ -26,9 +27,14 @@ _log = logging.getLogger(__name__)
 _FOOTERS = 16
 """Maximum number of cached footers, of the files at which a micro-batch stopped."""
 
+_AGELESS = "ageless"
+"""Key in the state of a query for which `maxFileAge` does not apply any more."""
+
 
 class FileStreamEnumerator(FileEnumerator):
-    """Each discovery returns all files that were not begun, oldest first, or newest first with `latestFirst`.
+    """Each discovery returns all files that were not begun.
+
+    The oldest come first, by time of change or by `fileEventTime`; with `latestFirst` the newest.
 
     A budget of bytes cuts a file at the borders of its format, so a big file spans several micro-batches. The last of
     them reads to the end of the file.
@@ -41,10 +47,12 @@ class FileStreamEnumerator(FileEnumerator):
         super().__init__(source)
         self._clock = clock
         age = int(source.max_file_age.total_seconds() * 1e9)
-        # With the newest files first, old files wait long, and must not become too old meanwhile.
+        self._times = EventTimes.of_source(source)
+        # Unless the oldest files come first, they wait long, and must not become too old meanwhile.
+        self._ageless = self._times is not None and not self._times.by_age
         self._tracker = FileTracker(
             source.name,
-            max_age=None if source.latest_first else age,
+            max_age=None if source.latest_first or self._ageless else age,
             names_only=source.file_name_only,
             on_changed=source.on_changed_file,
         )
@@ -59,6 +67,9 @@ class FileStreamEnumerator(FileEnumerator):
     def restore_state(self, state: Json) -> None:
         """Restore the horizon of the last run."""
         self._tracker.restore(state)
+        if isinstance(state, Mapping) and state.get(_AGELESS):
+            self._ageless = True
+            self._tracker.never_skip()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """List all files, and return those that were not begun, in reading order.
@@ -86,8 +97,13 @@ class FileStreamEnumerator(FileEnumerator):
         return Discovered(
             [*self._begun(index, known), *splits],
             None if horizon is None else partial(_too_old, horizon=horizon),
-            tracker.snapshot(),
+            self._snapshot(),
         )
+
+    def _snapshot(self) -> Json:
+        state = self._tracker.snapshot()
+        # Once files were read by event time, old ones may be left at any time, also if the option changes.
+        return {**(state if isinstance(state, Mapping) else {}), _AGELESS: True} if self._ageless else state
 
     def size(self, split: Split) -> int | None:
         """Return the bytes from position to end; of a Parquet file without a cached footer, all bytes."""
@@ -109,6 +125,27 @@ class FileStreamEnumerator(FileEnumerator):
             return None if whole or not self._format.sliceable(self._source.stored(split.status)) else to
         groups = self._groups(split)
         return None if groups is None else groups.advance(start, byte_budget)
+
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int]:
+        """Return the first event times of files, from where the option `fileEventTime` says.
+
+        Raises:
+            ConfigurationError: The option is not set, does not fit a file, or names another column.
+            RetriableError: A store did not answer.
+        """
+        times = self._times
+        if times is None or (times.origin.kind == "footer" and column != times.origin.argument):
+            unset = "is not set" if times is None else f"names the column {times.origin.argument!r}, and not {column!r}"
+            raise ConfigurationError(
+                f"alignmentMaxDrift needs the event times of files, and fileEventTime {unset}",
+                source=self._source.name,
+                option="fileEventTime",
+                advice="give fileEventTime as footer:<column> (Parquet), partition:<column>, path:<pattern> or "
+                "modified, or leave alignmentMaxDrift out"
+                if times is None
+                else "name one column in eventTimeColumn and fileEventTime, or leave eventTimeColumn out",
+            )
+        return times.first_times([split for split in splits if isinstance(split, FileSplit)])
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
         """Cut a file, or the part of it that a micro-batch reads. The reader reports missing and damaged files."""
@@ -142,8 +179,12 @@ class FileStreamEnumerator(FileEnumerator):
                 partitions = tuple(zip(names, texts, strict=True))
                 split = FileSplit.of(file, partitions, split_id=split_id, clean=self._cleans)
             self._waiting[split_id] = split
-        splits = sorted(self._waiting.values(), key=_age, reverse=self._source.latest_first)
-        return self._tracker.once_each(splits)
+        return self._tracker.once_each(self._ordered(list(self._waiting.values()), index))
+
+    def _ordered(self, splits: list[FileSplit], index: FileIndex) -> list[FileSplit]:
+        if self._times is not None:
+            return self._times.ordered(splits, index.partition_schema)
+        return sorted(splits, key=_age, reverse=self._source.latest_first)
 
     def _begun(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the files that were read in part, without those whose new version is read.

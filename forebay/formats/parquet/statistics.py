@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first event time of a Parquet file, from the statistics in its footer."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from forebay.formats.base import InputFile
+from forebay.formats.parquet.open import OpenParquet, opened
+from forebay.formats.parquet.schema import Leaf, columns_of
+from forebay.formats.values.column_names import folded
+
+_MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
+"""Of the units that timestamps are read from."""
+
+
+class FirstTime(NamedTuple):
+    """What statistics say of the first event time.
+
+    Attributes:
+        known: Whether they say anything. Spark's INT96 timestamps have none.
+        micros: Microseconds since 1970; None if the file has no event time.
+    """
+
+    known: bool
+    micros: int | None = None
+
+
+def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTime:
+    """Read the footer of a file, and return the least value of a timestamp or int64 column. For any thread.
+
+    Args:
+        file: The file.
+        column: A column, or the dotted path of a field inside structs.
+        case_sensitive: Whether names must have the same case.
+
+    Raises:
+        DataError: The file is gone, has changed, or is damaged.
+        RetriableError: The store did not answer.
+    """
+    with opened(file) as parquet:
+        wanted = folded(column, case_sensitive)
+        leaves = (leaf for node in columns_of(parquet.file()) for leaf in node.leaves())
+        found = [leaf for leaf in leaves if folded(leaf.path, case_sensitive) == wanted]
+        if not found:
+            return FirstTime(known=True)
+        unit = _unit(found[0])
+        if unit is None or len(found) > 1 or parquet.signed:  # asked for an encrypted column, Arrow ends the process
+            return FirstTime(known=False)
+        return _least(parquet, found[0], unit)
+
+
+def _unit(leaf: Leaf) -> str | None:
+    """Return the unit of a column of integers; None for other columns."""
+    if leaf.physical != "INT64" or leaf.repeated:
+        return None
+    if leaf.kind == "TIMESTAMP":
+        return leaf.unit if leaf.unit in _MICROS_PER_UNIT else None
+    return "us" if leaf.signed_bits == 64 else None
+
+
+def _least(parquet: OpenParquet, leaf: Leaf, unit: str) -> FirstTime:
+    """Return the least value of all row groups, unless one with values has no statistics."""
+    least: int | None = None
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        if not group.num_rows:
+            continue
+        statistics = group.column(leaf.index).statistics
+        if statistics is None or not statistics.has_min_max:
+            if statistics is not None and statistics.has_null_count and statistics.null_count == group.num_rows:
+                continue
+            return FirstTime(known=False)
+        value = statistics.min_raw * _MICROS_PER_UNIT[unit]
+        least = value if least is None else min(least, value)
+    return FirstTime(known=True, micros=least)

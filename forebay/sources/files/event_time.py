@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option `fileEventTime`: where the event time of a file comes from."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+from forebay.errors import ConfigurationError
+from forebay.formats.values.date_patterns import DatePattern
+
+Kind = Literal["footer", "partition", "path", "modified"]
+
+OPTION = "fileEventTime"
+
+
+class FileEventTime(NamedTuple):
+    """A parsed value of the option.
+
+    Attributes:
+        kind: What holds the event time.
+        argument: The column of `footer` and `partition`, the pattern of `path`; empty for `modified`.
+    """
+
+    kind: Kind
+    argument: str = ""
+
+    def pattern(self) -> DatePattern:
+        """Return the pattern of `path`."""
+        return DatePattern.inside(self.argument)
+
+
+def parse_event_time(text: str, source: str) -> FileEventTime:
+    """Parse a value of the option.
+
+    Args:
+        text: The value.
+        source: The format name, for errors.
+
+    Raises:
+        ConfigurationError: It is none, or its pattern is wrong.
+    """
+    name, _, argument = text.strip().partition(":")
+    kind = next((one for one in get_args(Kind) if one == name.strip().lower()), None)
+    argument = argument.strip()
+    if kind is None or bool(argument) == (kind == "modified"):
+        raise ConfigurationError(
+            f"fileEventTime is {text!r}",
+            source=source,
+            option=OPTION,
+            advice="give footer:<column> (Parquet), partition:<column>, path:<pattern> such as path:yyyy/MM/dd/HH, or "
+            "modified",
+        )
+    found = FileEventTime(kind, argument)
+    if kind == "path":
+        try:
+            found.pattern()
+        except ValueError as error:
+            raise ConfigurationError(
+                f"fileEventTime: {error}",
+                source=source,
+                option=OPTION,
+                advice="use Spark's letters for dates and times, with other letters in quotes: path:'day='yyyy-MM-dd",
+            ) from None
+    return found

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first event times of Parquet files, from their footers, several files at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.parquet.statistics import first_time
+from forebay.sources.files.event_time import OPTION
+from forebay.sources.files.scan import FileScan
+from forebay.sources.files.split import FileSplit
+from forebay.stores.stored_file import StoredFile
+from forebay.watermarks.event_time import ColumnTimestamps
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 16
+"""Footers that are read at the same time. Reading one is mostly waiting for the store."""
+
+T = TypeVar("T")
+
+
+class FooterTimes:
+    """Reads the least value of a column of each file. Called on one thread at a time; may block.
+
+    Args:
+        source: Its schema has the column.
+        column: A timestamp, or an int64 of microseconds since 1970; also the dotted path of a field inside structs.
+    """
+
+    def __init__(self, source: FileScan, column: str) -> None:
+        self._source = source
+        self._column = column
+        self._timestamps = ColumnTimestamps(column, OPTION)
+        self._field: pa.Field | None = None
+        self._warned = False
+
+    def of(self, splits: Sequence[FileSplit], found: Callable[[FileSplit, int | None], None]) -> None:
+        """Look files up, and pass each result to `found`: in any order, on several threads.
+
+        A missing or damaged file has no event time here: the reader reports it, or ignores it.
+
+        Raises:
+            ConfigurationError: The files are not Parquet, or the column is missing or of another type.
+            RetriableError: The store did not answer. What was found before was passed.
+        """
+        field = self._checked()
+        in_parallel(lambda split: found(split, self._first(split, field)), splits)
+
+    def _checked(self) -> pa.Field:
+        """Return the column. Checked once, when there are files.
+
+        Raises:
+            ConfigurationError: The files are not Parquet, or the column is missing or of another type.
+        """
+        if self._field is not None:
+            return self._field
+        name = self._source.format_name()
+        if name != "parquet":
+            raise ConfigurationError(
+                f"{OPTION}=footer:{self._column}: only Parquet files have footers, and these are {name}",
+                source=self._source.name,
+                option=OPTION,
+                advice="give partition:<column>, path:<pattern> or modified",
+            )
+        schema = self._source.full_schema()
+        field = schema.field(self._timestamps.check(schema))
+        self._field = field
+        return field
+
+    def _first(self, split: FileSplit, field: pa.Field) -> int | None:
+        stored = self._source.stored(split.status)
+        try:
+            first = first_time(stored, self._column, case_sensitive=self._source.format().case_sensitive)
+            return first.micros if first.known else self._least(stored, field)
+        except DataError:
+            return None
+
+    def _least(self, stored: StoredFile, field: pa.Field) -> int | None:
+        """Read the column where statistics are missing."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: %s has no statistics of the column %r in its footer, as all files with Spark's INT96 timestamps; "
+                "planning reads the column itself of such files, which takes longer "
+                "(spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS writes statistics)",
+                self._source.name,
+                stored.path,
+                self._column,
+            )
+        batches = self._source.format().read(stored, pa.schema([field]))
+        times = (self._timestamps(batch, None) for batch, _ in batches)
+        return min((one.earliest for one in times if one is not None), default=None)
+
+
+def in_parallel(work: Callable[[T], None], items: Sequence[T]) -> None:
+    """Run `work` for each item on some threads. The first error ends all of it, and is raised.
+
+    The threads are daemons: one that a store never answers does not keep the process.
+    """
+    left, errors, lock = iter(items), list[BaseException](), threading.Lock()
+
+    def run() -> None:
+        while not errors:
+            with lock:
+                item = next(left, None)
+            if item is None:
+                return
+            try:
+                work(item)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+
+    count = min(_THREADS, len(items))
+    threads = [threading.Thread(target=run, name=f"forebay-footers-{at}", daemon=True) for at in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
