@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A backfill of files on real Spark: in the order of event times, windows close while it runs and state stays small."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+DAYS, FILES_A_DAY, ROWS_A_FILE = 60, 16, 6
+SPAN = dt.timedelta(days=1) / FILES_A_DAY
+FIRST = dt.datetime(2023, 1, 1, tzinfo=dt.UTC)
+HOUR = dt.timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of one and a half hours each, in a random order of names and times of change."""
+    directory = tmp_path_factory.mktemp("clicks")
+    order = list(range(DAYS * FILES_A_DAY))
+    random.Random(16).shuffle(order)
+    for place, number in enumerate(order):
+        times = [FIRST + number * SPAN + row * SPAN / ROWS_A_FILE for row in range(ROWS_A_FILE)]
+        path = directory / f"{place:04}.parquet"
+        pq.write_table(pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC"))}), path)
+        os.utime(path, (1_700_000_000 + place, 1_700_000_000 + place))
+    return directory
+
+
+class Backfill(NamedTuple):
+    """What a run did."""
+
+    peak: int
+    dropped: int
+    rows: int
+    windows: dict[dt.datetime, int]
+
+
+def backfill(spark: Any, clicks: Path, checkpoint: Path, *, delay: str, **options: str) -> Backfill:
+    """Count the rows of each hour in one AvailableNow run."""
+    from pyspark.sql.functions import window
+
+    reader = spark.readStream.format("forebay_files").schema("ts timestamp").options(**options)
+    counts = reader.load(str(clicks)).withWatermark("ts", delay).groupBy(window("ts", "1 hour")).count()
+    name = f"backfill_{checkpoint.name}"
+    writer = counts.writeStream.format("memory").queryName(name).outputMode("append")
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(500)
+    assert query.exception() is None
+    progress = query.recentProgress
+    states = [state for one in progress for state in one.stateOperators]
+    found = spark.table(name).selectExpr("unix_seconds(window.start)", "count").collect()
+    windows = {dt.datetime.fromtimestamp(start, dt.UTC): count for start, count in found}
+    return Backfill(
+        max(state.numRowsTotal for state in states),
+        sum(state.numRowsDroppedByWatermark for state in states),
+        sum(one.numInputRows for one in progress),
+        windows,
+    )
+
+
+def test_a_backfill_of_sixty_days_keeps_two_days_of_state(spark: Any, clicks: Path, tmp_path: Path) -> None:
+    """Hourly windows of 60 days × 16 files; beside it the same files by time of change."""
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+    # Drift + one file ≤ the delay of the watermark.
+    options = {"fileEventTime": "footer:ts", "alignmentMaxDrift": "21h"}
+    swept = backfill(spark, clicks, tmp_path / "swept", delay="1350 minutes", **options)
+    unordered = backfill(spark, clicks, tmp_path / "unordered", delay="61 days", maxFilesPerTrigger="240")
+    hasty = backfill(spark, clicks, tmp_path / "hasty", delay="1350 minutes", maxFilesPerTrigger="240")
+
+    rows = DAYS * FILES_A_DAY * ROWS_A_FILE
+    assert (swept.rows, swept.dropped) == (rows, 0)
+    assert swept.peak <= 48
+    closed = FIRST + dt.timedelta(days=DAYS - 1)
+    assert {at for at in swept.windows if at < closed} == {FIRST + hour * HOUR for hour in range((DAYS - 1) * 24)}
+    assert set(swept.windows.values()) == {rows // DAYS // 24}
+    # Unordered, either all hours stay in the state, or rows are dropped.
+    assert (unordered.rows, unordered.dropped, unordered.peak) == (rows, 0, DAYS * 24)
+    assert hasty.dropped > 0
