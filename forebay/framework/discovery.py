@@ -106,7 +106,7 @@ class DiscoveryEnumerator(ABC):
         """
         return None
 
-    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
         """Return by id the event time (µs since 1970) of the first record at or after the position of each split.
 
         For a split without such a record before its end, return the event time of the last record before its
@@ -121,7 +121,7 @@ class DiscoveryEnumerator(ABC):
             column: The option `eventTimeColumn`, or the source's `event_time`; with `in_order` empty if there is none.
 
         Returns:
-            None (the default) = unknown: the planner reads the first record of each split instead.
+            None = unknown, for all splits (the default) or for one of them: the planner reads the first record instead.
         """
         return None
 

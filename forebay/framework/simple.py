@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from forebay.errors import ContractError
 from forebay.framework.arrow.row_packer import Batch, Rows
@@ -12,13 +14,16 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Position, Split, normalise
 from forebay.framework.split_reader import SplitReader
 
 __all__ = ["Batch", "SimpleSource"]
 
 _ONE_SPLIT = "all"
 """The id of the only split, unless `splits` is overridden."""
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SimpleSource(Source):
@@ -108,6 +113,23 @@ class SimpleSource(Source):
         """
         return None
 
+    def event_time_at(self, split: Split) -> datetime | int | None:
+        """Return the event time of the first record at or after `split.position`; None (the default) = unknown.
+
+        If there is none before `split.end`, return that of the last record before the position. The event time is the
+        value in the column `event_time`: a datetime with a zone, or µs since 1970. Called by the planner of a stream
+        with `alignmentMaxDrift`, which otherwise reads the first record. May block.
+        """
+        return None
+
+    def position_at(self, split: Split, event_time: int) -> Position | None:
+        """Return the first position, not before the split's, whose event time is `event_time` (µs since 1970) or later.
+
+        Return `split.end` if there is none, and None (the default) if it is unknown: a stream with
+        `alignmentMaxDrift` then reads the split to its end or not at all. May block.
+        """
+        return None
+
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
         """Make the enumerator that calls `splits` and `latest`."""
         return SimpleEnumerator(self)
@@ -188,6 +210,37 @@ class SimpleEnumerator(DiscoveryEnumerator):
         if position is not None or not self._source.positions_are_rows or not isinstance(start, int):
             return position
         return min(start + rows, split.end) if isinstance(split.end, int) else start + rows
+
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
+        """Return the source's event times; None for another column than the source's."""
+        if column != self._source.event_time:
+            return None
+        return {split.id: self._event_time(split) for split in splits}
+
+    def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
+        """Return the source's positions, which must lie between the position and the end of their split."""
+        if type(self._source).position_at is SimpleSource.position_at:
+            return None
+        found = ((split, self._source.position_at(split, event_time)) for split in splits)
+        return {split.id: self._within(split, position) for split, position in found if position is not None}
+
+    def _event_time(self, split: Split) -> int | None:
+        given: object = self._source.event_time_at(split)
+        if isinstance(given, datetime) and given.tzinfo is not None:
+            return (given - _EPOCH) // timedelta(microseconds=1)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+            advice = "return a datetime with a zone, or an int of µs since 1970-01-01 UTC, or None"
+            raise self._wrong(f"event_time_at() gave {given!r:.200}", "DIS-6", advice, split)
+        return given
+
+    def _within(self, split: Split, position: Position) -> Position:
+        key = self._source.order_key
+        position = normalise(position, split.id)
+        low, high = split.position, split.end
+        if (low is not None and key(position) < key(low)) or (high is not None and key(position) > key(high)):
+            advice = f"return a position from {low!r} to {high!r}"
+            raise self._wrong(f"position_at() gave {position!r:.200}", "DIS-4", advice, split)
+        return position
 
     def _wrong(self, message: str, rule: str, advice: str, split: Split | None = None) -> ContractError:
         split_id = None if split is None else split.id

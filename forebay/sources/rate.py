@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, cast
 
@@ -26,6 +27,7 @@ RATE_SCHEMA = pa.schema(
 
 _ROW_BYTES = sum(field.type.bit_width // 8 for field in RATE_SCHEMA)
 _MAX_WAIT = 0.1  # seconds of a fetch without rows
+_SEARCHED = 4096  # rows whose event times are compared at once
 
 # Knuth's MMIX generator; any odd multiplier that mixes the high bits is suitable.
 _MULTIPLIER = 6_364_136_223_846_793_005
@@ -101,20 +103,41 @@ class RateSource(Source):
 
     def make(self, split: RateSplit, start: int, stop: int) -> pa.RecordBatch:
         """Return the rows `start` up to `stop` of a split: row n of split i has value n · splits + i."""
-        share = split.index / (self.num_splits - 1) if self.num_splits > 1 else 0.0
-        step = 1e6 / self.rows_per_second * (1 + (self.skew - 1) * share)
         numbers = pa.array(range(start, stop), pa.int64())
-        turn = pc.cast(pc.floor(pc.multiply(pc.cast(numbers, pa.float64()), step)), pa.int64())
-        times = pc.add(turn, split.started_at)
-        disorder = round(self.disorder.total_seconds() * 1e6)
-        if disorder:
-            times = pc.subtract(times, self._lag(numbers, split.index, disorder))
         columns = [
-            times.cast(RATE_SCHEMA.field("timestamp").type),
+            self._times(split, numbers).cast(RATE_SCHEMA.field("timestamp").type),
             pc.add(pc.multiply(numbers, self.num_splits), split.index),
             pa.array([split.index] * len(numbers), pa.int32()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=RATE_SCHEMA)
+
+    def event_time_of(self, split: RateSplit, row: int) -> int:
+        """Return the event time of one row, in µs since 1970."""
+        return cast("int", self._times(split, pa.array([row], pa.int64()))[0].as_py())
+
+    def row_at(self, split: RateSplit, event_time: int, start: int, stop: int) -> int:
+        """Return the first row from `start` whose event time is `event_time` (µs) or later; `stop` if there is none."""
+        # The turn of a row is never before its event time, so no row before this turn is it; one less for rounding.
+        at = max(start, math.floor((event_time - split.started_at) / self._step(split)) - 1)
+        while at < stop:
+            rows = pa.array(range(at, min(at + _SEARCHED, stop)), pa.int64())
+            found = pc.index(pc.greater_equal(self._times(split, rows), event_time), True).as_py()
+            if found >= 0:
+                return at + cast("int", found)
+            at += len(rows)
+        return stop
+
+    def _step(self, split: RateSplit) -> float:
+        """Return the microseconds of event time between two rows of a split."""
+        share = split.index / (self.num_splits - 1) if self.num_splits > 1 else 0.0
+        return 1e6 / self.rows_per_second * (1 + (self.skew - 1) * share)
+
+    def _times(self, split: RateSplit, numbers: pa.Array) -> pa.Array:
+        """Return the event times of rows, in µs since 1970."""
+        turn = pc.cast(pc.floor(pc.multiply(pc.cast(numbers, pa.float64()), self._step(split))), pa.int64())
+        times = pc.add(turn, split.started_at)
+        disorder = round(self.disorder.total_seconds() * 1e6)
+        return pc.subtract(times, self._lag(numbers, split.index, disorder)) if disorder else times
 
     def _lag(self, numbers: pa.Array, index: int, disorder: int) -> pa.Array:
         """Return a number in [0, disorder] for each row: the high bits of its number and the seed, mixed twice."""
@@ -160,6 +183,27 @@ class RateEnumerator(DiscoveryEnumerator):
         """Return the numbers of due rows."""
         now = self._clock.now()
         return {split.id: self._source.due(cast("RateSplit", split), now) for split in splits}
+
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
+        """Return the event times of the next rows, or of the last ones; the first row has none before it."""
+        if column != self._source.event_time:
+            return None
+        found: dict[str, int] = {}
+        for split in cast("Sequence[RateSplit]", splits):
+            start, end = _range(split)
+            row = start if end is None or start < end else start - 1
+            if row >= 0:
+                found[split.id] = self._source.event_time_of(split, row)
+        return found
+
+    def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
+        """Return the first row from the position of each split with this event time or a later one."""
+        found: dict[str, Position] = {}
+        for split in cast("Sequence[RateSplit]", splits):
+            start, end = _range(split)
+            stop = self._source.due(split, self._clock.now()) if end is None else end
+            found[split.id] = self._source.row_at(split, event_time, start, max(start, stop))
+        return found
 
     def size(self, split: Split) -> int | None:
         """Return the bytes of the rows left."""

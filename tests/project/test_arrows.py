@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "spark": {"framework"},
     "inspection": {"framework", "state", "stores"},
     "cli": {"inspection", "sources"},
-    "testkit": {"spark", "framework", "state"},
+    "testkit": {"spark", "framework", "state", "watermarks"},
 }
 FREE = {""}
 

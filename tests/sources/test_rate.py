@@ -77,3 +77,24 @@ def test_options_that_make_no_rows_are_refused_by_name(options: dict[str, float]
     with pytest.raises(ConfigurationError, match="too small") as raised:
         RateSource(**options)  # type: ignore[arg-type]  # the parameters name their types
     assert raised.value.option
+
+
+@given(
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(-10, 3_000_000),
+    st.sampled_from([0, 5_000, 700_000]),
+    st.data(),
+)
+def test_event_times_and_positions_are_those_of_the_rows(start, more, event_time, disorder, data) -> None:
+    source = RateSource(
+        rows_per_second=data.draw(st.sampled_from([3.0, 100.0, 1e7])), num_splits=2, skew=7.0, disorder=disorder / 1e6
+    )
+    split = RateSplit("rate-1", start, start + more, index=1, started_at=17)
+    times = source.make(split, 0, start + more).column(0).cast(pa.int64()).to_pylist()
+    enumerator = RateEnumerator(source, ManualClock())
+    row = start if more else start - 1
+    assert enumerator.event_times([split], "timestamp") == ({split.id: times[row]} if row >= 0 else {})
+    first = next((n for n in range(start, start + more) if times[n] >= event_time), start + more)
+    assert enumerator.positions_at(event_time, [split]) == {split.id: first}
+    assert enumerator.event_times([split], "value") is None

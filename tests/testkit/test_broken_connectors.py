@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -965,6 +966,66 @@ class FindsEventTimesTooLate(Finder):
         return {split.id: event_time + 1 for split in splits}
 
 
+@breaks("DIS-6", layer=Timed)
+class TellsTheLastEventTime(Finder):
+    def event_times(self, splits, column):
+        return {split.id: split.end - 1 for split in splits}
+
+
+@breaks("DIS-6", layer=Timed)
+class TellsTheNextEventTimeAtTheEnd(Finder):
+    def event_times(self, splits, column):
+        return {split.id: split.position for split in splits}
+
+
+@breaks("DIS-6", layer=Timed)
+class TellsFractionsOfSeconds(Finder):
+    def event_times(self, splits, column):
+        return {split.id: min(split.position, split.end - 1) / 1e6 for split in splits}
+
+
+class TimedPages(Pages):
+    """Tells event times and finds positions by them: record n is at n µs."""
+
+    event_time = "n"
+
+    def event_time_at(self, split):
+        return min(split.position or 0, self.count - 1)
+
+    def position_at(self, split, event_time):
+        return min(max(event_time, split.position or 0), split.end)
+
+
+@breaks("DIS-6")
+class TellsTheEventTimeOfTheRecordBefore(TimedPages):
+    def event_time_at(self, split):
+        return max(0, (split.position or 0) - 1)
+
+
+@breaks("DIS-6")
+class TellsADatetimeWithoutAZone(TimedPages):
+    def event_time_at(self, split):
+        return datetime(1970, 1, 1)
+
+
+@breaks("DIS-4")
+class FindsPositionsBeforeItsOwn(TimedPages):
+    def position_at(self, split, event_time):
+        return event_time
+
+
+@breaks("DIS-4")
+class FindsThePositionAfter(TimedPages):
+    def position_at(self, split, event_time):
+        return min(event_time + 1, split.end)
+
+
+@breaks("DIS-4")
+class FindsPositionsBeyondTheEnd(TimedPages):
+    def position_at(self, split, event_time):
+        return self.count + 1
+
+
 @breaks("DIS-5")
 class ItsSizeIsAFraction(Finder):
     def size(self, split):
@@ -989,6 +1050,7 @@ class LosesRowsWithColumns(Numbers):
 GOOD = {
     "plain rows": Numbers,
     "batches": Pages,
+    "event times": TimedPages,
     "fields": OfSplits,
     "full, bounded": Full,
     "full, endless": lambda: Full(endless=True),

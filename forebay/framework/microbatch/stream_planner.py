@@ -171,6 +171,8 @@ class StreamPlanner:
         """Free the source's resources."""
         if self._negotiated is not None:
             self._negotiated.close()
+        if self._alignment is not None:
+            self._alignment.close()
         self._split_provider.close()
 
     def _wait_for_poll(self, asked: float) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the optional methods, each of which has a neutral default: DIS-2 … DIS-5, SRC-8."""
+"""Checks of the optional methods, each of which has a neutral default: DIS-2 … DIS-6, SRC-8."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from forebay.testkit.findings import Broken, NotApplicable
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.reads import read
 from forebay.testkit.harness.subject import Subject
+from forebay.watermarks.event_time import ColumnTimestamps
 
 OPTIONAL_METHODS: Checks = []
 
@@ -63,18 +64,42 @@ def positions_at_lose_nothing(subject: Subject) -> None:
     with _overriding(subject, "positions_at", "positions are not found by event time") as enumerator:
         if column is None:
             raise NotApplicable("the source names no event time")
-        for split in [trace.split for trace in subject.filled]:
-            times = _event_times(subject, column, split)
-            wanted = sorted(times)[len(times) // 2]
-            with calling("DIS-4", "positions_at()"):
-                answer = (enumerator.positions_at(wanted, [split]) or {}).get(split.id)
-            if answer is None:
-                continue
-            if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
-                raise Broken(
-                    f"split {split.id!r}: rows of {wanted} µs or later lie before the answer {answer!r}",
-                    "return the first position whose event time is t or later",
-                )
+        for trace in subject.filled:
+            times = sorted(_event_times(subject, column, trace.split))
+            for mark, wanted in ((0, times[len(times) // 2]), (trace.last // 2, times[0])):
+                split = trace.rest(mark)
+                with calling("DIS-4", "positions_at()"):
+                    answer = (enumerator.positions_at(wanted, [split]) or {}).get(split.id)
+                if answer is None or not _is_after(subject, answer, split):
+                    continue
+                if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
+                    raise Broken(
+                        f"split {split.id!r}: rows of {wanted} µs or later lie before the answer {answer!r}",
+                        "return the first position whose event time is t or later",
+                    )
+
+
+@check_into(OPTIONAL_METHODS)
+def event_times_are_those_of_the_rows(subject: Subject) -> None:
+    """DIS-6: event_times() gives the event time of the row at a position, or of the last one before it."""
+    column = subject.source.event_time
+    with _overriding(subject, "event_times", "the planner of a stream reads first records") as enumerator:
+        if column is None:
+            raise NotApplicable("the source names no event time")
+        for trace in subject.filled:
+            last = _row_times(subject, column, trace.split)[-1]
+            for mark in sorted({0, trace.last // 2, trace.last}):
+                split = trace.rest(mark)
+                with calling("DIS-6", "event_times()"):
+                    answer: object = (enumerator.event_times([split], column) or {}).get(split.id)
+                expected = next(iter(_row_times(subject, column, split)), last)
+                if answer is not None and answer != expected:
+                    raise Broken(
+                        f"split {split.id!r} at {split.position!r}: event_times() gave {answer!r}, but the row "
+                        f"there, or the last one, has the event time {expected!r}",
+                        "return the event time in µs since 1970 of the first row at or after the position, or that of "
+                        "the last row before it if there is none",
+                    )
 
 
 @check_into(OPTIONAL_METHODS)
@@ -140,6 +165,18 @@ def _check_within(subject: Subject, position: Position, split: Split) -> None:
 def _event_times(subject: Subject, column: str, split: Split) -> list[int]:
     times = _table(subject, split).column(column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     return [time for time in times.to_pylist() if time is not None]
+
+
+def _row_times(subject: Subject, column: str, split: Split) -> list[int | None]:
+    """Return the event time of each row, as hosts read it."""
+    assign, batches = ColumnTimestamps(column), read(subject, [split]).output.record_batches
+    times = (assign(batch.slice(n, 1), None) for batch in batches for n in range(batch.num_rows))
+    return [None if time is None else time.earliest for time in times]
+
+
+def _is_after(subject: Subject, position: Position, split: Split) -> bool:
+    key = subject.source.order_key
+    return split.position is None or bool(key(position) > key(split.position))
 
 
 def _table(subject: Subject, split: Split) -> pa.Table:

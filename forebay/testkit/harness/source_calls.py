@@ -37,6 +37,10 @@ _QUIET = 0.3
 """An unbounded source that has assigned something and then nothing for so many seconds counts as done."""
 
 
+_SIMPLE = {"event_times": "event_time_at", "positions_at": "position_at"}
+"""The methods of a `SimpleSource` that have another name than those of a `DiscoveryEnumerator`."""
+
+
 class SourceCalls:
     """One source, and the calls of its planning side.
 
@@ -150,7 +154,8 @@ class SourceCalls:
         if isinstance(enumerator, SimpleEnumerator) and isinstance(self.source, SimpleSource):
             if method == "advance" and self.source.positions_are_rows:
                 return True
-            return getattr(type(self.source), method, None) is not getattr(SimpleSource, method, None)
+            name = _SIMPLE.get(method, method)
+            return getattr(type(self.source), name, None) is not getattr(SimpleSource, name, None)
         return getattr(type(enumerator), method) is not getattr(DiscoveryEnumerator, method)
 
     def retried(self, call: Callable[[], T], rule: str, name: str) -> T:

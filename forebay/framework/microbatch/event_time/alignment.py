@@ -131,6 +131,10 @@ class StreamAlignment:
                 aligned = self._aligned(available, ending=ending)
         return Backlog(aligned)
 
+    def close(self) -> None:
+        """Stop reading first records."""
+        self._lookup.close()
+
     def _follow(self, available: Sequence[Planned], splits: Mapping[str, Split]) -> None:
         """Take in new and gone splits, and judge idleness."""
         current = {**splits, **{planned.split.id: planned.split for planned in available}}
@@ -193,10 +197,11 @@ class StreamAlignment:
         """Ask for the next event times of splits; return whether there was an answer."""
         if not splits or (self._clock.monotonic() < self._asks_again and not ending):
             return False
+        needed = ending or self._limit is None
         try:
-            found = self._lookup.next_times(splits)
+            found = self._lookup.next_times(splits, needed=needed)
         except RetriableError as error:
-            if ending or self._limit is None:
+            if needed:
                 raise
             pause = self._failures.fail(error)
             self._asks_again = self._clock.monotonic() + pause

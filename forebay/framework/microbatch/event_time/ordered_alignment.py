@@ -88,6 +88,9 @@ class OrderedAlignment:
         """The latest event time, in microseconds, at which a split may begin; None before the first. Never falls."""
         return None if self._floor is None else self._floor + self._drift
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def hold_back(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool
     ) -> Sequence[Planned]:
@@ -147,7 +150,8 @@ class OrderedAlignment:
                 advice="leave alignmentMaxDrift out; or, in the connector, implement event_times() and let discover() "
                 "return the splits in the order of their event times",
             )
-        return checked_event_times(self._source, answer)
+        checked = checked_event_times(self._source, answer)
+        return {split_id: us for split_id, us in checked.items() if us is not None}
 
     def _future(self) -> int:
         return round(self._clock.now() * 1_000_000) + FUTURE

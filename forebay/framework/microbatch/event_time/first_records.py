@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the event times of single records in the planner, for sources that cannot tell them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from forebay.errors import ForebayError, RetriableError
+from forebay.framework.microbatch.end_negotiation.probe import RecordProbe
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Runtime
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+from forebay.options import Duration
+from forebay.watermarks.event_time import EventTimes
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 10.0
+"""Maximum seconds that one look waits for first records, if planning can go on without them."""
+
+_CLOSE_TIMEOUT: Final = 1.0
+"""Maximum seconds that planning waits for the reader of unanswered splits to end."""
+
+_REMEMBERED: Final = 20_000
+"""Maximum number of remembered event times; the oldest ones are read again."""
+
+_BEFORE: Final = (1, 16)
+"""Distances before the end of a caught-up split at which its last record is looked for: positions may have gaps."""
+
+_Place: TypeAlias = "tuple[str, Position | None]"
+
+
+class FirstRecords:
+    """Reads the first record of splits from their positions, and remembers its event time.
+
+    Called on the planning thread. A split that does not answer in time goes on being read until the next look.
+
+    Args:
+        source: The source.
+        options: Those of the host.
+        runtime: Threads and time.
+        assign: Returns the event times of a record batch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: HostOptions,
+        runtime: Runtime,
+        assign: Callable[[pa.RecordBatch, EventTimes | None], EventTimes | None],
+    ) -> None:
+        self._source = source
+        self._runtime = runtime
+        self._assign = assign
+        self._options = dataclasses.replace(options, close_timeout=min(options.close_timeout, Duration(_CLOSE_TIMEOUT)))
+        self._known: dict[_Place, int | None] = {}
+        self._without: set[_Place] = set()
+        self._asked: set[_Place] = set()
+        self._probe: RecordProbe | None = None
+
+    def times(self, splits: Sequence[Split], *, needed: bool = False) -> dict[str, int]:
+        """Return by id the event time of the first record from each position; splits without one are left out.
+
+        Args:
+            splits: Each with its position and end.
+            needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
+
+        Raises:
+            RetriableError: A split did not answer in time. The next call asks this one alone.
+            ForebayError: The source failed.
+        """
+        missing = {
+            _place(split): split
+            for split in splits
+            if _place(split) not in self._known and _place(split) not in self._without
+        }
+        if missing:
+            patience = self._options.planning_timeout.total_seconds() if needed else _PATIENCE
+            self._read(missing, patience)
+        self._without.clear()
+        found = {split.id: self._known.get(_place(split)) for split in splits}
+        while len(self._known) > _REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return {split_id: us for split_id, us in found.items() if us is not None}
+
+    def last_times(self, splits: Sequence[Split]) -> dict[str, int]:
+        """Return by id the event time of a record just before the position of caught-up splits, where that is found.
+
+        Positions must be numbers. The record may have been deleted since, so errors mean that it is unknown.
+        """
+        found: dict[str, int] = {}
+        for distance in _BEFORE:
+            parts = [
+                split.slice(max(0, split.position - distance), split.position)
+                for split in splits
+                if isinstance(split.position, int) and split.position > 0 and split.id not in found
+            ]
+            try:
+                found |= self.times(parts)
+            except ForebayError as error:
+                _log.debug("%s: the last records of %d splits are unknown: %s", self._source.name, len(parts), error)
+        return found
+
+    def close(self) -> None:
+        """Stop reading."""
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.close()
+
+    def _read(self, splits: Mapping[_Place, Split], patience: float) -> None:
+        if self._asked != splits.keys():
+            self.close()
+        probe, self._probe = self._probe, None
+        if probe is None:
+            probe = RecordProbe(self._source, list(splits.values()), self._options, self._runtime)
+        probe.poll(patience)
+        positions = {split.id: place for place, split in splits.items()}
+        with_record, without = probe.answers()
+        for split_id in with_record:
+            times = self._assign(probe.first[split_id].slice(0, 1), None)
+            self._known[positions[split_id]] = None if times is None else times.earliest
+        self._without |= {positions[split_id] for split_id in without}
+        if probe.silent:
+            self._probe, self._asked = probe, {positions[split_id] for split_id in probe.silent}
+            raise RetriableError(
+                f"reading gave no first record within {patience:g} s",
+                source=self._source.name,
+                split=min(probe.silent),
+                advice="read first records faster, or tell their times: SimpleSource.event_time_at, event_times",
+            )
+
+
+def _place(split: Split) -> _Place:
+    return split.id, split.position
