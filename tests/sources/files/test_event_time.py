@@ -167,6 +167,29 @@ def test_a_footer_is_read_once(footers: Begin, put: Put, monkeypatch: pytest.Mon
     assert sorted(asked[31:]) == [f"{at:02}" for at in range(5, 30)]
 
 
+def test_what_was_found_before_a_store_failed_is_not_asked_for_again(
+    footers: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = statistics.first_time
+
+    def failing_once(file: Any, *arguments: Any, **more: Any) -> Any:
+        asked.append(Path(file.path).name)
+        if asked.count("29") == 1 and asked[-1] == "29":
+            raise RetriableError("the store is away", retry_after=0.0)
+        return real(file, *arguments, **more)
+
+    monkeypatch.setattr(footer_times, "_THREADS", 1)
+    monkeypatch.setattr(footer_times, "first_time", failing_once)
+    query = footers(
+        {f"{at:02}": parquet(f"{at:02}", at * 60) for at in range(30)},
+        alignment_max_drift="10s",
+        retry_first_pause="1ms",
+    )
+    assert drained_once(query) == ["00"]
+    assert sorted(asked) == sorted([*(f"{at:02}" for at in range(30)), "29"])
+
+
 def test_a_changed_file_is_looked_at_again(footers: Begin, put: Put) -> None:
     query = footers({"a": parquet("a", 0), "b": parquet("b", 100), "c": parquet("c", 200)}, alignment_max_drift="10s")
     assert drained_once(query) == ["a"]
