@@ -37,7 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka test newest lint format bench bench-kafka soak clean java FORCE
+.PHONY: help demo demo-kafka demo-skew test newest lint format bench bench-kafka soak clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ demo: java $(STAMPS)/runtime $(STAMPS)/installed ## Read files with Spark, at on
 
 demo-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Read Kafka: a backfill and a live tail, on a real broker (needs Java)
 	@$(PY) -P examples/demo_kafka.py
+
+demo-skew: java $(STAMPS)/runtime $(STAMPS)/installed ## Show which rows Spark drops of a skewed Kafka topic, and how alignment keeps them (needs Java)
+	@$(PY) -P examples/demo_skew.py
 
 test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS

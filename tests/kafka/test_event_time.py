@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event time of Kafka records: where the next one of a partition is in time, and no record on time is dropped."""
+"""Event time of Kafka records: where the next one of a partition is in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import uuid
 
 import kafka as kafka_python
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 
 from forebay.clock import SystemClock
 from forebay.sources.kafka.planning.event_times import RecordTimes
@@ -88,48 +87,3 @@ def test_record_batches_larger_than_a_fetch(kafka, times):
                 sending.send(topic, bytes(100_000), partition=partition, timestamp_ms=BASE + at)
         sending.flush()
     assert times(topic, (0, 5, 8), (1, 6, 8), (2, 7, 8)) == {"0": 5, "1": 6, "2": 7}
-
-
-def drain(spark, topic, kafka, directory, source, **options):
-    """Run a window query over a topic to its end; return the rows that Spark dropped, and the sums of the windows."""
-    rows = (
-        spark.readStream.format(source)
-        .option("kafka.bootstrap.servers", kafka.address)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .options(**options)
-        .load()
-    )
-    name = f"w{uuid.uuid4().hex[:8]}"
-    query = (
-        rows.withWatermark("timestamp", "120 seconds")
-        .groupBy(F.window("timestamp", "60 seconds"))
-        .count()
-        .writeStream.format("memory")
-        .queryName(name)
-        .outputMode("append")
-        .option("checkpointLocation", str(directory))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(300)
-    progress = [one.json for one in query.recentProgress]
-    dropped = sum(operator.numRowsDroppedByWatermark for one in query.recentProgress for operator in one.stateOperators)
-    return dropped, sum(row["count"] for row in spark.table(name).collect()), progress
-
-
-def test_a_skewed_topic_loses_rows_with_spark_s_source_and_none_with_alignment(spark, kafka, tmp_path):
-    topic = kafka.topic(2)
-    write(kafka, topic, {0: range(0, 120_000, 1000), 1: range(0, 60 * 60_000, 60_000)})
-    limit = {"maxOffsetsPerTrigger": "20"}
-    # Spark counts what it drops after it has summed up each task's rows by window.
-    dropped, kept, _ = drain(spark, topic, kafka, tmp_path / "theirs", "kafka", **limit)
-    assert dropped > 0
-    assert kept < 150
-    dropped, kept, _ = drain(spark, topic, kafka, tmp_path / "unaligned", "forebay_kafka", **limit)
-    assert dropped > 0
-    assert kept < 150
-    aligned = {"alignmentMaxDrift": "120s", **limit}
-    dropped, kept, _ = drain(spark, topic, kafka, tmp_path / "ours", "forebay_kafka", **aligned)
-    assert dropped == 0
-    assert kept > 170  # the last windows are still open

@@ -117,3 +117,19 @@ def test_the_demo_shows_a_backfill_a_lag_that_is_caught_up_and_sums_up(tmp_path)
     assert total.rstrip(" │").endswith(" 10,000")
     assert "█" in done.stdout.partition("rows/s")[2]  # the lag, drawn
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_demo_of_skew_shows_what_spark_s_source_loses_and_alignment_keeps(tmp_path):
+    command = [sys.executable, "-P", str(EXAMPLES / "demo_skew.py"), "--records", "200"]
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=550
+    )
+    assert done.returncode == 0, done.stderr
+    _, _, table = done.stdout.partition("3. Rows kept and rows lost")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in table.splitlines() if "kafka" in line]
+    assert [row[0] for row in rows] == ["kafka (Spark's own)", "forebay_kafka", "forebay_kafka, aligned"]
+    assert [row[1:5] for row in rows] == [["150", "50", "200", "0"]] * 2 + [["200", "0", "200", "0"]]
+    theirs, ours = done.stdout.partition("forebay_kafka, aligned: where")[::2]
+    assert any(line.index("s") < line.index("│") for line in theirs.splitlines() if "│" in line and "s·" in line)
+    assert not any(line.index("s") < line.index("│") for line in ours.splitlines() if "│" in line and "s·" in line)
