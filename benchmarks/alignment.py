@@ -210,17 +210,18 @@ def latency(spark: SparkSession, broker: KafkaBroker, records: int) -> list[dict
 
 
 def backfill(spark: SparkSession, broker: KafkaBroker, rows: int) -> list[dict[str, Any]]:
-    """Read 60 days of 16 partitions into windows of an hour; partitions with fewer records go faster in time."""
+    """Read 60 days of 16 partitions into windows of an hour; the same share of records is another share of the days."""
     found = []
     broker.create_topic("days", 16, {"retention.ms": "-1"})
     total = 0
     with broker.appending() as append:
         for partition in range(16):
-            count = rows // (1 + partition % 4)
-            total += count
+            bend = (0.5, 1.0, 2.0, 3.0)[partition % 4]  # most records in the last days, evenly, in the first days
+            total += rows
             batch = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
-            for number in range(count):
-                batch.append(timestamp=(BASE + number * 60 * DAY // count) * 1000, key=None, value=b"")
+            for number in range(rows):
+                at = BASE + int((number / rows) ** bend * 60 * DAY)
+                batch.append(timestamp=at * 1000, key=None, value=b"")
             batch.close()
             append("days", {partition: bytes(batch.buffer())})
     runs: tuple[tuple[str, str, dict[str, str]], ...] = (
