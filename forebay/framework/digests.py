@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from forebay.framework.split import Json, Split
 
 _KEY: Final = 8
-"""Bytes of a key. A new split collides with one of 400,000 with a probability of 2 in 10^14."""
+"""Bytes of a key. The probability that a new split collides with one of 400,000 is 2 in 10^14."""
 
 _GROWTH: Final = 2
-"""A new segment takes in older ones with less than this many times its splits."""
+"""A new segment is merged with older ones that have fewer than this many times its splits."""
 
 _LEVEL: Final = 1
 """Compression level: only the upper columns of keys are compressible, at any level."""
@@ -56,8 +56,8 @@ class _Segment:
 class SplitDigests:
     """The hashes of finished splits that a checkpoint stores instead of whole splits.
 
-    An enumerator owns it and looks its splits up; the framework fills, stores and restores it. Used on the planning
-    thread. A discovery may look up on another thread, while nothing is changed.
+    An enumerator owns it and looks up splits in it; the framework fills, stores and restores it. Used on the planning
+    thread. A discovery may look up splits on another thread while nothing changes it.
 
     Args:
         digest: Returns the entries of a finished split; none if the whole split must be stored.
@@ -89,7 +89,7 @@ class SplitDigests:
         return self._marks.get(hash_of(key))
 
     def expire(self, moment: int) -> None:
-        """Forget segments whose entries are all before a moment. Called by the enumerator."""
+        """Forget segments whose entries are all before a moment. The enumerator calls it."""
         gone = [segment for segment in self._segments if segment.until < moment]
         if gone:
             self.dropped += [segment.name for segment in gone]
@@ -98,7 +98,7 @@ class SplitDigests:
     # ---- for the framework
 
     def add(self, splits: Iterable[Split]) -> list[str]:
-        """Add the entries of splits; return the ids of splits with entries."""
+        """Add the entries of splits; return the ids of the splits that have entries."""
         ids: list[str] = []
         groups: dict[int, tuple[list[Digest], list[str]]] = {}
         for split in splits:
@@ -127,7 +127,7 @@ class SplitDigests:
         self._keep([_checked(entry) for entry in data])
 
     def holds(self, name: str) -> bool:
-        """Whether there is a segment with this name."""
+        """Whether a segment with this name exists."""
         return any(segment.name == name for segment in self._segments)
 
     def entries(self) -> dict[str, Mapping[str, Json]]:
@@ -181,7 +181,7 @@ def _unpacked(text: str) -> dict[int, int]:
         unpacker = zlib.decompressobj()
         columns = unpacker.decompress(base64.b85decode(text))
         if not unpacker.eof:
-            raise ValueError("they end too early")  # noqa: TRY301 - wrapped below as any other damage
+            raise ValueError("they are incomplete")  # noqa: TRY301 - wrapped below as any other damage
         count = len(columns) // _KEY
         rows = bytearray(len(columns))
         for column in range(_KEY):
@@ -195,5 +195,5 @@ def _unpacked(text: str) -> dict[int, int]:
 def _checked(entry: Any) -> _Segment:  # noqa: ANN401 - any JSON value
     until, splits, text = entry if isinstance(entry, list) and len(entry) == 3 else (None, None, None)
     if not (isinstance(until, int) and isinstance(splits, int) and isinstance(text, str)):
-        raise ValueError("digests of splits are no list of segments")  # noqa: TRY004 - a damaged text
+        raise ValueError("the digests of finished splits are not a list of segments")  # noqa: TRY004 - a damaged text
     return _segment(until, splits, text)

@@ -32,7 +32,7 @@ class Discovered:
 
 
 class DiscoveryEnumerator(ABC):
-    """Discovers splits; the framework assigns them, takes them back, stores state, retries and removes duplicates.
+    """Discovers splits; the framework assigns and returns them, stores state, retries, and removes duplicates.
 
     Returned by `Source.create_enumerator`. `discover` runs on a worker thread, one call at a time; while the source is
     unbounded it runs again every `discoveryInterval`. The coordinator thread, or the planner on Spark, calls all other
@@ -42,30 +42,30 @@ class DiscoveryEnumerator(ABC):
     in_order: bool = False
     """Whether a stream reads splits one after the other, in the order of `discover`, instead of sharing its limits.
 
-    A split that is not begun is then not stored: each discovery must return it again.
+    A stream does not store a split before it reads it, so each discovery must return it again.
     """
 
     exact_ends: bool = False
-    """Whether there is a record before each new end, as with a newest offset or id, but not with a time.
+    """Whether a record exists before each new end: True for the newest offset or id, False for a time.
 
     If False, a stream reads a first record before it plans a micro-batch, and plans none if there is no record. This
     takes at most a fifth of the time.
     """
 
     refresh_floor: float = 1.0
-    """Minimum seconds for which a stream caches an answer; at least 0.1 after five seconds without news."""
+    """Minimum seconds for which a stream caches an answer; at least 0.1 s after five seconds without new data."""
 
     discovery_floor: float | None = None
-    """The same for discovery alone, if new splits are rarer than new records; None = `refresh_floor`."""
+    """Like `refresh_floor`, for discovery only, if new splits are rarer than new records; None = `refresh_floor`."""
 
     refresh_share: float = 0.05
-    """Maximum share of its time that a stream spends on calls: slow answers are cached for longer."""
+    """Maximum share of a stream's time spent on calls: slower answers are cached for longer."""
 
     digests: SplitDigests | None = None
-    """Recognises read splits by hashes, if there may be more than an offset can hold.
+    """Recognises finished splits by hashes, for sources with more splits than an offset can hold.
 
     None = a stream stores whole splits, and fails once they do not fit. `discover` must not return splits that the
-    digests recognise: they are not among its known splits. `finished` is not called for them again.
+    digests recognise: they are not among its known splits. `finished` is called once for them.
     """
 
     @abstractmethod
@@ -85,14 +85,14 @@ class DiscoveryEnumerator(ABC):
         """Restore `Discovered.state` of the last discovery. Called after a restart, before any other method."""
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
-        """Return the open splits, at their positions, of an offset that another source wrote; None = unknown format.
+        """Convert another source's offset to open splits at their positions; None if its format is unknown.
 
         Called before any discovery, if a stream starts on the checkpoint of another source. May block.
         """
         return None
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the present end of each split by id, without splits of unknown end. May block.
+        """Return the present end of each split by id; omit splits whose end is unknown. May block.
 
         Called by hosts that must know an end before they read: a micro-batch, a bounded read of an unbounded source.
         """
@@ -101,8 +101,8 @@ class DiscoveryEnumerator(ABC):
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown.
 
-        The event time is that of the source's `event_time`. A split that has an end may get this end instead of a
-        later position.
+        The event time is that of the source's `event_time`. For a split with an end, this end may replace a later
+        position.
         """
         return None
 
@@ -132,23 +132,23 @@ class DiscoveryEnumerator(ABC):
     def slices(self, split: Split, count: int) -> Sequence[Split]:
         """Cut the rest of a split into about `count` slices, in order, under the same id; by default it is not cut.
 
-        The records of the slices are those of the split, each once, in order. May block.
+        Together the slices contain each record of the split once, in order. May block.
         """
         return [split]
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
-        """Return the slices of each task, if options of the source decide; None = the host cuts and packs by bytes.
+        """Return the slices of each task if the source's options decide it; None = the host cuts and packs by bytes.
 
-        Called by a planner with everything to read, each slice with its end. Cut with `split.slice`; the records of
-        the tasks are those of the slices, each once. May block.
+        Called by a planner with everything to read, each slice with its end. Cut with `split.slice`; together the tasks
+        contain each record of the slices once. May block.
         """
         return None
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return the position after a budget of rows or bytes, at most the split's end; None = unknown.
 
-        For `rows`, return the position after exactly that many rows, or the end if there are fewer. The framework
-        trusts the answer; if positions are ints, it takes their distance for the number of rows.
+        For `rows`, return the position after exactly that many rows, or the end if there are fewer. The framework does
+        not check it. It counts int positions as row numbers.
         """
         return None
 
@@ -164,7 +164,7 @@ class DiscoveryEnumerator(ABC):
         """Note that splits were delivered to their end. Repeated after a restart, so it must be idempotent."""
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Note that everything before these positions is durably delivered. Best effort; may be repeated."""
+        """Note that all records before these positions are durably delivered. Best effort; may be repeated."""
 
     def close(self) -> None:
         """Free all resources. Called once, on every path."""

@@ -26,19 +26,19 @@ class SourceEvent:
 class SplitEnumerator(ABC):
     """Discovers splits and assigns them to readers; one per query.
 
-    The host calls all methods on the coordinator thread, one at a time (ENU-1). No method may block: run slow work
-    with `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead, which has assignment,
-    add-back and state built in.
+    The host calls all methods on the coordinator thread, one at a time (ENU-1). No method may block: run slow work with
+    `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead, which assigns splits, takes
+    them back and stores state.
 
-    On Spark there is one virtual reader, subtask 0 of 1. It requests splits only while the micro-batch has room, and
-    an assignment adds the split to the plan.
+    On Spark there is one virtual reader, subtask 0 of 1. It requests splits only while the micro-batch has room, and an
+    assignment adds the split to the plan.
     """
 
     def restore_state(self, state: Json) -> None:
         """Restore what `snapshot_state` returned. Called once, before `start`, if there is a checkpoint (ENU-6).
 
-        The splits that readers held come through `add_splits_back`, after `start` (FLIP-537). On Spark they stay in
-        the offset and do not come back.
+        After `start`, `add_splits_back` returns the splits that readers held (FLIP-537). On Spark they stay in the
+        offset instead.
 
         Raises:
             ContractError: By default, for any state.
@@ -47,7 +47,7 @@ class SplitEnumerator(ABC):
             raise ContractError(
                 f"{type(self).__name__} snapshots state but does not override restore_state",
                 rule="ENU-6",
-                advice="override restore_state(state), the way back of snapshot_state()",
+                advice="override restore_state(state), which restores what snapshot_state() returns",
             )
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class SplitEnumerator(ABC):
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
         """Take splits back, with their progress, and make them assignable again (ENU-3). The list may be empty.
 
-        Called after a reader failed, before its replacement registers. After a restore it is called with `subtask`
+        Called after a reader failed, before its replacement registers. After a restore, it is called with `subtask`
         None and the splits that readers held at the checkpoint.
         """
 
@@ -77,7 +77,7 @@ class SplitEnumerator(ABC):
         """Note that a reader registered; from now on it can be assigned splits. Once per registration (ENU-4)."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Handle an event of a reader. Refuse unknown events, or ignore them on purpose (ENU-8).
+        """Handle an event of a reader. Refuse unknown events, or ignore them deliberately (ENU-8).
 
         Raises:
             ContractError: By default, for any event.
@@ -89,7 +89,7 @@ class SplitEnumerator(ABC):
         )
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Note that a reader delivered these splits to their end; each is at its last position. In no fixed order."""
+        """Note that a reader delivered these splits to their end. Each has its last position; in any order."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Json:
@@ -115,7 +115,7 @@ class SplitEnumeratorContext(ABC):
 
     @property
     def streaming(self) -> bool:
-        """Whether the host plans micro-batches of a stream, and so asks for later splits too."""
+        """Whether the host plans micro-batches of a stream, and so requests splits repeatedly."""
         return False
 
     @abstractmethod
@@ -132,7 +132,7 @@ class SplitEnumeratorContext(ABC):
 
         Raises:
             ContractError: A reader is not registered (CTX-2), or a split is assigned already and not finished
-                (SPL-1). Nothing of the call is assigned then.
+                (SPL-1). Then no split of the call is assigned.
         """
 
     @abstractmethod

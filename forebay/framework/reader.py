@@ -21,7 +21,7 @@ C = TypeVar("C")
 
 
 class InputStatus(Enum):
-    """What `SourceReader.poll_next` says about the next call (STA-1)."""
+    """The result of `SourceReader.poll_next`: when to call again (STA-1)."""
 
     MORE_AVAILABLE = "poll again now (may be a false hint)"
     NOTHING_AVAILABLE = "wait for is_available()"
@@ -38,7 +38,7 @@ class ReaderOutput(Protocol):
         """Open the output of a split when it is added, before its first record (OUT-4)."""
 
     def split_caught_up(self, split_id: str) -> None:
-        """Note that a split without an end has no more records for now; a condition of idleness."""
+        """Note that a split without an end has no more records for now; only then can it become idle."""
 
     def split_released(self, split_id: str) -> None:
         """Close the output of a split, so that it no longer holds back the watermark (OUT-3)."""
@@ -95,7 +95,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Stop emitting some splits; go on with others at the same record (RDR-8). Unknown ids have no effect."""
+        """Stop emitting some splits, and resume others at the same record (RDR-8). Unknown ids have no effect."""
 
     @abstractmethod
     def close(self) -> None:

@@ -27,7 +27,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SimpleSource(Source):
-    """A source made of `schema()` and a generator, `read()`. Override one more method for each further ability.
+    """A source made of `schema()` and a generator, `read()`. Each further ability is one more method to override.
 
     The planner calls `splits` and `latest`. Readers call `read`, and `latest` if no end was planned, on several daemon
     threads and perhaps in several processes. So keep no state on `self`, which is frozen; hold clients with
@@ -38,7 +38,7 @@ class SimpleSource(Source):
     def positions_are_rows(self) -> bool:
         """Whether a position is the number of the next row, as it is if `read` yields plain rows.
 
-        If True, a stream can keep `maxRowsPerTrigger` and `minRowsPerTrigger`.
+        If True, a stream supports `maxRowsPerTrigger` and `minRowsPerTrigger`.
         """
         return False
 
@@ -46,7 +46,7 @@ class SimpleSource(Source):
     def partial_rows(self) -> bool:
         """Whether a column may be missing from every dict of a read.
 
-        If False, such a column is logged once per process: most often its key is misspelt in the schema.
+        If False, such a column is logged once per process: usually its name is misspelt in the schema.
         """
         return False
 
@@ -54,7 +54,7 @@ class SimpleSource(Source):
     def extra_keys(self) -> bool:
         """Whether dicts, also inside columns, may have keys that are not in the schema; they are dropped.
 
-        If False, such a key is an error: most often it is misspelt in `read`.
+        If False, such a key is an error: usually it is misspelt in `read`.
         """
         return False
 
@@ -83,8 +83,8 @@ class SimpleSource(Source):
     def latest(self, split: Split) -> Position | None:
         """Return the present end of a split (exclusive), or None if unknown. It becomes `split.end` of the next read.
 
-        Prefer the position after the newest complete record: it moves only if there is something to read. If the end
-        is a time (now less a margin for late records), a stream reads a first record before it plans each end.
+        Prefer the position after the newest complete record: it moves only if there are new records. If the end is a
+        time (now less a margin for late records), a stream reads a first record before it plans each end.
         """
         return None
 
@@ -108,7 +108,7 @@ class SimpleSource(Source):
     def advance(self, split: Split, rows: int) -> Position | None:
         """Return the position after `rows` rows, or `split.end` if there are fewer; None = unknown.
 
-        Override it if positions do not count rows, such as `(updated_at, id)`, so that a stream can keep
+        Override it if positions do not count rows, such as `(updated_at, id)`, so that a stream supports
         `maxRowsPerTrigger`. Called by the planner, for a split with an end from `latest`. May block.
         """
         return None
@@ -156,15 +156,15 @@ class SimpleEnumerator(DiscoveryEnumerator):
         """Return all splits of the source."""
         given: object = self._source.splits()
         if isinstance(given, (str, bytes)):
-            problem = f"splits() gave the text {given!r}, which would be read one character at a time"
+            problem = f"splits() returned the text {given!r}, which Python iterates by character"
             raise self._wrong(problem, "SPL-1", "return a list of ids")
         if not isinstance(given, Iterable):
             advice = "return a list of ids (str) or Split objects, empty if there is nothing"
-            raise self._wrong(f"splits() gave {given!r:.100}, which is no list", "SPL-1", advice)
+            raise self._wrong(f"splits() returned {given!r:.100}, which is not a list", "SPL-1", advice)
         splits: list[Split] = []
         for item in given:
             if not isinstance(item, (str, Split)):
-                raise self._wrong(f"splits() gave {item!r}", "SPL-1", "return ids (str) or Split objects")
+                raise self._wrong(f"splits() returned {item!r}", "SPL-1", "return ids (str) or Split objects")
             splits.append(self._source.split_class(item) if isinstance(item, str) else item)
         return Discovered(splits)
 
@@ -193,10 +193,10 @@ class SimpleEnumerator(DiscoveryEnumerator):
         whole = split.position in (None, starts[0]) and split.end in (None, ends[-1])
         if not whole or starts[1:] != ends[:-1] or None in starts[1:]:
             raise self._wrong(
-                f"slices() gave {list(zip(starts, ends, strict=True))!r:.200}",
+                f"slices() returned {list(zip(starts, ends, strict=True))!r:.200}",
                 "DIS-2",
-                f"let the first slice begin at {split.position!r}, each other one where the one before it ends, and "
-                f"the last one end at {split.end!r}",
+                f"begin the first slice at {split.position!r}, each other one at the end of the previous one, and "
+                f"end the last one at {split.end!r}",
                 split,
             )
         return slices

@@ -54,7 +54,7 @@ class Source(ABC):
         annotated = inspect.get_annotations(cls)
         if bare := [name for name, value in vars(cls).items() if isinstance(value, Field) and name not in annotated]:
             raise ContractError(
-                f"{cls.__name__}: {bare[0]!r} has no annotation, and so is no option",
+                f"{cls.__name__}: {bare[0]!r} has no annotation, so it is not an option",
                 source=cls.name,
                 rule="OPT-1",
                 advice=f"annotate it to make it an option: `{bare[0]}: str = option(…)`",

@@ -20,7 +20,7 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True)
 class Split:
-    """A part of the input, with its progress (SPL-1, SPL-2). Immutable: progress makes a new split (`at`).
+    """A part of the input, with its progress (SPL-1, SPL-2). Immutable: `at` returns a new split with progress.
 
     A subclass with more fields becomes a frozen, keyword-only dataclass without a decorator. All fields must be
     JSON-ready.
@@ -98,7 +98,7 @@ class Split:
                 f"the stored fields of a split do not fit {cls.__name__}: {error}",
                 split=str(fields.get("id")),
                 rule="SER-1",
-                advice=f"raise {cls.__name__}.version and bring old fields along in upgrade()",
+                advice=f"raise {cls.__name__}.version and convert old fields in upgrade()",
             ) from error
 
     @classmethod
@@ -109,7 +109,7 @@ class Split:
             ContractError: By default.
         """
         raise ContractError(
-            f"{cls.__name__} has no way up from version {version} to {cls.version}",
+            f"{cls.__name__} cannot convert version {version} to {cls.version}",
             split=str(fields.get("id")),
             rule="SER-1",
             advice="override upgrade(version, fields)",
@@ -132,7 +132,7 @@ def normalise(position: object, split_id: str) -> Position:
     elif hasattr(position, "isoformat"):
         advice = "use an int of microseconds since 1970, or .isoformat() as text"
     raise ContractError(
-        f"a position cannot be {position!r} ({type(position).__name__})", split=split_id, rule="SPL-2", advice=advice
+        f"{position!r} ({type(position).__name__}) is not a valid position", split=split_id, rule="SPL-2", advice=advice
     )
 
 

@@ -20,8 +20,8 @@ class Fetched:
         split_id: The split.
         batch: The records; None to report only an end or progress without records.
         position: The next record after `batch`; None if there was no progress.
-        finished: This read of the split is complete. Said once, with or after the last batch (SR-4).
-        caught_up: All present records have been read. The split goes on, unless the host reads once.
+        finished: This read of the split is complete. Reported once, with or after the last batch (SR-4).
+        caught_up: All present records have been read. The split continues, unless the host reads once.
     """
 
     split_id: str
@@ -48,8 +48,8 @@ class SplitReader(ABC):
     def fetch(self) -> Sequence[Fetched]:
         """Return records in order, or nothing; may block until `wake_up` (SR-1).
 
-        Each call goes on where the one before ended (SR-2). Return no record at or after a split's `end`, and finish
-        the split exactly there. Called only while there is an unfinished split.
+        Each call continues where the previous one ended (SR-2). Return no record at or after a split's `end`, and
+        finish the split exactly there. Called only while there is an unfinished split.
 
         Raises:
             RetriableError: A failure that may pass; the framework calls again, with back-off.
@@ -64,7 +64,7 @@ class SplitReader(ABC):
         """
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Stop fetching some splits and go on with others (SR-5). Unknown ids have no effect.
+        """Stop fetching some splits, and resume others (SR-5). Unknown ids have no effect.
 
         Returns:
             True if the reader pauses splits itself. False (the default) lets the framework buffer the records of

@@ -74,7 +74,7 @@ def test_a_split_that_is_given_out_is_not_given_again(recorded):
 
 def test_what_is_no_split_is_not_assigned(recorded):
     recorded.register(0)
-    with pytest.raises(ContractError, match="no Split"):
+    with pytest.raises(ContractError, match="not a Split"):
         recorded.context.assign_splits({0: ["a"]})
 
 

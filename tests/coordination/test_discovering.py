@@ -260,7 +260,7 @@ def test_two_splits_of_one_id_in_a_discovery_are_refused(discovering):
 
 @pytest.mark.parametrize("found", [Discovered(["a"]), Discovered([None])])
 def test_what_is_no_split_is_refused(discovering, found):
-    with pytest.raises(ContractError, match="no Split"):
+    with pytest.raises(ContractError, match="not a Split"):
         discovering(found)
 
 

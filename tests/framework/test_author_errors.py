@@ -79,7 +79,11 @@ QUICK = forebay.HostOptions(retries=0)
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(None, "gave None, which is no list"), (7, "gave 7, which is no list"), ("ab", "gave the text 'ab'")],
+    [
+        (None, "returned None, which is not a list"),
+        (7, "returned 7, which is not a list"),
+        ("ab", "returned the text 'ab'"),
+    ],
 )
 def test_splits_that_are_not_a_list_are_named(given: object, said: str) -> None:
     class Wrong(Small):

@@ -426,7 +426,7 @@ def test_what_cannot_be_read_again_is_an_error_and_no_wrong_row_leaves(monkeypat
         return FakeRead(world, part, bounds)
 
     error, rows = follow(world, 6, gone)
-    assert "found nothing more at 4" in str(error) and "up to 6" in str(error)
+    assert "found no more rows at 4" in str(error) and "up to 6" in str(error)
     assert rows == [0, 1, 2, 3]
 
 
@@ -564,7 +564,7 @@ def test_a_source_of_large_pages_cannot_keep_a_limit_of_rows(monkeypatch):
     world = steady(monkeypatch, {"a": 40}, max_rows_per_trigger=3)
     (task,) = world.planner.tasks(world.start, world.plan())
     read = world.read(task.slices[0], task.negotiation, open_read=lambda *both: Pages(world, *both))
-    with pytest.raises(ConfigurationError, match="gives 4 rows at once, and this split may take 3") as caught:
+    with pytest.raises(ConfigurationError, match="yields 4 rows at once, and the limit of this split is 3") as caught:
         read.run()
     assert caught.value.option == "maxRowsPerTrigger"
 
@@ -926,7 +926,7 @@ def test_a_task_with_another_directory_than_the_planner_is_refused_before_a_row_
     tasks = planner.tasks(start, planner.latest(start))
     monkeypatch.chdir(tmp_path / "worker")
     for task in tasks:
-        with pytest.raises(ConfigurationError, match="this task does not find what the planner has written") as caught:
+        with pytest.raises(ConfigurationError, match="this task does not find the files of the planner") as caught:
             next(run_task(task))
         assert caught.value.option == "stateLocation"
     feed.blocked.set()

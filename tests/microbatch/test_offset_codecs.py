@@ -138,7 +138,10 @@ def test_inline_a_micro_batch_takes_what_fits_and_stops_before_anything_is_misse
     waiting = [file(number) for number in range(20_000)]
     offset_codec = InlineOffsetCodec(Files())
     query, offsets = Query(offset_codec), []
-    with caplog.at_level(logging.WARNING), pytest.raises(ConfigurationError, match="cannot be remembered") as caught:
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(ConfigurationError, match="does not fit into an offset") as caught,
+    ):
         while len(query.done) < len(waiting):
             taken = waiting[len(query.done) :]
             taken = taken[: offset_codec.room([Planned(split, UnknownEnd.WHOLE) for split in taken])]
@@ -147,7 +150,7 @@ def test_inline_a_micro_batch_takes_what_fits_and_stops_before_anything_is_misse
     assert caught.value.option == "stateLocation" and "nothing is lost or read twice" in caught.value.advice
     assert max(len(canonical(data)) for data, _ in offsets) < 100 << 10
     assert len(offsets) >= 2 and len(query.done) >= 1000
-    assert len([record for record in caplog.records if "splits that were read" in record.message]) == 1
+    assert len([record for record in caplog.records if "finished splits" in record.message]) == 1
     # The last offset that was written, and stateLocation: on from there, with everything before.
     on = Query(stored(LocalStateStore(str(tmp_path))), offsets[-1][0])
     assert set(on.done) == set(query.done) == {split.id for split in waiting[: len(query.done)]}
@@ -387,7 +390,7 @@ def moved(store):
 
 def test_without_the_location_the_error_says_it():
     _, data = moved(MemoryStore("/the/state"))
-    with pytest.raises(ConfigurationError, match="none is given") as caught:
+    with pytest.raises(ConfigurationError, match="which is not set") as caught:
         InlineOffsetCodec(Files()).read(data)
     assert "/the/state" in caught.value.advice
 
@@ -421,7 +424,7 @@ def test_a_segment_that_is_not_what_was_written_is_refused_by_name(which, damage
     read = stored(store).read if which == "plan" else stored(store).read_done
     with pytest.raises(ConfigurationError, match=name) as caught:
         read(data)
-    assert caught.value.option == "stateLocation" and "put the file back" in caught.value.advice
+    assert caught.value.option == "stateLocation" and "restore the file" in caught.value.advice
 
 
 def test_a_damaged_segment_of_the_same_name_is_not_built_on():

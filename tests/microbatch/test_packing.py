@@ -134,7 +134,7 @@ def test_nothing_to_read_makes_no_task():
 
 @pytest.mark.parametrize("slices", [[], [Split("other")]])
 def test_slices_without_the_id_of_their_split_are_refused(slices):
-    with pytest.raises(ContractError, match=r"slices\(\) gave") as caught:
+    with pytest.raises(ContractError, match=r"slices\(\) returned") as caught:
         cut([Split("big", position=0, end=1000)], size, lambda *_: slices, 4, least=1)
     assert caught.value.split == "big"
     assert caught.value.rule == "SPL-1"

@@ -214,7 +214,7 @@ def test_s4_an_advance_that_goes_back_or_too_far_is_refused(query, two):
     for wrong, rule in ((-3, "S4"), (99, "DIS-3")):
         run = query(two, max_rows_per_trigger=5)
         run.planner._split_provider.enumerator.advance = lambda split, rows=None, byte_budget=None, to=wrong: to
-        with pytest.raises(ContractError, match="the micro-batch would go") as caught:
+        with pytest.raises(ContractError, match="the planned end") as caught:
             run.turn()
         assert (caught.value.rule, caught.value.split) == (rule, "a")
 
@@ -338,7 +338,7 @@ def test_a_bounded_split_keeps_the_end_it_was_planned_with(query, outside):
 
 
 def test_an_open_split_without_a_known_end_is_refused_by_name(query, outside):
-    with pytest.raises(ConfigurationError, match="the present end of this split is not known") as caught:
+    with pytest.raises(ConfigurationError, match="the present end of this split is unknown") as caught:
         query(outside(open_splits("a"))).turn()
     assert (caught.value.option, caught.value.split) == ("stateLocation", "a")
 

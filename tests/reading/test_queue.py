@@ -24,7 +24,7 @@ def make(capacity: int = 2, max_bytes: int = 1 << 30) -> HandOverQueue:
 @pytest.mark.parametrize(("capacity", "max_bytes"), [(0, 1), (1, 0), (-1, 5)])
 def test_q1_bounds_must_be_positive(capacity: int, max_bytes: int) -> None:
     """Q-1: capacity > 0."""
-    with pytest.raises(ValueError, match="needs room"):
+    with pytest.raises(ValueError, match="must be positive"):
         make(capacity, max_bytes)
 
 

@@ -566,10 +566,10 @@ def test_rdr9_a_split_reader_that_fails_to_close_is_reported() -> None:
 
     class Stuck(CountingSplitReader):
         def close(self) -> None:
-            raise FatalError("read() did not come back", split="a", rule="RDR-9")
+            raise FatalError("read() did not return within closeTimeout", split="a", rule="RDR-9")
 
     reader, output, _ = reader_over(lambda: Stuck(batch_rows=1))
     reader.add_splits([Split("a", 0, 1000)])
     poll_until(reader, output, lambda _: bool(output.collected))
-    with pytest.raises(FatalError, match="did not come back"):
+    with pytest.raises(FatalError, match="did not return within closeTimeout"):
         reader.close()

@@ -285,7 +285,7 @@ def test_columns_are_chosen_by_exact_name_first_and_then_without_case():
     names = ["id", "ID", "Name"]
     assert select(names, ["ID", "name"], "test") == ["ID", "Name"]
     for bad, what in (
-        (["Id"], "could be any of"),
+        (["Id"], "matches several"),
         (["nme"], "no column 'nme'"),
         (["id", "id"], "twice"),
         ([], "no col"),

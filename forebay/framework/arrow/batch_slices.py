@@ -11,7 +11,7 @@ import pyarrow as pa
 def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield a record batch in slices within both limits; nothing for a batch without rows.
 
-    A single row of more than `max_bytes` comes alone. Copies nothing.
+    A single row of more than `max_bytes` is its own slice. Copies nothing.
     """
     if 0 < batch.num_rows <= max_rows and batch.nbytes <= max_bytes:
         yield batch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safe casts between Arrow types: `Casting` for the batches of `read()`, the functions also for Spark's host."""
+"""Safe casts between Arrow types: `Casting` for the batches of `read()`, functions for Spark's host too."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ConversionError(Exception):
 def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
     """Whether one type can be cast to the other without loss; single values may still not fit.
 
-    Text is not parsed, numbers do not become text, and no digit is lost: such a difference is a mistake of the
-    connector, and a cast would hide it.
+    Text is not parsed, numbers do not become text, and no digit is lost: a cast would hide such a mistake of the
+    connector.
     """
     if have == want or kinds.is_null(have):
         return True
@@ -75,19 +75,19 @@ def _is_safe_leaf_cast(have: pa.DataType, want: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is a text type."""
+    """Whether this is a text type."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether it is a bytes type."""
+    """Whether this is a bytes type."""
     if kinds.is_fixed_size_binary(kind) or kinds.is_binary(kind):
         return True
     return bool(kinds.is_large_binary(kind) or kinds.is_binary_view(kind))
 
 
 def cast_array(array: pa.Array, want: pa.DataType, *, truncate_time: bool = False) -> pa.Array:
-    """Return the array as `want`, a type to which `is_safe_cast`.
+    """Cast the array to `want`; `is_safe_cast` must be true for the types.
 
     With `truncate_time`, times finer than the unit of `want` are truncated; otherwise they do not fit.
 
@@ -107,7 +107,7 @@ def cast_array(array: pa.Array, want: pa.DataType, *, truncate_time: bool = Fals
 
 
 def refuse_nulls(array: pa.Array, field: pa.Field) -> None:
-    """Check the array for nulls in a field, or a nested field, that is not nullable.
+    """Refuse nulls in a field, or a nested field, that is not nullable.
 
     Raises:
         ConversionError: There is a null.
@@ -157,7 +157,7 @@ def first_failing(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """How to make one column from a batch: its index, and whether to cast it and to check it for nulls."""
+    """How to make one column from a batch: its index, and whether to cast it and check it for nulls."""
 
     index: int
     cast: bool
@@ -165,7 +165,7 @@ class ColumnPlan:
 
 
 def plan_columns(have: pa.Schema, want: pa.Schema) -> list[ColumnPlan]:
-    """Return how to make the columns of `want` from batches of `have`, which have all of them."""
+    """Return how to make the columns of `want` from batches of `have`, which must contain all of them."""
     # Nullability is always checked: Arrow does not enforce it.
     return [
         ColumnPlan(index, have.field(index).type != field.type, not field.nullable or forbids_nulls(field.type))
@@ -175,7 +175,7 @@ def plan_columns(have: pa.Schema, want: pa.Schema) -> list[ColumnPlan]:
 
 
 def schema_problems(have: pa.Schema, want: pa.Schema) -> Iterator[str]:
-    """Yield why batches of `have` cannot become batches of `want`."""
+    """Yield the reasons why batches of `have` cannot become batches of `want`."""
     counts = Counter(have.names)
     for field in want:
         if counts[field.name] != 1:

@@ -73,12 +73,12 @@ class ValueCheck(ABC):
         return False
 
     def missing(self) -> Iterator[str]:
-        """Return the paths of fields that were missing from every dict so far."""
+        """Return the paths of fields that were missing from every dict."""
         return iter(())
 
 
 def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> ValueCheck:
-    """Return the check of a column, or of a place inside one.
+    """Return the check of a column, or of a value inside one.
 
     With `extra_keys`, keys that are not fields of a struct are ignored instead of refused.
     """
@@ -147,7 +147,7 @@ class _ListCheck(ValueCheck):
         return self._element.missing()
 
     def _elements(self, value: object) -> Iterable[object]:
-        """Return the elements to check of a value in place of a list."""
+        """Return the elements to check, of a list value."""
         if isinstance(value, _TEXTS):
             raise UnfitValueError(self.path, self.kind, value, "text and bytes are not accepted as lists")
         numpy = sys.modules.get("numpy")
@@ -255,7 +255,7 @@ def strange_key(key: object, names: Iterable[str]) -> str:
 
 
 STRANGE_KEY_ADVICE: Final = (
-    "name the keys in read() as schema() does, or add the field to schema(); with extra_keys = True on the class, keys "
-    "that are not in the schema are left out"
+    "name the keys in read() as schema() does, or add the field to schema(); or set extra_keys = True on the class "
+    "to ignore keys that are not in the schema"
 )
 """The advice for such a key."""

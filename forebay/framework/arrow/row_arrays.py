@@ -56,17 +56,17 @@ class RowConverter:
             return values if len(row) <= self._most else self._take_partial(row, number)
         if isinstance(row, tuple):
             if len(row) != len(self._names):
-                raise self._broken(f"a tuple of {len(row)} values came for {len(self._names)} columns", number)
+                raise self._broken(f"a tuple has {len(row)} values for {len(self._names)} columns", number)
             return row
         if isinstance(row, Mapping):
             return self._take_partial(row, number)
-        raise self._broken(f"a {type(row).__name__} came as a row", number)
+        raise self._broken(f"a row is a {type(row).__name__}", number)
 
     def record_batch(self, rows: Sequence[tuple[object, ...]], first: int) -> pa.RecordBatch:
         """Return one record batch of at least one row.
 
-        `rows` are results of `take`; `first` is the number of the first one, for errors. Nulls in fields that are not
-        nullable, values that do not fit and columns that exceed an array are refused.
+        `rows` are results of `take`; `first` is the number of the first one, for errors. Refuses nulls in fields that
+        are not nullable, values that do not fit, and columns of more than 2 GiB.
         """
         arrays = [
             self._array(field, check, list(map(itemgetter(number), rows)), first)
@@ -77,7 +77,7 @@ class RowConverter:
     def never_given(self, rows: int) -> list[str]:
         """Return the columns, and fields inside them, that were missing from every row.
 
-        `rows` is the number of all rows; one that is not a partial dict has every column.
+        `rows` is the number of all rows; every row except a partial dict has all columns.
         """
         columns = [name for name in self._names if name not in self._given] if rows and self._partial == rows else []
         return columns + [path for check in self._checks if check.path not in columns for path in check.missing()]
@@ -89,7 +89,7 @@ class RowConverter:
             raise self._broken(f"a row has none of the columns {self._names}, only {unknown[:10]}", number)
         if unknown and not self._extra_keys:
             raise self._broken(
-                f"a row has a key that is no column: {strange_key(unknown[0], self._names)}",
+                f"a row has a key that is not a column: {strange_key(unknown[0], self._names)}",
                 number,
                 advice=STRANGE_KEY_ADVICE,
             )

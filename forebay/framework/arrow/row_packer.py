@@ -19,7 +19,7 @@ from forebay.framework.split import Position, Split
 Rows = Row | pa.RecordBatch | pa.Table
 
 _FIRST_CHUNK: Final = 16
-"""Rows of the first conversion, before their size is known; later chunks grow fourfold."""
+"""Rows of the first conversion, before their size is known; each later chunk has at most four times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Batch:
     """Rows, and the position to resume at after them.
 
     Args:
-        rows: Dicts, tuples in schema order, a record batch or a table; empty to move only the position.
+        rows: Dicts, tuples in schema order, a record batch or a table; empty to only move the position.
         position: The next record not in `rows`.
     """
 
@@ -116,11 +116,11 @@ class RowPacker:
         return self.take() if full else None
 
     def check_complete(self, *, counted: bool) -> None:
-        """Refuse a read that stopped before the planned end: the next read begins there, after a gap.
+        """Refuse a read that stopped before the planned end: the next read begins at that end, so rows would be lost.
 
-        Called once the generator has returned, if the next read starts at that end. Positions of an author's own may
-        have gaps and are not checked. With `counted`, the source declares that positions are row numbers; plain rows
-        imply it.
+        Called once the generator has returned, if the next read starts at that end. An author's own positions may have
+        gaps and are not checked. With `counted`, the source declares that positions are row numbers; plain rows imply
+        it.
 
         Raises:
             ContractError: Rows are missing.
@@ -130,14 +130,14 @@ class RowPacker:
             return
         if position < end:
             raise ContractError(
-                f"read() returned at row {position}, and was to give every row before {end}: the next micro-batch "
-                "begins there, and those between would be lost",
+                f"read() returned at row {position}, before the planned end {end}: the next micro-batch begins at "
+                f"{end}, and the rows between would be lost",
                 source=self._source,
                 split=self._split.id,
                 position=position,
                 rule="DIS-1",
-                advice="in the connector, let latest() return the number of rows that read() gives now, and not more, "
-                "and let read() return only at split.end; once it gives them, start the query again: nothing is lost",
+                advice="in the connector, let latest() return no more than the number of rows that read() gives now, "
+                "and let read() return only at split.end; then start the query again: nothing is lost",
             )
 
     def never_given(self) -> list[str]:
@@ -180,8 +180,8 @@ class RowPacker:
         position = Split(self._split.id, item.position).position
         if count and position == self.position:
             raise self._broken(
-                f"{count} rows came with the position {position!r} that was reached before them",
-                "give the position after the rows; reading again from it must not give them again",
+                f"{count} rows have the position {position!r}, which was reached before these rows",
+                "give the position after the rows: a read from there must not repeat them",
             )
         self._check_range(position)
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
@@ -192,13 +192,13 @@ class RowPacker:
         self._advance(count, position)
 
     def _check_range(self, position: Position) -> None:
-        """Refuse a position after the end or before the last one; without an end positions have no order."""
+        """Refuse a position after the end, or before the last position; without an end positions have no order."""
         end, key = self._split.end, self._order_key
         if end is None:
             return
         if key(position) > key(end):
             raise self._text_order_error(position, end) or self._broken(
-                f"rows up to {position!r} came, but the read ends at {end!r}: the next read would repeat them",
+                f"rows were read up to {position!r}, but the read ends at {end!r}: the next read would repeat them",
                 "stop exactly at split.end",
             )
         if self.position is not None and key(position) < key(self.position):
@@ -207,7 +207,7 @@ class RowPacker:
             )
 
     def _text_order_error(self, before: Position, after: Position) -> ContractError | None:
-        """Return the error of two numbers in text that sort differently as numbers; None otherwise."""
+        """Return the error for two numbers in text that sort differently as numbers; None if there is none."""
         one, two = self._order_key(before), self._order_key(after)
         if not (isinstance(one, str) and isinstance(two, str) and one.isdecimal() and two.isdecimal()):
             return None
@@ -232,7 +232,7 @@ class RowPacker:
         self._bytes += sum(batch.nbytes for batch in cast)
 
     def _count_on(self, rows: int) -> tuple[int, int]:
-        """Return the row-number position after `rows` more rows, and the number of rows before the split's end."""
+        """Return the row-number position after `rows` more rows, and how many of these are before the split's end."""
         if self._counting is False:
             raise self._broken("read() yielded plain rows after a Batch", "yield Batch always, or never")
         self._counting = True

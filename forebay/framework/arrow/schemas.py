@@ -18,7 +18,7 @@ _RESOLVED = "_resolved_schema"  # without annotation, so not an option; pickled 
 
 
 def resolve_schema(source: S, schema: pa.Schema) -> S:
-    """Return a copy of the source that remembers its schema. Called by hosts once per read, before all other calls."""
+    """Return a copy of the source that remembers its schema. Hosts call it once per read, before all other calls."""
     own = source.with_schema(schema)
     if own is not None:
         return own
@@ -55,9 +55,9 @@ def select(names: Sequence[str], columns: Sequence[str], source: str) -> list[st
         exact = [name for name in names if name == column]
         alike = exact or [name for name in names if name.casefold() == column.casefold()]
         if len(alike) != 1:
-            problem = f"the column {column!r} could be any of {alike}" if alike else f"there is no column {column!r}"
+            problem = f"the column {column!r} matches several: {alike}" if alike else f"there is no column {column!r}"
             raise refused(problem)
         selected.append(alike[0])
     if not selected or len(set(selected)) != len(selected):
-        raise refused("columns names a column twice" if selected else "columns names no column")
+        raise refused("the option columns names a column twice" if selected else "the option columns names no column")
     return selected

@@ -64,7 +64,7 @@ _ACCEPTED: Final = {
     "time": {"time", "integer"},
     "duration": {"duration", "numpy duration", "integer"},
 }
-"""Kinds of values by kind of column, if they lose nothing. Integers count units of time."""
+"""Kinds of values by kind of column that lose no information. Integers count units of time."""
 _COUNTED: Final = ("timestamp", "date", "time", "duration")
 """Kinds of columns in which integers count units of time."""
 _REASONS: Final = {
@@ -72,8 +72,8 @@ _REASONS: Final = {
     ("decimal", "integer"): "its fraction would be cut off",
     ("timestamp", "date"): "its time of day would be cut off",
     ("float", "decimal"): "a float is not exact",
-    ("text", "bytes"): "nothing says how to encode it",
-    ("bytes", "text"): "nothing says how to decode it",
+    ("text", "bytes"): "read() must encode it",
+    ("bytes", "text"): "read() must decode it",
 }
 
 
@@ -109,7 +109,7 @@ def rule_of(cls: type, kind: pa.DataType) -> Rule | None:
 
 
 def is_missing(cls: type) -> bool:
-    """Whether it is the type of pandas' missing values."""
+    """Whether this is the type of pandas' missing values."""
     return cls.__name__ in _MISSING and cls.__module__.startswith("pandas.")
 
 
@@ -125,7 +125,7 @@ def _family(cls: type) -> str:
 def _reason(have: str, want: str, kind: pa.DataType) -> str:
     counted = want in _COUNTED and have in ("float", "decimal")
     known = _REASONS.get((have, "integer" if counted else want))
-    return known or f"values of this type are never made {kind}"
+    return known or f"values of this type are not converted to {kind}"
 
 
 def _value_rule(cls: type, have: str, want: str, kind: pa.DataType) -> Rule | None:
@@ -136,9 +136,9 @@ def _value_rule(cls: type, have: str, want: str, kind: pa.DataType) -> Rule | No
         case "float", "float" if not kinds.is_float64(kind):
             return lambda values: _out_of_range(values, kind)
         case "integer", "date" if kinds.is_date64(kind):
-            return _each(lambda value: value % _DAY["ms"] != 0, "it is no whole day, in milliseconds")
+            return _each(lambda value: value % _DAY["ms"] != 0, "it is not a whole number of days")
         case "integer", "time":
-            return _each(lambda value: not 0 <= value < _DAY[unit], f"it is outside of the day, in {unit}")
+            return _each(lambda value: not 0 <= value < _DAY[unit], f"it is not within a day, counted in {unit}")
         case "numpy timestamp" | "numpy duration", _:
             return _each(lambda value: _numpy_unit(value) != unit, f"numpy counts it in another unit than {unit}")
         case "time", _:
@@ -163,7 +163,7 @@ def _each(loses: Callable[[Any], bool], reason: str) -> Rule:
 def _finer(cls: type, unit: str, field: str) -> Rule | None:
     """Return the rule for values finer than a unit; pandas' values also have nanoseconds."""
     whole, nanos = _MICROSECONDS[unit], field.replace("micro", "nano")
-    reason = f"what is finer than {unit} would be cut off"
+    reason = f"the part finer than {unit} would be cut off"
     if unit != "ns" and hasattr(cls, nanos):
         return _each(lambda value: getattr(value, field) % whole != 0 or getattr(value, nanos) != 0, reason)
     return None if whole == 1 else _each(lambda value: getattr(value, field) % whole != 0, reason)
@@ -178,7 +178,7 @@ def _numpy_unit(value: object) -> object:
 
 
 def _out_of_range(values: Sequence[Any], kind: pa.DataType) -> Mismatch | None:
-    """Refuse floats that a narrower type makes infinite or zero; rounding is accepted."""
+    """Refuse floats that become infinite or zero in a narrower type; rounding is accepted."""
     wide = pa.array(values, pa.float64())
     narrow = wide.cast(kind, safe=False).cast(pa.float64())
     lost = pc.or_(pc.is_inf(narrow), pc.equal(narrow, 0.0))

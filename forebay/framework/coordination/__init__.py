@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinating side: the coordinator, the context of enumerators, assignment, discovery, the life of splits."""
+"""The coordinating side: coordinator, enumerator context, assignment, discovery, the life cycle of splits."""

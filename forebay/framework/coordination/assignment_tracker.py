@@ -11,8 +11,8 @@ from forebay.framework.split import Split
 class AssignmentTracker:
     """Keeps assignments until a completed checkpoint contains them. Used on the coordinator thread only.
 
-    A split assigned before a completed checkpoint is part of its reader's state there. A split assigned later is only
-    here, for the reset of its reader.
+    A completed checkpoint contains the splits assigned before it, in the state of their reader. Splits assigned later
+    are only here, for the reset of their reader.
 
     Example (TRK-2): assign {0}; checkpoint 100; assign {3}; checkpoint 101. A reset to 99 takes {0, 3}, to 100 takes
     {3}, to 101 takes nothing.
@@ -23,7 +23,7 @@ class AssignmentTracker:
         self._cut: dict[int, dict[int, list[Split]]] = {}
 
     def record(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Record an assignment, before it is sent (CTX-1)."""
+        """Record an assignment. Called before it is sent (CTX-1)."""
         self._open.setdefault(subtask, []).extend(splits)
 
     def cut(self, checkpoint_id: int) -> None:

@@ -29,9 +29,9 @@ class _Due:
 class AsyncCalls:
     """The calls of one enumerator. `call` and `fire_due` run on the coordinator thread; results arrive on others.
 
-    Runs of a periodic call do not overlap: a run that is due while the one before still runs is skipped. Different
-    calls may overlap. `on_start` may replace the handler of a run that starts, or skip the run by None; `now` gives the
-    time up to which calls are due.
+    Runs of a periodic call do not overlap: a run that is due while the previous one is running is skipped. Different
+    calls may overlap. When a run starts, `on_start` may replace its handler, or return None to skip the run. `now`
+    gives the time up to which calls are due.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class AsyncCalls:
         """
         if delay < 0 or (period is not None and period <= 0):
             raise ContractError(
-                f"call_async cannot wait {delay!r} s or repeat every {period!r} s",
+                f"the delay {delay!r} s or the period {period!r} s of call_async is invalid",
                 rule="CTX-7",
-                advice="give a delay of 0 or more and a period of more than 0, in seconds",
+                advice="give a delay of at least 0 and a period above 0, in seconds",
             )
         at = self._runtime.clock.monotonic() + delay if delay else self._now()
         number = next(self._numbers)
@@ -76,7 +76,7 @@ class AsyncCalls:
         self._inbox.wake()
 
     def awaited(self) -> bool:
-        """Whether a call without delay has not returned its first result."""
+        """Whether a call without delay has not yet returned its first result."""
         with self._lock:
             return bool(self._immediate)
 

@@ -68,7 +68,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         return self._hosts
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Assign splits, in messages of at most `MAX_SPLITS_PER_MESSAGE`, or none at all (CTX-1 … CTX-3, SPL-1)."""
+        """Assign all splits or none, in messages of at most `MAX_SPLITS_PER_MESSAGE` (CTX-1 … CTX-3, SPL-1)."""
         copied = {subtask: tuple(splits) for subtask, splits in assignment.items()}
         self._inbox.call(lambda: self._assign(copied))
 
@@ -109,7 +109,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._hosts = MappingProxyType({each: host for each, host in self._hosts.items() if each != subtask})
 
     def clear_no_more_splits(self, subtask: int) -> None:
-        """Forget that a reader was told that no split follows: its replacement must be told again (CTX-3)."""
+        """Forget that a reader was told that no split follows, since its replacement does not know it (CTX-3)."""
         self._no_more_sent.discard(subtask)
 
     def accepts_request(self, subtask: int) -> bool:
@@ -131,7 +131,7 @@ class CoordinatorContext(SplitEnumeratorContext):
                 raise self._broken(
                     f"splits were assigned to reader {subtask} after it was told that none follow",
                     "CTX-3",
-                    "assign to another reader, or signal only when every split is handed out",
+                    "assign to another reader, or signal only after every split is assigned",
                 )
         self._check_unique([split for splits in assignment.values() for split in splits])
         if self.start_positions is not None:
@@ -148,12 +148,12 @@ class CoordinatorContext(SplitEnumeratorContext):
         ids: set[str] = set()
         for split in splits:
             if not isinstance(split, Split):
-                raise self._broken(f"{split!r} was assigned, which is no Split", "SPL-1", "assign Split objects")
+                raise self._broken(f"{split!r} was assigned, but is not a Split", "SPL-1", "assign Split objects")
             if split.id in ids or split.id in self._holders:
                 raise self._broken(
-                    f"the split {split.id!r} was assigned while it is given out already",
+                    f"the split {split.id!r} is already assigned",
                     "SPL-1",
-                    "give each split out once until it comes back through add_splits_back",
+                    "assign each split once, until add_splits_back returns it",
                     split.id,
                 )
             ids.add(split.id)
@@ -170,7 +170,7 @@ class CoordinatorContext(SplitEnumeratorContext):
             raise self._broken(
                 f"reader {subtask!r} is not registered; registered are {sorted(self._gateways)}",
                 rule,
-                "wait for add_reader, and look at context.registered_readers() before each call",
+                "wait for add_reader, and check context.registered_readers() before each call",
             )
         return gateway
 
@@ -179,7 +179,7 @@ class CoordinatorContext(SplitEnumeratorContext):
             raise self._broken(
                 f"there is no reader {subtask!r}; there are {self._parallelism}, counted from 0",
                 "CTX-3",
-                "ask context.current_parallelism() every time",
+                "call context.current_parallelism() every time",
             )
 
     def _broken(self, message: str, rule: str, advice: str, split: str | None = None) -> ContractError:

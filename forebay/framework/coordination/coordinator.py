@@ -24,14 +24,14 @@ from forebay.framework.split import Json, Position, Split
 SnapshotDone = Callable[[Json, Exception | None], None]
 
 _CLOSE_ASYNC_CALLS = 5.0
-"""Maximum seconds that closing waits for work in flight: its result is dropped, and its thread is a daemon."""
+"""Maximum seconds that closing waits for work in flight. Its result is dropped, and its thread is a daemon."""
 
 
 class Coordinator:
     """A `Worker` that makes all calls of an enumerator, one per step (ENU-1).
 
     Other methods only queue an action and may be called on any thread, unless they say otherwise. An error of the
-    enumerator ends the coordinator: that object is kept in `error`, and the signal is set (COO-3).
+    enumerator ends the coordinator: the exception is kept in `error`, and the signal is set (COO-3).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Coordinator:
         return self._enumerator if isinstance(self._enumerator, DiscoveringEnumerator) else None
 
     def warn_of_unused_positions(self) -> None:
-        """Log the start positions that no split of a raw enumerator had. Called once all splits are read."""
+        """Log the start positions that no split of a raw enumerator used. Called when all splits are read."""
         if self._context.start_positions is not None:
             self._context.start_positions.warn_of_unused()
 
@@ -78,7 +78,7 @@ class Coordinator:
             ContractError: The coordinator has started (COO-1).
         """
         if self._started:
-            raise _misused("reset_to_checkpoint came after start")
+            raise _misused("reset_to_checkpoint was called after start")
         self._restored = state
 
     def start(
@@ -131,7 +131,7 @@ class Coordinator:
         self._post(finish)
 
     def reader_failed(self, subtask: int) -> None:
-        """Unregister a failed reader, nothing else (COO-4)."""
+        """Unregister a failed reader; `subtask_reset` returns its splits (COO-4)."""
         self._post(lambda _: self._context.unregister(subtask))
 
     def subtask_reset(self, subtask: int, restored_checkpoint: int, held: Sequence[Split] = ()) -> None:
@@ -276,4 +276,4 @@ class Coordinator:
 
 
 def _misused(what: str) -> ContractError:
-    return ContractError(f"the coordinator was misused: {what}", rule="COO-1", advice="report a defect of the host")
+    return ContractError(f"a host misused the coordinator: {what}", rule="COO-1", advice="report a defect of the host")

@@ -29,15 +29,15 @@ _INTERVAL = 10.0
 class DiscoveringEnumerator(SplitEnumerator):
     """Runs an author's `DiscoveryEnumerator`.
 
-    The next discovery is scheduled only after the result of the last, so no two results contain the same new split.
-    A `RetriableError` is retried with back-off. The first discovery of a query fails the run once `retries` are used
-    up; failures of later ones are warnings, and known splits are read on. A discovery interval of 0 means once.
+    The next discovery is scheduled only after the result of the last, so no two results contain the same new split. A
+    `RetriableError` is retried with back-off. If the first discovery of a query still fails after `retries`, the run
+    fails; later failures are logged, and known splits are still read. A discovery interval of 0 means once.
 
     A bounded source is discovered once; each request gets one split, and all readers are told once none is left. The
     splits of an unbounded source are pushed, each to the reader with the fewest, but only while all readers are
-    registered: otherwise the splits of a failed reader would stay with the others for ever. With start positions, an
-    unbounded source's first discovery is not reported as `first`: "start at the latest" had its effect in the run that
-    the positions come from.
+    registered: otherwise the others would keep the splits of a failed reader for ever. With start positions, the first
+    discovery of an unbounded source gets `first=False`: "start at the latest" was applied in the run that the positions
+    come from.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         return {split_id: (split, self._life.state(split_id)) for split_id, split in self._life.known().items()}
 
     def caught_up(self, behind: Iterable[str]) -> bool:
-        """Whether a discovery of this run has succeeded, and readers have caught up with all its splits.
+        """Whether a discovery of this run has succeeded and the readers have caught up with all its splits.
 
-        Dropped splits among `behind`, those that readers have not caught up with, do not count.
+        `behind` are the splits that readers have not caught up with; dropped ones do not count.
         """
         return (
             self._discovered
@@ -111,25 +111,25 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._discover()
 
     def add_reader(self, subtask: int) -> None:
-        """Assign splits to a new reader too."""
+        """Assign splits to a new reader."""
         self._no_more_sent.discard(subtask)
         self._assign_waiting()
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Assign one split, now or once there is one; unbounded splits are pushed instead."""
+        """Assign one split, now or when there is one; splits of an unbounded source are pushed instead."""
         if self._bounded:
             self._requests.append(subtask)
             self._assign_waiting()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        """Make splits assignable before all others; requests of the failed reader are void (ENU-2, ENU-3)."""
+        """Make splits assignable before all others, and drop the requests of the failed reader (ENU-2, ENU-3)."""
         if subtask is not None:
             self._requests = deque(each for each in self._requests if each != subtask)
         self._life.give_back([split for split in splits if not self._forget_dropped(split.id)])
         self._assign_waiting()
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Mark splits finished; reported to the author once a checkpoint contains them."""
+        """Mark splits as finished. The author is notified once a checkpoint contains them."""
         self._finished += [split for split in splits if not self._forget_dropped(split.id) and self._life.finish(split)]
 
     def snapshot_state(self, checkpoint_id: int) -> Json:
@@ -200,7 +200,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         alive = (*self._life.waiting(), *self._life.assigned())
         gone = [split for split in alive if split.id not in present and split.id not in self._dropped]
         if gone and self._author.vanished(gone):
-            _log.warning("%s: %d splits are gone and are dropped, first %r", self._source.name, len(gone), gone[0].id)
+            _log.warning(
+                "%s: %d splits no longer exist and are dropped, first %r", self._source.name, len(gone), gone[0].id
+            )
             for split in gone:
                 if self._life.state(split.id) is SplitState.NEW:
                     self._life.drop(split.id)
@@ -257,7 +259,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._life.forget(lambda split: split.id not in unreported and below(split))
 
     def _forget_dropped(self, split_id: str) -> bool:
-        """Forget a split that leaves its reader, if it was dropped meanwhile; return whether it was."""
+        """Forget a split that leaves its reader if it was dropped before; return whether it was."""
         if split_id not in self._dropped:
             return False
         self._dropped.discard(split_id)

@@ -17,7 +17,7 @@ _VERSION = 1
 def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[str]) -> Json:
     """Return a snapshot; equal states give equal snapshots.
 
-    New splits keep their order; all others are sorted by id. The next discovery returns the horizon again.
+    New splits keep their order; all others are sorted by id. The horizon is not stored: the next discovery returns it.
     """
     return {
         "v": _VERSION,
@@ -39,7 +39,7 @@ def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json
     stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
     version = stored.get("v")
     if not isinstance(version, int) or version > _VERSION:
-        raise _unreadable(source, f"its version is {version!r}, and {_VERSION} is known")
+        raise _unreadable(source, f"its version is {version!r}, and this release knows only {_VERSION}")
     try:
         for name in ("new", "assigned", "finished"):
             for split in map(source.split_class.from_json, stored[name]):

@@ -108,5 +108,5 @@ def _closed() -> FatalError:
     return FatalError(
         "the coordinator has closed, so the call cannot run",
         rule="CTX-9",
-        advice="let background threads of the enumerator end in its close()",
+        advice="end the enumerator's background threads in its close()",
     )

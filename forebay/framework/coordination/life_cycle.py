@@ -72,7 +72,7 @@ class LifeCycle:
     def give_back(self, splits: list[Split]) -> None:
         """Any state → NEW, with the progress made, before all other new splits (ENU-3).
 
-        The split may be FINISHED here, if its reader went back to an older checkpoint, or unknown.
+        The split may be FINISHED here if its reader was reset to an older checkpoint, or it may be unknown.
         """
         for split in splits:
             self._leave_state(split.id)
@@ -89,7 +89,7 @@ class LifeCycle:
         return True
 
     def drop(self, split_id: str) -> None:
-        """Any state → FORGOTTEN, because the input is gone."""
+        """Any state → FORGOTTEN, because the split no longer exists."""
         self._leave_state(split_id)
         self._splits.pop(split_id, None)
 

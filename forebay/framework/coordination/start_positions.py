@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class StartPositions:
-    """Moves each split to its start position, once: at its discovery, or at its first assignment by a raw enumerator.
+    """Moves each split to its start position once: at its discovery, or a raw enumerator's first assignment.
 
     Used on the coordinator thread only.
     """
@@ -26,15 +26,15 @@ class StartPositions:
         return split_id in self._left
 
     def apply(self, split: Split) -> Split:
-        """Return the split at its start position, if it has one that was not applied before."""
+        """Return the split at its start position, if it has one that is not applied yet."""
         return split.at(self._left.pop(split.id)) if split.id in self._left else split
 
     def warn_of_unused(self) -> None:
-        """Log the positions that no split had."""
+        """Log the positions that no split used."""
         if self._left:
             _log.warning(
-                "%s: %d of the given positions belong to no split that was found, first %r: nothing is read there; "
-                "if these splits are not gone, check that their ids are those of the earlier run",
+                "%s: %d of the given positions match no discovered split, first %r, and are not used; if these "
+                "splits still exist, check that their ids are the same as in the earlier run",
                 self._source,
                 len(self._left),
                 next(iter(self._left)),

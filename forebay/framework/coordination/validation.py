@@ -43,7 +43,7 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
     for split in result.splits:
         if not isinstance(split, Split):
             raise ContractError(
-                f"discover() gave {split!r}, which is no Split",
+                f"discover() returned {split!r}, which is not a Split",
                 source=source.name,
                 rule="SPL-1",
                 advice="give Split objects",

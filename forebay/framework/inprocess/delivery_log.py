@@ -65,7 +65,7 @@ class DeliveryLog:
         self.delivered: tuple[str, Position | None] | None = None
 
     def give(self, subtask: int, splits: Iterable[Split]) -> None:
-        """A reader got splits."""
+        """Record that a reader got splits."""
         for split in splits:
             old = self._entries.get(split.id) or self._finished.pop(split.id, None)
             rows, nbytes = (old.rows, old.nbytes) if old else (0, 0)
@@ -88,7 +88,7 @@ class DeliveryLog:
         return None if entry is None else entry.position
 
     def deliver(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
-        """A record batch is yielded to the consumer."""
+        """Record that a record batch is yielded to the consumer."""
         entry = self._entries[split_id]
         self._uncovered = (split_id, entry.position)
         entry.position = position
@@ -98,11 +98,11 @@ class DeliveryLog:
         self.delivered = (split_id, position)
 
     def cover(self) -> None:
-        """The consumer has processed the last batch."""
+        """Record that the consumer has processed the last batch."""
         self._uncovered = None
 
     def caught_up(self, split_id: str) -> None:
-        """A split has no more rows for now."""
+        """Record that a split has no more rows for now."""
         if split_id in self._entries:
             self._entries[split_id].caught_up = True
             self._never_caught_up.pop(split_id, None)
@@ -117,7 +117,7 @@ class DeliveryLog:
         return self._never_caught_up.keys()
 
     def finish(self, split_id: str) -> Split:
-        """A split is delivered to its end; return it with its last position."""
+        """Record that a split is delivered to its end; return it with its last position."""
         entry = self._entries.pop(split_id)
         self._never_caught_up.pop(split_id, None)
         entry.owner = None
@@ -127,7 +127,7 @@ class DeliveryLog:
         return entry.split.at(entry.position)
 
     def take_back(self, subtask: int) -> list[Split]:
-        """A reader failed: unassign its unfinished splits, and return them at their delivered positions."""
+        """Unassign the unfinished splits of a failed reader, and return them at their delivered positions."""
         held = [entry for entry in self._entries.values() if entry.owner == subtask]
         for entry in held:
             entry.owner = None
@@ -142,8 +142,8 @@ class DeliveryLog:
         """Return the splits of the readers, at the covered positions, by id.
 
         Args:
-            snapshots: The snapshots of the readers. One is used if all emitted rows of the split are covered: it may be
-                beyond the last batch, past records that are not rows.
+            snapshots: The snapshots of the readers. If all emitted rows of a split are covered, its snapshot is used:
+                it may be after the last batch, past records that gave no rows.
             queued: Splits with emitted batches that have not been yielded.
         """
         splits = []

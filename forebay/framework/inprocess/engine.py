@@ -32,7 +32,7 @@ class PollTimeoutError(Exception):
 
 
 class Engine:
-    """Runs a source for one consumer, in the consumer's thread; only fetchers and asynchronous work have their own.
+    """Runs a source for one consumer, in the consumer's thread; only fetchers and asynchronous work use other threads.
 
     The consumer calls `ask`, then `step` until `take` returns a record batch, and waits for `signal` if a step says so.
     A step waits only for the `close` of a failed reader and the writing of a checkpoint.
@@ -122,14 +122,14 @@ class Engine:
         return self._runtime.clock
 
     def ask(self) -> None:
-        """The consumer asks for the next batch, which covers the last one."""
+        """Request the next batch, which covers the last one."""
         self._asked = True
         self.deliveries.cover()
         if self._event_time is not None:
             self._event_time.consumer_busy(busy=False)
 
     def stop_asking(self) -> None:
-        """The consumer does something else."""
+        """Withdraw the request: the consumer does something else."""
         self._asked = False
         if self._event_time is not None:
             self._event_time.consumer_busy(busy=True)
@@ -307,11 +307,11 @@ class Engine:
         held = self.deliveries.held_by(subtask)
         if held:
             raise ContractError(
-                f"reader {subtask} gave END_OF_INPUT with {len(held)} splits not released",
+                f"reader {subtask} returned END_OF_INPUT before it released {len(held)} splits",
                 source=self._source.name,
                 split=held[0],
                 rule="RDR-6",
-                advice="release every split at its end, and give END_OF_INPUT when all have been read",
+                advice="release every split at its end, and return END_OF_INPUT after the last one",
             )
         if self._event_time is not None:
             self._event_time.end(subtask)

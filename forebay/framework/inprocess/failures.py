@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures of readers: which ones are retried with a new reader, how often, and the error that ends the run."""
+"""Failures of readers: which are retried with a new reader, how often, and the error that ends the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReaderFailures:
         self._in_a_row: dict[str | int, int] = {}
 
     def progressed(self, subtask: int, split_id: str) -> None:
-        """A reader delivered a record batch of a split, or its end."""
+        """Record that a reader delivered a record batch of a split, or its end."""
         self._in_a_row.pop(split_id, None)
         self._in_a_row.pop(subtask, None)
 
@@ -59,12 +59,12 @@ class ReaderFailures:
             doing = f"reader {subtask}"
             error = connector_error(error, source=self.source, doing=doing, split=split, position=position)
         if times > MAX_RESTARTS:
-            error.add_note(f"reader {subtask} had been replaced {MAX_RESTARTS} times in a row")
+            error.add_note(f"reader {subtask} failed, and had been replaced {MAX_RESTARTS} times in a row")
         return error
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a new reader may succeed: after retriable errors, and after exceptions of client libraries.
+    """Whether a new reader may succeed: true for retriable errors and for exceptions of client libraries.
 
     Errors that a connector raises on purpose (options, data, contract, loss) are final, as are mistakes in its code.
     """
@@ -78,8 +78,8 @@ def may_pass(error: BaseException) -> bool:
 def may_restart(error: BaseException, times: int, retries: int) -> bool:
     """Whether a reader is replaced after its last failure.
 
-    A fetcher has already tried a `RetriableError` `1 + retries` times. These tries count, so the default is four tries
-    in total, as in a Spark task.
+    A fetcher has already tried a `RetriableError` `1 + retries` times. These tries count: by default there are four in
+    total, as in a Spark task.
     """
     rounds = (times + 1) * (1 + retries) if isinstance(error, RetriableError) else times + 1
     return rounds <= 1 + MAX_RESTARTS and may_pass(error)

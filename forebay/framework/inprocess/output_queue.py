@@ -44,7 +44,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A reader gave END_OF_INPUT."""
+    """A reader returned END_OF_INPUT."""
 
     subtask: int
 
@@ -55,8 +55,8 @@ Event = Collected | CaughtUp | Released | Ended
 class OutputQueue:
     """The outputs of all readers, and the queue of their events. The consumer's thread calls everything.
 
-    An event takes effect when it is taken. If its reader fails before, it is dropped, and the rows are read again.
-    With event time, record batches pass through its outputs.
+    An event takes effect when it is taken. If its reader fails before that, the event is dropped and the rows are read
+    again. With event time, record batches pass through `SourceOutputs`.
     """
 
     def __init__(self, source: str, schema: pa.Schema, deliveries: DeliveryLog, event_time: EventTime | None) -> None:
@@ -82,7 +82,7 @@ class OutputQueue:
         return self._events.popleft() if self._events else None
 
     def drop(self, subtask: int) -> None:
-        """A reader failed: drop its events."""
+        """Drop the events of a failed reader."""
         self._events = deque(event for event in self._events if event.subtask != subtask)
 
     def waiting(self) -> Sequence[str]:
@@ -90,7 +90,7 @@ class OutputQueue:
         return [event.split_id for event in self._events if isinstance(event, Collected)]
 
     def open(self, subtask: int) -> None:
-        """A reader starts: create its outputs."""
+        """Create the outputs of a reader that starts."""
         if self._event_time is not None:
             self._event_time.open(
                 subtask, lambda split_id, batch, position: self.put(Collected(subtask, split_id, batch, position))
@@ -147,9 +147,9 @@ class _Output:
             return "a reader emitted two record batches in one poll_next()", "RDR-2", "emit one, then MORE_AVAILABLE"
         if self._deliveries.owner(split_id) != self._subtask:
             emitted = f"reader {self._subtask} emitted for a split it does not hold"
-            return emitted, "RB-5", "emit for splits that were added"
+            return emitted, "RB-5", "emit only for splits that were added"
         if position is None:
-            return "a record batch came without the position after it", "RDR-4", "give the position to resume at"
+            return "a record batch was emitted without a position", "RDR-4", "pass the position after the batch"
         if not batch.schema.equals(self._schema):
             return (
                 f"a record batch has the schema {_columns(batch.schema)}, and schema() is {_columns(self._schema)}",

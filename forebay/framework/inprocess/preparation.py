@@ -21,7 +21,7 @@ from forebay.watermarks.strategy import WatermarkStrategy
 
 
 def require_source(source: object, who: str) -> None:
-    """Check that a user gave a source. `who` is the called function, for the message.
+    """Check that the user gave a source. `who` is the function that the user called, for the message.
 
     Raises:
         ConfigurationError: It is a class or another object.
@@ -83,7 +83,7 @@ def checked_positions(source: Source, positions: object, *, checkpoint: bool) ->
         return {}
     if checkpoint:
         raise ConfigurationError(
-            "positions and a checkpoint directory both set the start of the run",
+            "positions and a checkpoint directory both set the start of the run, so they cannot be combined",
             source=source.name,
             option="positions",
             advice="store positions with your rows, or use a checkpoint directory, not both",
@@ -105,7 +105,7 @@ def checked_positions(source: Source, positions: object, *, checkpoint: bool) ->
 def with_columns(
     source: Source, columns: list[str] | None, *, also: str | None = None
 ) -> tuple[Source, list[str] | None]:
-    """Return the source, reading only these columns if it can, and the columns that the host must still select."""
+    """Return the source, which reads only these columns if it can, and the columns that the host must select."""
     if columns is None:
         return source, None
     names = select(resolved_schema(source).names, columns, source.name)

@@ -45,7 +45,7 @@ class ReaderPool:
 
     @property
     def started(self) -> bool:
-        """Whether no reader waits for its start."""
+        """Whether no reader is waiting to start."""
         return all(task.restart_at is None for task in self.tasks)
 
     @property
@@ -82,7 +82,7 @@ class ReaderPool:
         return False
 
     def _guarded(self, task: ReaderTask, call: Callable[[], object]) -> None:
-        """Call into a reader; replace the reader if it fails transiently."""
+        """Call a reader; replace the reader if it fails transiently."""
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - raised again unless the reader is replaced

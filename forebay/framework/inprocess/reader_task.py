@@ -115,12 +115,12 @@ class ReaderTask:
         return {split.id: split for split in self._reader.snapshot_state(checkpoint_id)}
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable. Also passed to a reader that has ended (RDR-10)."""
+        """Note a durable checkpoint. Also passed to a reader that has ended (RDR-10)."""
         if self._reader is not None:
             self._reader.notify_checkpoint_complete(checkpoint_id)
 
     def close(self, timeout: float, *, failed: bool) -> list[Exception]:
-        """Close the reader and return its clients; return what that raised."""
+        """Close the reader and return its clients to the pool; return the errors."""
         reader, self._reader = self._reader, None
         context, self._context = self._context, None
         self._mailbox = deque()
@@ -206,16 +206,16 @@ class InProcessReaderContext(SourceReaderContext):
             self._coordinator.handle_source_event(self._subtask, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow a client from this process until the reader closes."""
+        """Borrow a client of this process until the reader closes."""
         return self._loans.borrow(key, factory)
 
     # ---- called by the host
 
     def detach(self, close_timeout: float) -> None:
-        """Discard messages from now on, and limit the seconds for `close`."""
+        """Discard messages from now on, and limit `close` to these seconds."""
         self._coordinator = None
         self._options = dataclasses.replace(self._options, close_timeout=Duration(max(0.0, close_timeout)))
 
     def hand_back(self, *, failed: bool) -> list[Exception]:
-        """Return clients, or close them after a failure; return what their `close` raised."""
+        """Return clients to the pool, or close them after a failure; return the errors of their `close`."""
         return self._loans.hand_back(failed=failed)

@@ -43,7 +43,7 @@ class Run(Iterator[pa.RecordBatch]):
     """A running source: an iterator of record batches, and a context manager. Created by `run`.
 
     Everything runs in the thread that calls `next`; only fetchers have threads of their own, and read ahead. A run ends
-    when it is exhausted or fails. End an unfinished one with `close`, or by leaving the `with` block.
+    when it is exhausted or fails. End an unfinished run with `close`, or by leaving the `with` block.
 
     Asking for the next batch acknowledges the last one, as does `ack`. Checkpoints, including the last one at the end
     of the `with` block, cover only acknowledged batches. So the current batch is repeated after a crash, and after a
@@ -157,7 +157,7 @@ class Run(Iterator[pa.RecordBatch]):
         if not self._source.bounded and not self._until_caught_up:
             self.close()
             raise ConfigurationError(
-                "an unbounded source has no last row, so it cannot become a table",
+                "to_table() needs an end, and an unbounded source has none",
                 source=self._source.name,
                 advice="set until_caught_up=True, iterate over the run, or call forebay.peek(source)",
             )
@@ -233,8 +233,8 @@ def run(  # noqa: PLR0913 - all but the first are optional
         checkpoint: A directory for this run only. If it contains a checkpoint, the run continues from there.
         checkpoint_interval: The time between checkpoints: seconds, a timedelta, or a text such as `"10s"`.
         positions: Start positions by split id, instead of a checkpoint: from `Run.positions` or `Run.delivered` of an
-            earlier run. If any is given, the other splits of an unbounded source start like splits discovered during
-            the query. A raw `SplitEnumerator` starts without state, and must assign the same ids again: its splits get
+            earlier run. Splits without a position then start like splits discovered during the query, if the source is
+            unbounded. A raw `SplitEnumerator` starts without state, and must assign the same ids again: its splits get
             their positions when it assigns them.
         until_caught_up: End the run of an unbounded source when the readers have caught up with each split of the
             first discovery. A raw `SplitEnumerator` must also have handled each request, and each call that it started

@@ -29,8 +29,8 @@ def plan_bounded(
 ) -> list[tuple[Split, ...]]:
     """Return one tuple of slices per task; empty if there is nothing to read.
 
-    An unbounded source is read up to its latest positions. A split whose latest position is not known keeps no end,
-    and is read until it is caught up.
+    An unbounded source is read up to its latest positions. A split whose latest position is unknown has no end, and is
+    read until it is caught up.
 
     Args:
         source: The source.
@@ -39,8 +39,8 @@ def plan_bounded(
         runtime: Threads and time.
 
     Raises:
-        ForebayError: What the source raised, with its context; a `FatalError` for other errors and for a source that
-            does not answer.
+        ForebayError: The source's error, with its context; `FatalError` if it is another exception or the source does
+            not answer.
         ContractError: The source broke a rule: repeated split ids, positions of an unknown kind, wrong types.
     """
     runtime = runtime or ThreadRuntime()
@@ -81,7 +81,7 @@ def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]
 
 
 def _unread(source: Source, splits: Sequence[Split]) -> list[Split]:
-    """Return the splits that are not read to their end."""
+    """Return the splits that are not read completely."""
 
     def done(split: Split) -> bool:
         position, end = split.position, split.end

@@ -37,7 +37,7 @@ def open_stream(
         source: The source, with its resolved schema.
         options: Limits, intervals, time-outs.
         parallelism: Cores to spread over; by default those of this machine.
-        inferred: The schema if it was inferred from the input, and so may differ at the next start.
+        inferred: The schema if it was inferred from the input; it may differ at the next start.
         runtime: Threads and time.
 
     Raises:

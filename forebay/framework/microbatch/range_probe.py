@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avoids micro-batches without a record, where `latest` moves on without records."""
+"""Avoids micro-batches without a record, if `latest` moves forward without records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOSE_TIMEOUT: Final = 1.0
 """Maximum seconds that planning waits for the reader of an unanswered probe to end."""
 
 _SHARE: Final = 0.2
-"""Maximum share of the time that probes take: an empty micro-batch reads the same, and takes longer."""
+"""Maximum share of the time that probes take. An empty micro-batch reads the same and takes longer."""
 
 _LONGEST_HOLD: Final = 600.0
 """Seconds after which an empty range is planned anyway, so that positions stay within the source's retention."""
@@ -36,8 +36,8 @@ _LONGEST_HOLD: Final = 600.0
 class RangeProbe:
     """Reads the first record before the ends that `latest` returned, in the planner, to see whether there is one.
 
-    An end such as "now less a delay" moves on without records, and tasks cannot report to the planner that they read
-    nothing. A probe that fails or does not answer holds nothing back. Called on the planning thread.
+    An end such as "now less a delay" moves forward without records, and tasks cannot report empty reads to the planner.
+    If a probe fails or does not answer, the micro-batch is planned. Called on the planning thread.
     """
 
     def __init__(self, source: Source, options: HostOptions, split_provider: SplitProvider, runtime: Runtime) -> None:
@@ -99,6 +99,6 @@ class RangeProbe:
         if probe.silent:
             probe.close()
             if not with_record:
-                text = f"reading gave no first record within {_PATIENCE:g} s"
+                text = f"reading returned no record within {_PATIENCE:g} s"
                 raise RetriableError(text, source=self._source.name, split=min(probe.silent))
         self._has_record = bool(with_record)

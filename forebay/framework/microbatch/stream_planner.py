@@ -108,8 +108,8 @@ class StreamPlanner:
     def latest(self, start: Mapping[str, Json], *, limited: bool = True) -> Mapping[str, Json]:
         """Return the offset of the next micro-batch, or `start` itself if there is no new data (S4).
 
-        Where asking costs little, a call waits for a fresh answer before it reports no data: Spark's
-        `processAllAvailable` relies on it.
+        If asking the source costs little, a call waits for a fresh answer before it reports no data: Spark's
+        `processAllAvailable` relies on this.
 
         Args:
             start: The offset of the last micro-batch, which is committed by this call.
@@ -186,7 +186,7 @@ class StreamPlanner:
         return True
 
     def _linger(self, trigger: Trigger, left: float) -> Mapping[str, Json] | None:
-        """Poll for so many seconds; return the next offset, which is found as soon as in a call of its own."""
+        """Poll for so many seconds; return the next offset, as soon as a call of its own would find it."""
         while left > 0:
             pause = min(left, self._pause())
             self._runtime.signal().wait(pause)
@@ -222,7 +222,7 @@ class StreamPlanner:
         return self._plan(taken, trigger)
 
     def _poll(self, trigger: Trigger) -> None:
-        """Take in new, gone and forgotten splits."""
+        """Apply the new, gone and forgotten splits of a poll."""
         provider, committed = self._split_provider, self._committed
         ending = trigger.target is not None
         if ending and not (provider.always_polls or provider.in_order):
@@ -294,7 +294,7 @@ class StreamPlanner:
         room = self._codec.room(taken) if in_order else None
         if room is not None and room < len(taken) and not trigger.limited:
             _log.warning(
-                "%s: this one micro-batch takes %d of %d files or splits: no more fit into an offset; give "
+                "%s: this micro-batch takes %d of %d files or splits, because no more fit into an offset; set "
                 "stateLocation to read all of them at once",
                 self._source.name,
                 room,

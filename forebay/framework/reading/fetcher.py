@@ -25,9 +25,9 @@ class Fetcher:
     """A worker that fetches from its splits and offers the results to the queue (FET-1 … FET-6).
 
     The task thread queues changes and wakes the fetcher. A step applies the oldest change; without one it offers the
-    pending hand-over; without one it fetches. So a refused hand-over is never lost or repeated (FET-3). Retriable
-    errors in a row are counted per split if the error names one. With `until_caught_up`, each split is finished once it
-    has caught up, for hosts that read once.
+    pending hand-over; without one it fetches. So a refused hand-over is never lost or repeated (FET-3). Consecutive
+    retriable errors are counted per split if the error names one. With `until_caught_up`, each split is finished once
+    it has caught up, for hosts that read once.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Fetcher:
         self._enqueue(lambda: self._pause_or_resume(*change))
 
     def is_idle(self) -> bool:
-        """Whether there is no split, no change and no running call (FET-5). A new fetcher is idle."""
+        """Whether it has no split, no change and no running call (FET-5). A new fetcher is idle."""
         with self._lock:
             return not (self._busy or self._changes or self._assigned or self._pending)
 
@@ -186,7 +186,7 @@ class Fetcher:
                 if part.split_id in self._caught_up:
                     continue  # finished below when it caught up; its reader does not know
                 raise ContractError(
-                    "a fetch returned records or an end for a split that this reader does not hold",
+                    "fetch() returned records or an end for a split that this reader does not hold",
                     split=part.split_id,
                     rule="RB-5",
                     advice="return only splits that were added and have not been finished",

@@ -59,7 +59,7 @@ class FetcherManager:
         """
         if self._closed:
             raise FatalError(
-                f"splits came for a closed reader of {self._source.name}", rule="FM-3", advice="report a defect"
+                f"splits were assigned to a closed reader of {self._source.name}", rule="FM-3", advice="report a defect"
             )
         routed: dict[str, list[Split]] = {}
         for split in splits:

@@ -80,7 +80,7 @@ class GeneratorSplitReader(SplitReader):
         self._workers.clear()
         if blocked:
             raise FatalError(
-                "read() did not come back while closing; its thread has been abandoned",
+                "read() did not return within closeTimeout; its thread was abandoned",
                 source=self._source.name,
                 split=", ".join(blocked),
                 rule="RDR-9",
@@ -139,9 +139,9 @@ class GeneratorSplitReader(SplitReader):
         return fetched
 
     def _raise_failure(self) -> None:
-        """Raise the error of a run whose batches are all collected; after a retriable one its split starts again.
+        """Raise the error of a run whose batches are all collected. After a retriable error its split starts again.
 
-        Batches of other workers in the same fetch go out first: raising would lose them.
+        Batches of other workers in the same fetch are returned first, because raising would lose them.
         """
         if self._failed:
             worker, error = self._failed.popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a `SimpleSource`'s generator on a daemon thread of its own."""
+"""Runs a `SimpleSource`'s generator on its own daemon thread."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MAX_PACKED = 2
 
 @cache
 def _warn_of_missing(source: str, missing: tuple[str, ...]) -> None:
-    """Log columns that stay null, once per process instead of once per split and micro-batch."""
+    """Log columns that are null in every row, once per process instead of once per split and micro-batch."""
     _log.warning(
-        "%s: no row of a read() had the key %s, so it is null everywhere: name the keys as schema() does; if rows may "
-        "leave columns out, set partial_rows = True on the class",
+        "%s: no row of a read() had the key %s, so this column is null in every row: use the names of schema() as "
+        "keys; if rows may omit columns, set partial_rows = True on the class",
         source,
         ", ".join(map(repr, missing)),
     )
@@ -57,8 +57,8 @@ class GeneratorSource(Protocol):
 class GeneratorWorker:
     """Runs `read(split)` once and packs its rows, at most `_MAX_PACKED` record batches ahead of the fetcher.
 
-    A split without an end gets that of the source's `latest`. If the host promised its end, the next read starts there,
-    so missing rows are an error. `ready` is set when `take` has a result.
+    A split without an end gets the end that the source's `latest` returns. If the host promised its end, the next read
+    starts there, so missing rows are an error. `ready` is set when `take` has a result.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GeneratorWorker:
         self._promised = context.ends_are_promises and split.end is not None
         self.began = runtime.clock.monotonic()
         self.preempted = False
-        """Whether the run was asked to end for the turn of another split."""
+        """Whether the run must end because it is the turn of another split."""
         self._lock = runtime.lock()
         self._packer: RowPacker | None = None
         self._rows: Iterator[object] | None = None
@@ -180,17 +180,17 @@ class GeneratorWorker:
         return True
 
     def _iterator(self, given: object) -> Iterator[object]:
-        """Return an iterator of rows; refuse a single batch or dict, which would be iterated itself."""
+        """Return an iterator of rows; refuse a single batch or dict, which is iterable too."""
         single = (Batch, Mapping, pa.RecordBatch, pa.Table, str, bytes)
         if isinstance(given, Iterable) and not isinstance(given, single):
             return iter(given)
         raise ContractError(
-            f"read() returned {'None' if given is None else f'a {type(given).__name__}'}, not rows one after the other",
+            f"read() returned {'None' if given is None else f'a {type(given).__name__}'}, not an iterable of rows",
             source=self._source.name,
             split=self.split.id,
             rule="SR-2",
-            advice="let read() `yield` them, or return a list or a generator of them; where there are none, "
-            "`return []`, or `yield from ()` in a generator",
+            advice="let read() `yield` rows, or return a list or a generator of rows; without rows, `return []`, or "
+            "`yield from ()` in a generator",
         )
 
     def _with_end(self) -> Split:

@@ -31,8 +31,8 @@ class HandOverQueue:
     """First in, first out: many fetchers offer, one reader polls, no call blocks (Q-1 … Q-4).
 
     Where Flink's queue blocks a putter, `offer` returns False. The caller keeps the hand-over and is signalled once
-    there is room, so waking a putter is the same as signalling it. A hand-over larger than `max_bytes` passes if the
-    queue is empty.
+    there is room, which corresponds to waking a putter. A hand-over larger than `max_bytes` passes if the queue is
+    empty.
 
     Raises:
         ValueError: A bound is not positive.
@@ -40,7 +40,7 @@ class HandOverQueue:
 
     def __init__(self, runtime: Runtime, capacity: int, max_bytes: int) -> None:
         if capacity < 1 or max_bytes < 1:
-            raise ValueError(f"a queue needs room: capacity {capacity}, max_bytes {max_bytes}")
+            raise ValueError(f"the bounds of a queue must be positive: capacity {capacity}, max_bytes {max_bytes}")
         self._lock = runtime.lock()
         self._capacity = capacity
         self._max_bytes = max_bytes
@@ -101,7 +101,7 @@ class HandOverQueue:
             return self._notice
 
     def notify_available(self) -> None:
-        """Complete `availability`, until the next empty poll, and `notice`, without a hand-over (Q-4)."""
+        """Complete `notice`, and `availability` until the next empty poll, without a hand-over (Q-4)."""
         with self._lock:
             available = self._mark_available()
             # Replaced, so that two callers at once do not complete the same future.
@@ -112,7 +112,7 @@ class HandOverQueue:
             notice.set_result(None)
 
     def _mark_available(self) -> Future[None] | None:
-        """Return the future to complete; the caller does so outside the lock, because that runs callbacks."""
+        """Return the future to complete; the caller completes it outside the lock, because that runs callbacks."""
         if self._is_available:
             return None
         self._is_available = True

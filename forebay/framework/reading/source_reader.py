@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supplied reader: pulls what fetcher threads fetched, and owns the progress of its splits."""
+"""The default reader: emits what fetcher threads fetched, and owns the progress of its splits."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class SourceReaderBase(SourceReader):
         state = self._states.get(part.split_id)
         if state is None or part.split_id in self._finished:
             raise ContractError(
-                "records or an end came for a split that the reader does not hold, or that has finished",
+                "fetch() returned records or an end for a split that the reader does not hold or that has finished",
                 source=self._source.name,
                 split=part.split_id,
                 rule="RB-5",
@@ -199,9 +199,11 @@ class SourceReaderBase(SourceReader):
         problem = None
         key, position, end = self._source.order_key, part.position, state.split.end
         if position is None or position == state.position:
-            problem = f"records came, but the position stayed at {state.position!r}: a resumed read would repeat them"
+            problem = f"fetch() returned records, but the position stayed at {state.position!r}: a resumed read "
+            "would repeat them"
         elif end is not None and key(position) > key(end):
-            problem = f"records up to {position!r} came, but the read ends at {end!r}: the next read would repeat them"
+            problem = f"fetch() returned records up to {position!r}, but the read ends at {end!r}: the next read "
+            "would repeat them"
         elif end is not None and state.position is not None and key(position) < key(state.position):
             problem = f"the position went backwards, from {state.position!r} to {position!r}"
         if problem:

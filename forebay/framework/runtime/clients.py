@@ -37,7 +37,7 @@ S = TypeVar("S", bound=Configuration)
 
 
 class _Entry:
-    """A cached client. The first caller makes it and others wait; a factory may ask for other clients."""
+    """A cached client. The first caller makes it and others wait; a factory may request other clients."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -85,7 +85,7 @@ def _forget(chosen: Callable[[_Entry], bool]) -> None:
 
 
 def _is_closed(client: object) -> bool:
-    """Whether a client reports that it is closed, as DB-API connections and HTTP clients do."""
+    """Whether a client reports that it is closed, as DB-API connections and HTTP clients can."""
     flags = (getattr(client, name, None) for name in ("closed", "is_closed"))
     return any(isinstance(flag, int) and bool(flag) for flag in flags)
 
@@ -179,7 +179,7 @@ class LeasePool:
         for one in unused:
             # Logged, not raised: it does not concern the caller, who borrows another client.
             if (error := _close(one.client)) is not None:
-                _log.warning("closing a client that was not used any more failed", exc_info=without_secrets(error))
+                _log.warning("closing an unused client failed", exc_info=without_secrets(error))
 
 
 def _close(client: object) -> Exception | None:
@@ -199,7 +199,7 @@ leases = LeasePool()
 class Loans:
     """The clients that one reader has borrowed. Thread-safe.
 
-    Different classes of sources share no clients.
+    Sources of different classes do not share clients.
     """
 
     def __init__(self, source: object, runtime: Runtime) -> None:

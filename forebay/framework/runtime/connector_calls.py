@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a planner into a connector: limited in time, retried, with errors that name the call."""
+"""Calls of a planner into a connector: with a time limit, retries, and errors that name the call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConnectorCalls:
     def call(self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None) -> T:
         """Return the result of `work`. Called on the planning thread.
 
-        `within` is another time-out than `planningTimeout`: the name of its option, and seconds.
+        `within` replaces the time-out `planningTimeout`: the name of its option, and seconds.
 
         Raises:
             ForebayError: The connector's error, wrapped in a `FatalError` unless it is one of forebay's own.

@@ -15,8 +15,8 @@ from forebay.errors import FatalError, ForebayError
 from forebay.options import redact
 
 MISSING_MODULE: Final = (
-    "install it on every worker (without Spark: here), or send it with spark.addArtifacts or --py-files; "
-    "import modules of your own at the top of the source's module, not inside functions, and they travel with it"
+    "install it on every worker (without Spark: here), or send it with spark.addArtifacts or --py-files; import your "
+    "own modules at the top of the source's module, not inside functions: then they are sent with it"
 )
 """The advice for a missing module, in any process."""
 
@@ -30,7 +30,7 @@ _PROGRAMMING: Final = (
     SyntaxError,
     TypeError,
 )
-"""Mistakes in the connector's code, which no retry cures; includes KeyError and FrozenInstanceError."""
+"""Mistakes in the connector's code, which no retry corrects; includes KeyError and FrozenInstanceError."""
 _FOREBAY: Final = str(Path(__file__).absolute().parents[2]) + os.sep
 
 
@@ -43,7 +43,7 @@ class ConcealedError(Exception):
 
 
 def is_programming_error(error: BaseException) -> bool:
-    """Whether an exception is a mistake in the connector's code, which no retry and no other reader cures."""
+    """Whether an exception is a mistake in the connector's code, which neither a retry nor another reader corrects."""
     return issubclass(getattr(error, "original", type(error)), _PROGRAMMING)
 
 
@@ -75,10 +75,10 @@ def _advice(error: BaseException) -> str:
         return MISSING_MODULE
     if isinstance(error, FrozenInstanceError):
         return (
-            f"keep no state on self{place and f' as {place} does'}: use local variables of read(), positions for what "
-            "must survive, and a method with @forebay.cached for a client"
+            f"keep no state on self{place and f' as {place} does'}: use local variables in read(), positions for "
+            "progress, and a method with @forebay.cached for a client"
         )
-    passing = "raise forebay.RetriableError in the connector for failures that may pass"
+    passing = "raise forebay.RetriableError in the connector for temporary failures"
     if is_programming_error(error):
         return f"correct the connector{place and f' at {place}'}; {passing}"
     return f"see the cause{place and f', at {place}'}; {passing}"
@@ -144,7 +144,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as second:  # noqa: BLE001 - `__str__` of a connector's class
-        return f"(its text cannot be had: {type(second).__name__})"
+        return f"(its text is not available: {type(second).__name__})"
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def wrap_errors(source: str, doing: str, split: str | None = None) -> Iterator[N
 
 @contextmanager
 def closing(source: str, close: Callable[[], None]) -> Iterator[None]:
-    """Call `close` at the end of the block, on every path. After an error, that of `close` becomes a note.
+    """Call `close` at the end of the block, on every path. Its error becomes a note of an error in the block.
 
     Raises:
         ForebayError: The error of `close`, if the block itself did not fail.

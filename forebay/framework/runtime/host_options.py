@@ -33,17 +33,17 @@ class HostOptions:
     max_rows_per_batch: int = option(65_536, doc="most rows of one record batch handed to the host")
     max_bytes_per_batch: ByteSize = option(ByteSize(8 << 20), doc="most bytes of one record batch handed to the host")
     max_batch_delay: DurationField = option(
-        "100ms", doc="a slow source's rows wait at most this long for their record batch to fill"
+        "100ms", doc="maximum time that rows of a slow source wait until their record batch is full"
     )
     queue_batches: int = option(2, doc="most fetches waiting between fetcher and reader")
     queue_bytes: ByteSize = option(ByteSize(32 << 20), doc="most bytes waiting between fetcher and reader")
     discovery_interval: OptionalDurationField = option(  # type: ignore[assignment]  # None is what `__set__` takes
         None,
-        doc="how often an unbounded source is asked for new splits; by default every 10 s, in a stream by the cost of "
-        "asking",
+        doc="how often an unbounded source is asked for new splits; by default every 10 s; in a stream, slower "
+        "discoveries run less often",
     )
     poll_interval: DurationField = option(
-        "1s", doc="how long a caught-up split of an unbounded source rests before it is read again"
+        "1s", doc="pause before a caught-up split of an unbounded source is read again"
     )
     planning_timeout: DurationField = option(
         "10m", doc="how long planning waits for one answer of the source: its schema, its splits, their ends"
@@ -72,7 +72,7 @@ class HostOptions:
     )
     refresh_interval: OptionalDurationField = option(  # type: ignore[assignment]  # None is what `__set__` takes
         None,
-        doc="how long a stream caches the known ends; by default by the cost of asking",
+        doc="how long a stream caches the known ends; by default longer if asking is slow",
     )
     event_time_column: str | None = option(
         None, doc="the timestamp column that event time is taken from; by default the one that the source names"
@@ -95,8 +95,8 @@ class HostOptions:
     state_storage: dict[str, Secret] = option(
         default_factory=dict,
         prefix="stateStorage.",
-        doc="how `stateLocation` on S3 is reached: endpoint_url, region, key, secret, token, profile; "
-        "what is left out comes from boto3's own settings",
+        doc="settings for `stateLocation` on S3: endpoint_url, region, key, secret, token, profile; missing ones "
+        "come from boto3's own settings",
     )
     retries: int = option(3, doc="how often a retriable error is retried before it ends the read")
     retry_first_pause: DurationField = option("500ms", doc="pause before the first retry; half of each pause is random")
@@ -121,5 +121,5 @@ class HostOptions:
             raise ConfigurationError(
                 f"minRowsPerTrigger is {wanted}, more than maxRowsPerTrigger, {most}",
                 option="minRowsPerTrigger",
-                advice="give a smaller minimum or a larger maximum: a micro-batch cannot keep both",
+                advice="lower minRowsPerTrigger or raise maxRowsPerTrigger",
             )

@@ -45,9 +45,9 @@ class RetryPolicy:
         )
 
     def pause(self, failures: int, random: Random, error: BaseException | None = None) -> float:
-        """Return the seconds to wait after `failures` failures in a row; at least the error's `retry_after`.
+        """Return the seconds to wait after `failures` consecutive failures; at least the error's `retry_after`.
 
-        Half of the pause is jitter, so that readers that failed together do not return together.
+        Half of the pause is jitter, so that readers that failed together do not retry together.
         """
         # The bound on the exponent avoids a float overflow for a source that never answers.
         bound = min(self.max_pause, self.first_pause * self.factor ** min(failures - 1, 64))
@@ -56,7 +56,7 @@ class RetryPolicy:
 
 
 class RetryCount:
-    """Counts the failures in a row of one operation."""
+    """Counts the consecutive failures of one operation."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, random: Random) -> None:
         self._policy = policy
@@ -95,7 +95,7 @@ class RetryCount:
 
 
 class ServicePauses:
-    """The pauses that services asked for; all readers that share this object keep them. Thread-safe."""
+    """The pauses that services requested. All readers that share this object observe them. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -32,7 +32,7 @@ class Next(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Step again once signalled, or after so many seconds."""
+    """Step again when signalled, or after so many seconds."""
 
     seconds: float
 
@@ -54,7 +54,7 @@ class Signal(Protocol):
 
 
 class Worker(Protocol):
-    """Runs in steps on a thread of its own.
+    """Runs in steps on its own thread.
 
     Every change that the worker waits for sets `signal`. The runtime clears it *before* each step, so a change during
     the step is never missed.
@@ -65,7 +65,7 @@ class Worker(Protocol):
         """Ends a wait between steps."""
 
     def step(self) -> Next | WaitFor:
-        """Do little work. May block in external I/O only; must not raise."""
+        """Do a small piece of work. May block only in external I/O; must not raise."""
 
 
 class WorkerHandle(Protocol):

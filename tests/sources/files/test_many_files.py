@@ -169,7 +169,7 @@ def test_more_files_than_an_offset_can_remember_are_refused_by_name(
 ) -> None:
     monkeypatch.setattr(codec, "MOST_DIGESTS", 150)
     query = stream(max_files_per_trigger=1)
-    with pytest.raises(ConfigurationError, match="cannot be remembered") as raised:
+    with pytest.raises(ConfigurationError, match="does not fit into an offset") as raised:
         for number in range(30):
             put(f"{number}.txt", at=number)
             query.drain()

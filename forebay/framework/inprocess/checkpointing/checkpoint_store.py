@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _VERSION = 1
 _KEPT = 3
 _NAME = re.compile(r"checkpoint-(\d+)\.json")
-_ALONE = "close the other run, or give each run a directory of its own"
+_ALONE = "close the other run, or give each run its own directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class CheckpointStore:
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint durably, and remove all but the last three.
 
-        A file with a higher number than this run's last one is from another run. The run looks for one after it has
-        written its own. The newest files are never removed, so at most one of two runs writes its last checkpoint.
+        A file with a higher number than this run's last one comes from another run; this is checked after each write.
+        The newest files are never removed, so at most one of two runs can write its last checkpoint.
 
         Raises:
             ConfigurationError: Another run writes to this directory, or it cannot be written to.
@@ -138,7 +138,8 @@ class CheckpointStore:
                 f"the state of the source cannot be written as JSON: {error}",
                 source=self._source.name,
                 rule="ENU-5",
-                advice="keep snapshot_state(), Discovered.state and splits to None, bool, int, float, str, list, dict",
+                advice="use only None, bool, int, float, str, list and dict in snapshot_state(), Discovered.state "
+                "and splits",
             ) from error
 
     def _read(self, number: int) -> Checkpoint:
@@ -163,7 +164,7 @@ class CheckpointStore:
         if data.get("source") != self._source.name:
             raise self._refused(
                 f"{path} is a checkpoint of the source {data.get('source')!r}, not of {self._source.name!r}",
-                "give each source a checkpoint directory of its own",
+                "give each source its own checkpoint directory",
             )
         unknown = data.keys() - {"v", "forebay", "source", "number", "options", "changeable", "enumerator", "splits"}
         if unknown or data.get("number") != number:
@@ -209,6 +210,6 @@ class CheckpointStore:
             f"the checkpoint {path} is damaged: {why}",
             source=self._source.name,
             option="checkpoint",
-            advice="restore the file; or delete it to continue from the one before, which repeats rows; or start again "
-            "in another directory",
+            advice="restore the file; or delete it to continue from the previous checkpoint, which repeats rows; or "
+            "start again in another directory",
         )

@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """From where a run continues, and how it takes checkpoints.
+    """Where a run continues from, and how it takes checkpoints.
 
-    Without a store, checkpoints are taken but not written: the source is notified of the delivered positions.
+    Without a store, checkpoints are taken but not written: the source is only notified of the delivered positions.
     """
 
     store: CheckpointStore | None

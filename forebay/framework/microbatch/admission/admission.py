@@ -49,10 +49,10 @@ class Limits:
 
 
 def shares(weights: Sequence[int], total: int) -> list[int]:
-    """Divide `total` in proportion to weights, exactly, no share above its weight.
+    """Divide `total` exactly, in proportion to weights; no share exceeds its weight.
 
-    The rest after rounding down is given one by one: to the first share that was rounded down, then by largest
-    remainder. So the first share with a weight is never 0.
+    Shares are rounded down. The rest is given one by one: first to the first share that was rounded down, then by
+    largest remainder. So the first share with a weight is never 0.
 
     Args:
         weights: The maximum of each share, 0 or more.
@@ -89,11 +89,11 @@ class Admission:
         self._counts_rows: bool | None = None
 
     def admit(self, available: Sequence[Planned]) -> list[Planned]:
-        """Return what the micro-batch reads of the available splits, without empty parts; never nothing at all.
+        """Return what the micro-batch reads of the available splits: at least one part, and no empty ones.
 
         Args:
-            available: The splits with data, each up to its present end. The first one has waited longest, and is never
-                left out, so no split starves.
+            available: The splits with data, each up to its present end. The first one has waited longest and is always
+                included, so no split starves.
         """
         taken = list(available)
         if self._limits.files is not None:
@@ -138,10 +138,10 @@ class Admission:
         return sum(self._known_size(planned, _MIN_ROWS) for planned in available)
 
     def _cut_uncounted(self, available: Sequence[Planned]) -> list[Planned]:
-        """Divide the limit of rows where positions do not count rows, by `advance` alone.
+        """Divide the limit of rows with `advance` alone, where positions do not count rows.
 
-        Shares are proportional to sizes if all are known, else equal. A split with fewer rows than its share leaves the
-        rest unused.
+        Shares are proportional to sizes if all are known, else equal. A split with fewer rows than its share does not
+        pass on the rest.
         """
         total = self._limits.rows or 0
         sizes = [self._size(planned, _BYTES) for planned in available] if len(available) > 1 else []
@@ -154,8 +154,8 @@ class Admission:
         """Return the part of a split that `advance` gives for 1 or more rows.
 
         Raises:
-            ConfigurationError: `advance` has no answer.
-            ContractError: `advance` does not go on.
+            ConfigurationError: `advance` returns None.
+            ContractError: `advance` does not move forward.
         """
         open_ended = isinstance(planned.to, UnknownEnd) or self._enumerator is None
         part = None if open_ended else self._reached(planned, rows, _ROWS)
@@ -177,7 +177,7 @@ class Admission:
         return self._spread(available, weights, total, option)
 
     def _spread(self, available: Sequence[Planned], weights: Sequence[int], total: int, option: str) -> list[Planned]:
-        """Divide a budget over splits; shares too small for one record go to the first splits that got nothing."""
+        """Divide a budget over splits. Shares below one record go to the first splits without a part."""
         if total <= 0:
             return []
         cut, left = [], 0
@@ -192,7 +192,7 @@ class Admission:
         return [planned for planned in cut if not planned.empty]
 
     def _one_record(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
-        """Return about one record, even if it is larger than the limit: otherwise it would never be read."""
+        """Return about one record, even a larger one than the limit: otherwise it would never be read."""
         if option == _ROWS:
             raise self._stuck(planned.split, budget)
         part = Planned(planned.split, planned.split.position)
@@ -202,7 +202,7 @@ class Admission:
         return planned if part.empty else part
 
     def _shorten(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
-        """Return the part of a split that a budget reaches, perhaps nothing."""
+        """Return the part of a split that a budget reaches; it may be empty."""
         if weight <= budget:
             return planned
         if budget <= 0:
@@ -215,7 +215,7 @@ class Admission:
     def _fit(self, planned: Planned, budget: int, *, first: bool) -> Planned:
         """Return the part of a split that a budget of bytes reaches.
 
-        The first split is read whole if it cannot be cut: a file larger than the limit must not stop the stream.
+        The first split is read completely if it cannot be cut: a file above the limit must not stop the stream.
         """
         weight = self._known_size(planned, _BYTES)
         if weight <= budget:
@@ -228,7 +228,7 @@ class Admission:
         return planned if part is None else self._one_record(planned, weight, budget, _BYTES)
 
     def _reached(self, planned: Planned, budget: int, option: str) -> Planned | None:
-        """Return the part of a split that a budget of 1 or more reaches; None if `advance` has no answer."""
+        """Return the part of a split that a budget of 1 or more reaches; None if `advance` returns None."""
         part, enumerator = planned.slice(), self._enumerator
         assert enumerator is not None  # noqa: S101 - a measured split has one
         to = enumerator.advance(part, rows=budget) if option == _ROWS else enumerator.advance(part, byte_budget=budget)
@@ -255,22 +255,21 @@ class Admission:
 
     def _stuck(self, split: Split, rows: int) -> ContractError:
         return ContractError(
-            f"advance(rows={rows}) does not go on, although latest() is beyond it",
+            f"advance(rows={rows}) does not move forward, although latest() is further on",
             source=self._source,
             split=split.id,
             position=str(split.position),
             rule="DIS-3",
-            advice="return the position after so many rows, the split's end where there are fewer, or None if it is "
-            "not known",
+            advice="return the position after that many rows, the split's end if there are fewer, or None if it is "
+            "unknown",
         )
 
     def _unmeasured(self, split: Split, option: str) -> ConfigurationError:
         quantity, connector = _WAYS_OUT[option]
         return ConfigurationError(
-            f"{option} cannot be kept: the number of {quantity} before a position is not known",
+            f"the source does not support {option}: the number of {quantity} before a position is unknown",
             source=self._source,
             split=split.id,
             option=option,
-            advice=f"leave {option} out, or limit something else (maxFilesPerTrigger); or, in the connector, "
-            f"{connector}",
+            advice=f"remove {option}, or use maxFilesPerTrigger; or, in the connector, {connector}",
         )

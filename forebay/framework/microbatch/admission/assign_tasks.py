@@ -24,7 +24,7 @@ def spread(
     """Return one tuple of slices per task. May block: called through `ConnectorCalls`.
 
     Args:
-        enumerator: Gives tasks, sizes and slices; None = nothing does.
+        enumerator: Provides tasks, sizes and slices; None = no enumerator.
         splits: The splits to read.
         options: `num_partitions`.
         cores: How many tasks run at once.
@@ -60,7 +60,7 @@ def count_partitions(sizes: Sequence[int | None], parallelism: int) -> int:
 
 
 def filled(sizes: Sequence[int | None]) -> list[int]:
-    """Return the sizes, unknown ones replaced by the mean of the known ones."""
+    """Return the sizes, with the mean of the known ones in place of unknown ones."""
     known = [max(0, size) for size in sizes if size is not None]
     usual = sum(known) // len(known) if known else OPEN_COST
     return [usual if size is None else max(0, size) for size in sizes]
@@ -84,7 +84,7 @@ def cut(
         least: Minimum bytes of a share.
 
     Raises:
-        ContractError: A slice has another id than its split, or there are none.
+        ContractError: A slice has another id than its split, or there is no slice.
     """
     sizes = [size(split) for split in splits]
     smallest = 1 if all(one is None for one in sizes) else least
@@ -114,7 +114,7 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
             f"tasks() {'left out' if wrong in wanted else 'added'} the split {wrong!r}",
             split=wrong,
             rule="DIS-2",
-            advice="return all the slices that it gets, perhaps cut with split.slice(position, end)",
+            advice="return each slice that it was given, whole or cut with split.slice(position, end)",
         )
     return [tuple(task) for task in tasks if task]
 
@@ -122,8 +122,8 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
 def pack(slices: Sequence[Split], sizes: Sequence[int | None], partitions: int) -> list[tuple[Split, ...]]:
     """Return at most `partitions` tasks of even estimated bytes, in the order of their first slice. Deterministic.
 
-    The heaviest slice goes first, each to the lightest task (at most 4/3 of the optimum). Slices of a task keep their
-    order, and adjacent ones of one split are joined.
+    Slices are assigned from the largest on, each to the smallest task so far (at most 4/3 of the optimum). Slices of a
+    task keep their order, and adjacent ones of one split are joined.
     """
     costs = [size + OPEN_COST for size in filled(sizes)]
     tasks: list[list[int]] = [[] for _ in range(min(max(1, partitions), len(slices)))]
@@ -157,7 +157,9 @@ def _checked(split: Split, slices: Sequence[Split]) -> Sequence[Split]:
     wrong = next((one for one in slices if one.id != split.id), None)
     if wrong is not None or not slices:
         raise ContractError(
-            f"slices() gave a slice with the id {wrong.id!r}" if wrong is not None else "slices() gave no slice at all",
+            f"slices() returned a slice with the id {wrong.id!r}"
+            if wrong is not None
+            else "slices() returned no slice",
             split=split.id,
             rule="SPL-1",
             advice="cut with split.slice(position, end): every slice keeps the id, and together they cover the split",

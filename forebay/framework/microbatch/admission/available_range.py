@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The available range of each split; a plan stays within it, never back and never beyond (S4)."""
+"""The available range of each split. A plan stays within it: it never goes back or beyond it (S4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Backlog(LazySequence[Planned]):
     """Available splits, planned up to their present ends. For one thread at a time.
 
     Args:
-        entries: In order; a split without a plan is read to its own end.
+        entries: In order; None as the plan of a split means its own end.
     """
 
     def __init__(self, entries: Iterable[Split | Planned]) -> None:
@@ -56,14 +56,14 @@ class AvailableRange:
         self._source = source
         self._bounded = bool(source.bounded)
         self.whole = in_order and self._bounded
-        """Whether a split without an end, such as a file, is read to its own; then no end is negotiated."""
+        """Whether a split without an end, such as a file, is read completely; then no end is negotiated."""
         self._negotiable = negotiable
         self._warned = False
 
     def backlog(
         self, splits: Iterable[Split], latest: Mapping[str, Position], target: Mapping[str, To] | None
     ) -> Backlog:
-        """Return the available splits; those read whole may be very many, and are not planned yet.
+        """Return the available splits. Splits read completely may be very many, and are not planned yet.
 
         Args:
             splits: In order.
@@ -71,7 +71,7 @@ class AvailableRange:
             target: The ends of a run, by id; other splits are left to the next run.
 
         Raises:
-            ConfigurationError: The end of a split is not known, and cannot be negotiated.
+            ConfigurationError: The end of a split is unknown and cannot be negotiated.
         """
 
         def entry(split: Split) -> Split | Planned:
@@ -85,10 +85,10 @@ class AvailableRange:
         return Backlog(one for one in entries if isinstance(one, Split) or self.has_data(one))
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
-        """Return the split planned up to its present end, or to its own if that comes first.
+        """Return the split planned up to its present end, or its own end if that comes first.
 
         Raises:
-            ConfigurationError: No end is known, and it cannot be negotiated.
+            ConfigurationError: No end is known, and none can be negotiated.
         """
         own, bounded = split.end, self._bounded
         if latest is None:
@@ -102,7 +102,7 @@ class AvailableRange:
         return self._planned_to(split, latest)
 
     def _planned_to(self, split: Split, to: To) -> Planned:
-        """Return a split planned up to `to`; if the source is bounded, that is its own end too."""
+        """Return a split planned up to `to`; in a bounded source, `to` also becomes the split's end."""
         if self._bounded and split.end is None and not isinstance(to, UnknownEnd):
             split = split.slice(split.position, to)
         return Planned(split, to)
@@ -119,8 +119,9 @@ class AvailableRange:
         if not self._warned:
             self._warned = True  # an end may lag for a moment; one that stays behind stops the split
             _log.warning(
-                "%s: the end %r of the split %r is before %r, which was read; the split is not read until its end is "
-                "after it. Was the split replaced? If positions are numbers in text, override order_key(position)",
+                "%s: the end %r of the split %r is before its position %r; the split is not read until its end is "
+                "after that position. Check whether the split was replaced; if positions are numbers in text, "
+                "override order_key(position)",
                 self._source.name,
                 to,
                 planned.split.id,
@@ -136,7 +137,7 @@ class AvailableRange:
         """Check that no plan goes beyond the available range.
 
         Raises:
-            ContractError: An author's `advance` did.
+            ContractError: An author's `advance` exceeded it.
         """
         rest = {planned.split.id: planned for planned in taken}
         for whole in available:
@@ -148,7 +149,7 @@ class AvailableRange:
                 continue
             if not isinstance(end, UnknownEnd) and self.before(end, to, planned.split):
                 raise ContractError(
-                    f"the micro-batch would go on to {to!r}, beyond the end {end!r}",
+                    f"the planned end {to!r} is beyond the end {end!r} of the split",
                     source=self._source.name,
                     split=planned.split.id,
                     rule="DIS-3",
@@ -159,14 +160,14 @@ class AvailableRange:
         """Check that a plan does not go back (S4).
 
         Raises:
-            ContractError: An author's `advance` did.
+            ContractError: An author's `advance` went back.
         """
         position, to = planned.split.position, planned.to
         if position is None or to is None or isinstance(to, UnknownEnd) or position == to:
             return
         if self.before(to, position, planned.split):
             raise ContractError(
-                f"the micro-batch would go back to {to!r}",
+                f"the planned end {to!r} is before the position of the split",
                 source=self._source.name,
                 split=planned.split.id,
                 position=position,
@@ -200,7 +201,7 @@ class KnownSplits(Mapping[str, Split]):
 def unknown_end(source: Source, split: Split) -> ConfigurationError:
     """Return the error for a split whose end is not known before it is read, and cannot be negotiated."""
     return ConfigurationError(
-        "the present end of this split is not known, and a stream needs it before it reads",
+        "the present end of this split is unknown, and a stream needs it before it reads",
         source=source.name,
         split=split.id,
         option="stateLocation",

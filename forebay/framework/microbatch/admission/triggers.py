@@ -10,18 +10,18 @@ from forebay.framework.microbatch.offsets.offset import To
 
 
 class Trigger:
-    """A query that goes on: limits apply, and a micro-batch may wait for more rows."""
+    """A continuing query: limits apply, and a micro-batch may wait for more rows."""
 
     limited = True
     """Whether limits apply."""
     waits = True
     """Whether a call waits for fresh answers, for `minRowsPerTrigger`, and for records in empty ranges."""
     target: Mapping[str, To] | None = None
-    """The ends of the run, by split id; None = none are fixed."""
+    """The fixed ends of the run, by split id; None if ends are not fixed."""
 
     @property
     def fresh(self) -> bool:
-        """Whether the source is asked now, and a failure is an error: an outage must not end a run as "no data"."""
+        """Whether the source is asked now and a failure is an error: an outage must not end a run as "no data"."""
         return False
 
     def begin(self, available: Backlog) -> None:
@@ -29,7 +29,7 @@ class Trigger:
 
 
 class Once(Trigger):
-    """One micro-batch without limits."""
+    """A single micro-batch without limits."""
 
     limited = False
     waits = False
@@ -37,7 +37,7 @@ class Once(Trigger):
 
 
 class AvailableNow(Trigger):
-    """A run of micro-batches up to the ends that its first call finds (S17)."""
+    """A series of micro-batches up to the ends that its first call finds (S17)."""
 
     waits = False
 

@@ -23,20 +23,20 @@ from forebay.framework.split import Position, Split
 from forebay.options import ByteSize
 
 CHUNK: Final = 8 << 20
-"""Maximum bytes of a chunk, unless the source itself gives larger record batches."""
+"""Maximum bytes of a chunk, unless one record batch of the source is larger."""
 
 _BATCH: Final = 1 << 20
-"""Maximum bytes of a record batch: smaller ones bring a chunk nearer to its limits."""
+"""Maximum bytes of a record batch: smaller batches let a chunk end closer to its limits."""
 
 SHORT_WHILE: Final = 0.5
-"""Maximum seconds that a chunk is held back: it ends with what a slow source has given by then."""
+"""Maximum seconds that a chunk is held back: then it ends with the rows that a slow source has given."""
 
 
 class ChunkReader:
     """Reads one split of a micro-batch to the end of its chain of claims. Stepped by one thread.
 
-    Where there is no claim yet it has a `_Leader`, which reads a chunk and proposes its end. Where another attempt has
-    claimed an end it has a `_Follower`, which reads exactly up to that end.
+    Without a claim, a `_Leader` reads a chunk and proposes its end. If another attempt has claimed an end, a
+    `_Follower` reads exactly up to that end.
 
     Args:
         split: At the position where the micro-batch begins.
@@ -70,13 +70,13 @@ class ChunkReader:
         self.done = False
 
     def start(self, seconds: float) -> None:
-        """Begin, and stop after so many seconds; if there are no rows by then, after `planningTimeout`."""
+        """Begin to read, and stop after `planningTimeout` without rows, else after so many seconds."""
         now = self._clock.monotonic()
         self._stops_at = now + seconds
         self._gives_up_at = now + max(seconds, self._options.planning_timeout.total_seconds())
 
     def step(self) -> Sequence[Delivered]:
-        """Read on; return the record batches to deliver.
+        """Continue reading; return the record batches to deliver.
 
         Raises:
             ContractError: The source gives other rows than to an earlier attempt (S14).
@@ -97,7 +97,7 @@ class ChunkReader:
         return ()
 
     def available(self) -> Future[None]:
-        """Return a future that is done when the next step is worth it."""
+        """Return a future that completes when the next step has work."""
         if self._role is not None:
             return self._role.read.available()
         ready: Future[None] = Future()
@@ -138,7 +138,7 @@ class ChunkReader:
         return () if delivered is None else (delivered,)
 
     def _propose(self, claim: Claim) -> bool:
-        """Propose the end of a chunk; return whether it holds, or else follow the attempt that was first."""
+        """Propose the end of a chunk; return whether it holds. If another attempt was first, follow it."""
         self._check_forward(claim.end)
         winner = self._chain.propose(self._k, claim)
         if winner.end != claim.end:
@@ -176,7 +176,7 @@ class ChunkReader:
         return self._stops_at if self._has_rows() else self._gives_up_at
 
     def _reopen_row_by_row(self, delivered: Delivered) -> None:
-        """Read single rows where the first record batch exceeds the limits: it may be several small ones, packed.
+        """Read row by row if the first record batch exceeds the limits: it may consist of several smaller ones.
 
         Raises:
             ConfigurationError: Single rows were requested already.
@@ -187,12 +187,12 @@ class ChunkReader:
             return
         rows, most = delivered.batch.num_rows, self._budget.limits.rows
         raise ConfigurationError(
-            f"maxRowsPerTrigger cannot be kept: read() gives {rows} rows at once, and this split may take {most}",
+            f"maxRowsPerTrigger is too small: read() yields {rows} rows at once, and the limit of this split is {most}",
             source=self._source.name,
             split=self._split.id,
             position=self._position,
             option="maxRowsPerTrigger",
-            advice=f"give at least {rows} for each split; or, in the connector, yield smaller batches",
+            advice=f"set at least {rows} for each split; or, in the connector, yield smaller batches",
         )
 
     def _bounds(self) -> HostOptions:
@@ -206,7 +206,7 @@ class ChunkReader:
         )
 
     def _check_forward(self, end: Position | None) -> None:
-        """Refuse an end that is not after the position: a reader is stopped there by comparing positions."""
+        """Refuse an end that is not after the position: readers compare positions to find the end."""
         position = self._position
         if end == position or position is None:
             return
@@ -217,8 +217,8 @@ class ChunkReader:
                 split=self._split.id,
                 position=position,
                 rule="S14",
-                advice="use positions that order by themselves, such as (count of rows, token) instead of a bare "
-                "token; or override order_key(position)",
+                advice="use positions that can be compared, such as (count of rows, token) instead of a bare token; "
+                "or override order_key(position)",
             )
 
 
@@ -243,7 +243,7 @@ class _Budget:
         return (rows is not None and self._rows >= rows) or (byte_budget is not None and self._bytes >= byte_budget)
 
     def fits(self, batch: pa.RecordBatch) -> bool:
-        """Return whether a record batch is within the limits; the first one may exceed that of bytes."""
+        """Return whether a record batch is within the limits. The first one may exceed the limit of bytes."""
         rows, byte_budget = self.limits.rows, self.limits.byte_budget
         if rows is not None and self._rows + batch.num_rows > rows:
             return False
@@ -251,7 +251,7 @@ class _Budget:
 
 
 class _Leader:
-    """Reads on, and holds the record batches of a chunk back until its end is claimed."""
+    """Reads a new chunk, and holds its record batches back until its end is claimed."""
 
     def __init__(self, split: Split, read: OpenRead, budget: _Budget, clock: Clock) -> None:
         self.read = read
@@ -310,7 +310,7 @@ class _Follower:
                 raise self._differs(f"ended at {reached!r}")
             return True
         if split.id in self.read.caught_up:
-            raise self._differs(f"found nothing more at {self.read.position(split.id)!r}")
+            raise self._differs(f"found no more rows at {self.read.position(split.id)!r}")
         return False
 
     def _check_within(self, position: Position | None) -> None:
@@ -328,5 +328,5 @@ class _Follower:
             position=self._split.position,
             rule="S14",
             advice="read(split) must give the same rows between two positions in every call, and stop exactly at "
-            "split.end; what can be read only once, such as a queue, has to be stored first",
+            "split.end; data that can be read only once, such as a queue, must be stored first",
         )

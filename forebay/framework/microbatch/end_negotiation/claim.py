@@ -4,12 +4,10 @@
 Every attempt of a task claims the end of a chunk before it delivers any row of it. The claims of one split in one
 micro-batch are a chain, which ends with a claim that is `last`. Below `stateLocation`:
 
-```
-<query>/claims/<n>/<split>.<digest>.<k>      {"end": position, "last": bool, "caughtUp": bool}
-<query>/claims/<n>/begun                     marks that the claims of this micro-batch are here
-```
-The digest is of the split's id and of the position where the micro-batch begins. So a query that is set back, and plans
-otherwise the second time, has other chains.
+``` <query>/claims/<n>/<split>.<digest>.<k>      {"end": position, "last": bool, "caughtUp": bool}
+<query>/claims/<n>/begun                     marks that the claims of this micro-batch are here ``` The digest covers
+the split's id and the position where the micro-batch begins. So a query that is reset and plans differently has other
+chains.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from forebay.framework.split import Position, Split, normalise
 from forebay.state.state_store import StateStore
 
 _SHOWN: Final = 48
-"""Maximum characters of a split's id in a name, for people; the digest makes it unique."""
+"""Maximum characters of a split's id in a file name, for people; the digest makes the name unique."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class Claim:
 
     Args:
         end: Exclusive; None at the start of a split.
-        last: The micro-batch ends here.
-        caught_up: It ends here because there was no more data.
+        last: Whether the micro-batch ends here.
+        caught_up: Whether it ends here because there was no more data.
     """
 
     end: Position | None
@@ -69,9 +67,9 @@ class ClaimChain:
         self._stem = f"{claims_of(query, n)}{_component(split)}."
 
     def newest(self, after: int = -1) -> tuple[int, Claim] | None:
-        """Return the newest claim and its number; None if there is none after a certain number.
+        """Return the newest claim and its number; None if there is none after the given number.
 
-        A chain has no gaps, so its end is found with doubling steps, and then with halving ones.
+        A chain has no gaps, so its end is found by doubling and then halving steps.
         """
         found, step, doubling = None, 1, True
         while step:
@@ -93,10 +91,10 @@ class ClaimChain:
         winner = self._read(k)
         if winner is None:
             raise FatalError(
-                f"claim {k} is missing while the micro-batch is read: {self._name(k)} in {self._store.location}",
+                f"claim {k} disappeared while the micro-batch was read: {self._name(k)} in {self._store.location}",
                 split=self._split.id,
                 option="stateLocation",
-                advice="delete nothing there while the query runs; restart the query",
+                advice="restart the query, and delete nothing there while it runs",
             )
         return winner
 
@@ -125,7 +123,7 @@ class ClaimChain:
                 f"claim {k} is damaged: {type(error).__name__}: {error}; {self._name(k)} in {self._store.location}",
                 split=self._split.id,
                 option="stateLocation",
-                advice="restore the file; without it the end of the split is not known",
+                advice="restore the file: only it has the end of the split",
             ) from error
 
     def _name(self, k: int) -> str:

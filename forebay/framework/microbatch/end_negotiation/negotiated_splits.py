@@ -27,10 +27,10 @@ from forebay.state.state_store import StateStore
 _log = logging.getLogger(__name__)
 
 KEPT: Final = 200
-"""Number of last micro-batches whose claims are kept: the query can be set back to these."""
+"""Number of latest micro-batches whose claims are kept, so that the query can be reset to them."""
 
 _SWEPT: Final = 20
-"""Number of older micro-batches whose claims are deleted at a start, in case that an earlier deletion failed."""
+"""Number of older micro-batches whose claims are deleted at a start, in case an earlier deletion failed."""
 
 _PATIENCE: Final = 10.0
 """Maximum seconds that planning waits for a probe, while there is nothing else to read."""
@@ -83,9 +83,9 @@ class NegotiatedSplits:
         """Return the splits that have data. May block, for a probe.
 
         Args:
-            available: Splits with a known end or without.
+            available: Splits with or without a known end.
             fresh: An AvailableNow run begins: probe now.
-            ending: An AvailableNow run goes on: caught-up splits are done.
+            ending: An AvailableNow run continues: caught-up splits are finished.
 
         Raises:
             ForebayError: The source failed.
@@ -93,11 +93,12 @@ class NegotiatedSplits:
         mine = {planned.split.id: planned.split for planned in available if planned.to is UnknownEnd.NEGOTIATED}
         if mine and self._options.min_rows_per_trigger is not None:
             raise ConfigurationError(
-                "minRowsPerTrigger cannot be kept: the number of available rows is not known before they are read",
+                "the source does not support minRowsPerTrigger: the number of available rows is unknown before they "
+                "are read",
                 source=self._source.name,
                 split=next(iter(mine)),
                 option="minRowsPerTrigger",
-                advice="leave it out; or, in the connector, return the end from latest(split)",
+                advice="remove it; or, in the connector, return the end from latest(split)",
             )
         if not ending:
             self._probe(mine, fresh=fresh, busy=len(mine) < len(available))
@@ -171,8 +172,8 @@ class NegotiatedSplits:
     def admit(self, available: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
         """Return the negotiated splits of a limited micro-batch, and the candidates with known ends.
 
-        One of both is empty. The limits are spent on the kind of the first split, which has waited longest: what
-        negotiated splits leave of them is not known before they are read.
+        One of the two is empty: the limits apply to the kind of the first split, which has waited longest. What
+        negotiated splits use of the limits is unknown before they are read.
         """
         if not available or available[0].to is not UnknownEnd.NEGOTIATED:
             return [], [planned for planned in available if planned.to is not UnknownEnd.NEGOTIATED]
@@ -250,11 +251,12 @@ class NegotiatedSplits:
             return
         if self._calls.call("reading", lambda: self._store.get(begun_of(query, n))) is None:
             raise ConfigurationError(
-                f"there are no claims of micro-batch {n} of this query below {self._store.location}: they are kept "
+                f"there are no claims of micro-batch {n} of this query below {self._store.location}: they are "
                 "elsewhere, or were lost",
                 source=self._source.name,
                 option="stateLocation",
-                advice="give stateLocation as before, or move its files; with another one rows would be read twice",
+                advice="set stateLocation to its earlier value, or move its files there; otherwise rows would be "
+                "read twice",
             )
         self._begun = (query, n)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes splits for a first record, where only reading finds out whether there is one."""
+"""Probes splits for a first record, where only reading shows whether there is one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from forebay.framework.split import Split
 
 
 class RecordProbe:
-    """Reads splits up to their first record, or until they are caught up, on threads of its own.
+    """Reads splits up to their first record, or until they are caught up, on its own threads.
 
-    Called on the planning thread. A split that does not answer soon goes on being read between two polls.
+    Called on the planning thread. Reading a slow split continues between two polls.
 
     Raises:
         ForebayError: The source cannot create its reader.
@@ -26,9 +26,9 @@ class RecordProbe:
 
     def __init__(self, source: Source, splits: Sequence[Split], options: HostOptions, runtime: Runtime) -> None:
         self.silent: set[str] = {split.id for split in splits}
-        """Ids of the splits without an answer yet."""
+        """Ids of the splits that have not answered."""
         self.first: dict[str, pa.RecordBatch] = {}
-        """The first record of each split that had one."""
+        """The first record of each split that has one."""
         self._something: set[str] = set()
         self._nothing: set[str] = set()
         self._clock = runtime.clock
@@ -36,13 +36,13 @@ class RecordProbe:
         self._read = OpenRead(source, splits, dataclasses.replace(options, max_rows_per_batch=1), runtime)
 
     def answers(self) -> tuple[set[str], set[str]]:
-        """Return the ids of splits with a record, and of caught-up ones; each is returned once."""
+        """Return the ids of splits with a record, and of caught-up splits; each is returned once."""
         answers = self._something, self._nothing
         self._something, self._nothing = set(), set()
         return answers
 
     def poll(self, patience: float = 0.0, grace: float = 0.0) -> None:
-        """Collect answers; close once all are there.
+        """Collect answers; close when all have come.
 
         Args:
             patience: Seconds to wait for all answers.

@@ -22,7 +22,7 @@ from forebay.framework.source import Source
 from forebay.framework.split import Split
 
 _CONCURRENT: Final = 8
-"""Splits that a task reads at a time, each with a reader of its own, so that it can be reopened alone."""
+"""Maximum splits that a task reads at a time, each with its own reader, which can be reopened alone."""
 
 
 def read_negotiated(
@@ -35,17 +35,16 @@ def read_negotiated(
     index: int = 0,
     count: int = 1,
 ) -> Iterator[Delivered]:
-    """Yield the record batches of splits, from where the micro-batch begins to their negotiated ends.
+    """Yield the record batches of splits from the start of the micro-batch to their negotiated ends.
 
     Raises:
-        ConfigurationError: The planner keeps claims elsewhere, where those of this task would never be found.
+        ConfigurationError: The planner keeps claims in another directory.
         ForebayError: The source or the store failed, or the source broke a rule.
     """
     store = state_store(options)
     if store is None:
         raise ConfigurationError(
-            "the end of this micro-batch is not known before it is read, and without stateLocation its tasks "
-            "cannot agree on it",
+            "this micro-batch has no planned end, and without stateLocation its tasks cannot negotiate one",
             source=source.name,
             option="stateLocation",
             advice="set stateLocation to a directory or s3:// URL that the driver and all executors reach",
@@ -98,8 +97,8 @@ def _read_concurrently(reads: Sequence[ChunkReader], seconds: float, waiter: Fut
 
 def _elsewhere(source: Source, location: str) -> ConfigurationError:
     return ConfigurationError(
-        f"this task does not find what the planner has written below {location!r}: they use different directories, "
-        "and all rows would be read again and again",
+        f"this task does not find the files of the planner below {location!r}: they use different directories, and "
+        "all rows would be read again and again",
         source=source.name,
         option="stateLocation",
         advice="give the full path of a directory that is mounted on the machines of the driver and of all executors, "

@@ -42,13 +42,13 @@ MOST_DIGESTS: Final = 6 << 20
 """Maximum characters of digests in an offset: Spark's driver keeps about 120 of the last offsets in memory."""
 
 _MOST_WHOLE: Final = 16 << 10
-"""Maximum characters of finished splits that are kept whole, where digests can replace them."""
+"""Maximum characters of finished splits that are stored in full if digests can replace them."""
 
 _IDLE: Final = 2_000_000
 """Maximum characters of digests that an idle stream transfers in a second."""
 
 _MOST_PLAN: Final = 24 << 10
-"""Maximum characters of a micro-batch's splits in its offset, where their number is free."""
+"""Maximum characters of a micro-batch's splits in its offset, if the planner may choose their number."""
 
 _GUESS: Final = 400
 """Split cap until an encoded offset has been measured."""
@@ -57,7 +57,7 @@ _STEP: Final = 16
 """Splits that are measured at a time."""
 
 _GROWS: Final = 1.25
-"""Growth of compressed bytes by base 85."""
+"""Growth of compressed data by the base 85 encoding."""
 
 
 class OffsetCodec(ABC):
@@ -85,7 +85,7 @@ class OffsetCodec(ABC):
         """Return the splits that finished before this micro-batch. May block."""
 
     def room(self, available: Sequence[Planned] = ()) -> int | None:
-        """Return how many splits a micro-batch may take so that they fit when they are finished; None = any number.
+        """Return the maximum splits of a micro-batch that fit into offsets when they are finished; None = any number.
 
         Args:
             available: The candidates, in order; without them the result is an estimate.
@@ -103,10 +103,10 @@ class OffsetCodec(ABC):
 class InlineOffsetCodec(OffsetCodec):
     """Keeps everything in the offset, and refuses what does not fit (S15).
 
-    A refused offset is not written; a `SpillingOffsetCodec` can go on from the offset before it.
+    A refused offset is not written; a `SpillingOffsetCodec` can continue from the previous offset.
 
     Args:
-        digests: Recognises finished splits, where the enumerator supports that.
+        digests: Recognises finished splits, if the enumerator supports it.
     """
 
     def __init__(self, source: Source, digests: SplitDigests | None = None) -> None:
@@ -127,7 +127,7 @@ class InlineOffsetCodec(OffsetCodec):
             whole = compact(done.entries())
         if done:
             data["done"] = whole
-            self._check(f"the {len(done)} splits that were read", length(whole), MOST_INLINE)
+            self._check(f"the list of {len(done)} finished splits", length(whole), MOST_INLINE)
         self._check(f"the offset with {len(offset.splits)} splits to read", length(data), MOST_OFFSET)
         return dict(sorted((data | self._condensed(done)).items()))
 
@@ -135,10 +135,10 @@ class InlineOffsetCodec(OffsetCodec):
         """Return the offset."""
         if isinstance(data, dict) and isinstance(data.get("state"), dict):
             raise ConfigurationError(
-                "this query keeps its state in stateLocation, and none is given",
+                "this query keeps its state in stateLocation, which is not set",
                 source=self._source.name,
                 option="stateLocation",
-                advice=f"give stateLocation as before: {data['state'].get('at', 'the same directory')}",
+                advice=f"set stateLocation to its earlier value: {data['state'].get('at', 'the same directory')}",
             )
         return load_offset(expanded(data, self._source.name), self._source.name, self._source.split_class)
 
@@ -167,23 +167,24 @@ class InlineOffsetCodec(OffsetCodec):
         """Return the offset's fields of condensed splits; empty if there are none."""
         if not done.digests:
             return {}
-        self._check(f"the {done.count} splits that were read", done.digests.characters, MOST_DIGESTS)
+        self._check(f"the list of {done.count} finished splits", done.digests.characters, MOST_DIGESTS)
         return {"v": DIGESTS, "digests": done.digests.dump()}
 
     def _check(self, what: str, size: int, most: int) -> None:
         """Refuse more than `most` characters, and warn once at half of them."""
         if size > most:
             raise ConfigurationError(
-                f"{what} cannot be remembered: {size} characters are needed in each offset, and {most} is the maximum",
+                f"{what} does not fit into an offset: it needs {size} characters, and {most} is the maximum",
                 source=self._source.name,
                 option="stateLocation",
-                advice="give stateLocation, a directory for the state of the stream, and restart: nothing is lost or "
+                advice="set stateLocation to a directory for the state of the stream, and restart: no row is lost or "
                 "read twice",
             )
         if size > most // 2 and not self._warned:
             self._warned = True
             _log.warning(
-                "%s: %s: %d characters in each offset, more than half of the maximum; give stateLocation in time",
+                "%s: %s: %d characters in each offset, more than half of the maximum; set stateLocation before the "
+                "maximum is reached",
                 self._source.name,
                 what,
                 size,
@@ -221,7 +222,7 @@ def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 
     """Return the entries of `FinishedSplits`, checked.
 
     Raises:
-        ConfigurationError: They are damaged; as an empty list they would let everything be read again.
+        ConfigurationError: They are damaged. Without this check, all splits would be read again.
     """
     valid = isinstance(entries, list) and all(
         isinstance(entry, list)
@@ -231,6 +232,6 @@ def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 
         for entry in entries
     )
     if not valid:
-        raise damaged(source, "its entry of finished splits is no list of them")
+        raise damaged(source, "its entry of finished splits is not a list")
     checked: list[list[Any]] = entries
     return checked

@@ -20,8 +20,8 @@ _SEGMENT: Final = "\0"
 class FinishedSplits(Mapping[str, Split]):
     """Finished splits by id, each rebuilt only when it is accessed.
 
-    The mapping holds whole splits. Condensed ones are in `digests` only. Changed on the planning thread, never while a
-    discovery reads it on another one.
+    The mapping holds whole splits. Condensed ones are in `digests` only. Changed on the planning thread, but never
+    while a discovery reads it on another thread.
 
     Args:
         entries: `[id, fields]` of each, as returned by `entries()`.
@@ -89,7 +89,7 @@ class FinishedSplits(Mapping[str, Split]):
             self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
 
     def condense(self) -> None:
-        """Replace splits by digests, except the newest: the author has not been notified of these yet."""
+        """Replace splits by digests, except the newest, of which the author is not yet notified."""
         just_now = set(self.added)
         self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
 
@@ -105,7 +105,7 @@ class FinishedSplits(Mapping[str, Split]):
             self.added.append(split.id)
 
     def forget(self, below_horizon: Callable[[Split], bool]) -> None:
-        """Remove what no discovery can find again, except the newest: the author has not been notified of these yet."""
+        """Remove what no discovery can find again, except the newest, of which the author is not yet notified."""
         just_now = set(self.added)
         gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
         self.drop(gone)
@@ -148,7 +148,7 @@ class LazySequence(Sequence[T]):
 
 
 class EndedSplits(LazySequence[Split]):
-    """Finished splits for an enumerator: remembered ones, of which none may be removed meanwhile, and `more`."""
+    """Finished splits for an enumerator: the remembered ones, of which none may be removed, and `more`."""
 
     def __init__(self, done: FinishedSplits, more: Sequence[Split] = ()) -> None:
         self._done = done

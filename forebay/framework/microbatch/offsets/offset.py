@@ -26,14 +26,14 @@ VERSION: Final = 1
 """Version of offsets without digests; an older release refuses a newer version."""
 
 DIGESTS: Final = 2
-"""Version of offsets with digests: a release that ignored them would read those splits again."""
+"""Version of offsets with digests: a release that ignores digests would read the finished splits again."""
 
 BEFORE_FIRST: Final = -1
 """The number of the offset before the first micro-batch."""
 
 
 class UnknownEnd(Enum):
-    """The end of a split whose end position is not known when the micro-batch is planned."""
+    """The end of a split whose end position is unknown when the micro-batch is planned."""
 
     WHOLE = "to its own end"
     """The split is read to its own end."""
@@ -68,7 +68,7 @@ class Planned:
 
     @property
     def rows(self) -> int | None:
-        """The positions that this micro-batch reads, where they are integers: its rows, where positions are rows."""
+        """The positions that this micro-batch reads, if they are integers; these are rows if positions count rows."""
         start = 0 if self.split.position is None else self.split.position
         if not isinstance(start, int) or not isinstance(self.to, int):
             return None
@@ -92,7 +92,7 @@ class Offset:
         splits: The open splits, including those that end in this micro-batch.
         enumerator: The snapshot of the enumerator.
         schema: The columns and their types if they were inferred when the query began; else empty.
-        options: The texts of options that may not change between runs.
+        options: The texts of options that must not change between runs.
         version: The release of forebay that wrote it.
         unlimited: No limits apply, not even to splits with negotiated ends.
     """
@@ -205,14 +205,14 @@ def _json(position: To | None) -> Json:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}, no text")
+        raise TypeError(f"{name} is {value!r}, not a text")
     return value
 
 
 def _list(value: object, name: str) -> Sequence[Any]:
     # A text is a sequence too, and not accepted.
     if not isinstance(value, list):
-        raise TypeError(f"{name} is {value!r}, no list")
+        raise TypeError(f"{name} is {value!r}, not a list")
     return value
 
 
@@ -231,7 +231,7 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
         )
     version, owner = data["v"], data.get("source")
     if isinstance(version, bool) or (isinstance(version, int) and version < VERSION):
-        raise damaged(source, f"its form is {version!r}")
+        raise damaged(source, f"its format is {version!r}")
     if not isinstance(version, int) or version > DIGESTS:
         raise ConfigurationError(
             f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have form "
@@ -256,16 +256,16 @@ def damaged(source: str, what: str) -> ConfigurationError:
         f"the offset in the checkpoint is damaged: {what}",
         source=source,
         option="checkpointLocation",
-        advice="put the offset file back as it was, or start with a new checkpoint location",
+        advice="restore the offset file, or start with a new checkpoint location",
     )
 
 
 _LONG = 4096
-"""Characters up to which a list stays readable."""
+"""Maximum characters of a list that stays readable."""
 
 
 def canonical(data: Json) -> str:
-    """Return the one text of JSON values: Spark compares offsets as texts."""
+    """Return the canonical JSON text of a value: Spark compares offsets as texts."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -278,7 +278,7 @@ def compact(value: Json) -> Json:
 
 
 def expand(value: Json) -> Json:
-    """Return the value that `compact` was given.
+    """Return the value that was passed to `compact`.
 
     Raises:
         ValueError: The text is damaged.

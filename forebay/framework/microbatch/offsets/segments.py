@@ -31,7 +31,7 @@ _LEVEL: Final = 1
 """Level of compression: a base is written while a micro-batch waits, and level 6 takes 3× as long for 20 % less."""
 
 _STEP: Final = 1 << 20
-"""Compressed bytes that are unpacked at a time."""
+"""Compressed bytes that are decompressed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def decode(data: bytes) -> Segment:
         after = None if head["after"] is None else Link(*head["after"])
         return Segment(after, head["parts"], head["drop"], data)
     except (zlib.error, StopIteration, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no segment ({type(error).__name__}: {error})") from error
+        raise ValueError(f"it is not a segment ({type(error).__name__}: {error})") from error
 
 
 def digest_of(data: bytes) -> str:
@@ -107,7 +107,7 @@ def digest_of(data: bytes) -> str:
 
 
 def outdated(names: Iterable[str], first: int) -> list[str]:
-    """Return the names of segments that no micro-batch from number `first` on builds on. Any thread.
+    """Return the names of segments that micro-batches from number `first` on do not build on. Any thread.
 
     Only names are used, so segments of a killed process are found too. Names of other files are ignored.
     """

@@ -34,13 +34,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 KEPT: Final = 200
-"""Number of last micro-batches whose segments are kept; Spark keeps 100 offsets."""
+"""Number of latest micro-batches whose segments are kept; Spark keeps 100 offsets."""
 
 _MOST_PART: Final = 16 << 10
 """Maximum characters of one part of an offset that stays in it."""
 
 _MANY: Final = 4000
-"""Number of splits that certainly exceed `_MOST_PART`."""
+"""Number of splits that always exceed `_MOST_PART`."""
 
 _MOST_DONE: Final = 4 << 10
 """Maximum characters of finished splits that stay in the offset; a segment holds only changes to them."""
@@ -71,13 +71,13 @@ class _Level:
 class SpillingOffsetCodec(OffsetCodec):
     """Keeps long parts of the plan, and changes to a long list of finished splits, in segments.
 
-    Short parts stay in the offset; if all are short, the store is not used at all. Each segment weighs at least twice
-    as much as the next one: a new segment takes in all that do not. So the finished splits are a chain of few segments,
-    and each entry is written few times. A segment whose offset was never logged is never read, and deleted when it is
-    too old.
+    Short parts stay in the offset; if all are short, the store is not used at all. Each segment is at least twice as
+    large as the next one: a new segment absorbs those that are not. So the chain of finished splits has few segments,
+    and each entry is written few times. A segment whose offset was never logged is never read, and is deleted when it
+    is old enough.
 
     Args:
-        digests: Recognises splits that finished before there was a `stateLocation`; none are added.
+        digests: Recognises splits that finished before `stateLocation` was set; no splits are added.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SpillingOffsetCodec(OffsetCodec):
         return dict(sorted(data.items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
-        """Return the offset, also if it was written without `stateLocation`."""
+        """Return the offset, even if it was written without `stateLocation`."""
         head = expanded(data, self._source.name)
         if "state" in head:
             link, wanted = self._link(head["state"])
@@ -251,7 +251,7 @@ class SpillingOffsetCodec(OffsetCodec):
         if at == here:
             text = f"the segment {name!r} that the query needs is missing from {here!r}"
             advice = (
-                "put the file back, from a backup or a version of the bucket, or start with a new checkpoint location"
+                "restore the file from a backup or a version of the bucket, or start with a new checkpoint location"
             )
         else:
             text = f"the query kept its state in {at!r}, and {name!r} is missing from {here!r}"
@@ -263,8 +263,8 @@ class SpillingOffsetCodec(OffsetCodec):
             f"the segment {name!r} below {self._store.location!r} {what}",
             source=self._source.name,
             option=OPTION,
-            advice="put the file back as it was, from a backup or a version of the bucket, or run the forebay that "
-            "wrote it, or start with a new checkpoint location",
+            advice="restore the file from a backup or a version of the bucket, or run the forebay that wrote it, or "
+            "start with a new checkpoint location",
         )
 
 
@@ -285,7 +285,7 @@ def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
 
 
 def _short(done: FinishedSplits) -> Json:
-    """Return the finished splits as an offset holds them; None if they are too long for it."""
+    """Return the finished splits as an offset stores them; None if they are too long."""
     if done.digests or len(done) > _MOST_DONE // 8:  # an entry has at least 8 characters
         return None
     entries = compact(done.entries())

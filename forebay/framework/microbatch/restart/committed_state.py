@@ -27,8 +27,8 @@ _NOTHING: Final = Offset("")
 class CommittedState:
     """The splits of a query after its last committed micro-batch. Lives in the planner; called on its thread.
 
-    A micro-batch is committed when Spark asks for the one after it; nothing else commits it. A new planner continues
-    from any offset exactly as this one does (S1, S2).
+    A micro-batch is committed only when Spark requests the next one. A new planner continues from any offset exactly as
+    this one does (S1, S2).
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class CommittedState:
         self.at: Offset = _NOTHING
         """The last committed micro-batch."""
         self.open: dict[str, Split] = {}
-        """Splits that were begun and not finished; the one that has waited longest comes first."""
+        """Splits that were begun and not finished, the one that has waited longest first."""
         self.waiting: dict[str, Split] = {}
-        """Splits that were found and not begun, where they are read in order."""
+        """Splits that were discovered and not begun, if they are read in order."""
         self.done = FinishedSplits(source.split_class)
         """Finished splits."""
 
@@ -66,7 +66,7 @@ class CommittedState:
         self._planned = offset
 
     def replaying(self, n: int) -> None:
-        """Note that the tasks of a micro-batch are requested; as the first call of a process this is a replay."""
+        """Note that the tasks of a micro-batch are requested: in the first call of a process, this is a replay."""
         if self._cold:
             self._replayed = n
 
@@ -75,7 +75,7 @@ class CommittedState:
         return self._migration.adopt(data) or self._codec.read(data)
 
     def go_on_from(self, start: Mapping[str, Json]) -> bool:
-        """Commit a micro-batch and all before it; return whether that is new.
+        """Commit a micro-batch and all before it; return False if it was committed before.
 
         Raises:
             ForebayError: The stream cannot continue from this offset.
@@ -92,7 +92,7 @@ class CommittedState:
         return True
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report the splits that ended in a micro-batch, which will not be read again. Never raises."""
+        """Report the splits that ended in a micro-batch; they are not read again. Never raises."""
 
         def report() -> None:
             offset = self.read(end)
@@ -168,7 +168,7 @@ class CommittedState:
         return self.negotiation(offset).resolved(offset) if negotiated_of(offset) else offset
 
     def _report_finished(self, splits: Sequence[Split]) -> None:
-        """Report splits that ended; if that fails, they are reported with the next ones."""
+        """Report splits that ended. If that fails, they are reported with the next ones."""
         self._unreported = [*self._unreported, *splits] if self._unreported else splits
         if self._unreported:
             try:

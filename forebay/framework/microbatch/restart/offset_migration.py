@@ -16,8 +16,8 @@ from forebay.framework.source import Source
 class OffsetMigration:
     """Reads foreign offsets with the author's `adopt`.
 
-    An adopted offset is the one before the first micro-batch, but with splits. So the enumerator is restored: the next
-    discovery is not a first one.
+    An adopted offset precedes the first micro-batch, but has splits. So the enumerator is restored, and the next
+    discovery has `first=False`.
     """
 
     def __init__(self, source: Source, split_provider: SplitProvider, calls: ConnectorCalls) -> None:
@@ -26,7 +26,7 @@ class OffsetMigration:
         self._calls = calls
 
     def adopt(self, data: Any) -> Offset | None:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return a foreign offset as one of ours; None if it is ours, or if the author does not adopt it."""
+        """Return a foreign offset as one of ours; None if it is ours or the author does not adopt it."""
         enumerator = self._split_provider.enumerator
         if enumerator is None or not is_foreign(data):
             return None
@@ -45,8 +45,9 @@ def is_foreign(data: object) -> bool:
 def unfinished_replay(source: str) -> ConfigurationError:
     """Return the error for an unfinished micro-batch that another source planned."""
     return ConfigurationError(
-        "the last micro-batch in the checkpoint was planned by another source, and was not finished",
+        "the last micro-batch in the checkpoint was planned by another source and is not finished",
         source=source,
         option="checkpointLocation",
-        advice="finish the last batch with the old source first (one run with trigger availableNow), then change over",
+        advice="first finish the last batch with the old source (one run with trigger availableNow), then switch to "
+        "this source",
     )

@@ -17,10 +17,10 @@ from forebay.options import changed_on_restart, class_options, format_options
 
 @dataclass(frozen=True)
 class RestartGuard:
-    """Written into every offset, and compared with the offset that a run begins from.
+    """The options and inferred schema of a query: written into every offset, and compared when a run begins from it.
 
     Args:
-        options: The texts of its options that may not change; contains no secret.
+        options: The texts of its options that must not change; contains no secret.
         schema: The inferred columns and their types; empty if the user or the source gives them.
     """
 
@@ -54,7 +54,7 @@ class RestartGuard:
                 f"{self.schema}",
                 source=self.source.name,
                 option="schema",
-                advice="give the schema with .schema(…): the old one to go on as before, or one for the sink",
+                advice="give the schema with .schema(…): the old one to continue as before, or one that fits the sink",
             )
 
 

@@ -38,13 +38,13 @@ _MOST_ACTIONS: Final = 10_000
 """Maximum actions in one poll: an enumerator that queues actions endlessly must not stop the stream."""
 
 _MOST_SPLITS: Final = 1_000_000
-"""Maximum splits that an AvailableNow run takes at its begin: more come from an enumerator that never ends."""
+"""Maximum splits that an AvailableNow run takes at its begin; an endless enumerator would give more."""
 
 
 class AssignedContext(PlanningContext):
     """Runs a `SplitEnumerator` for a bounded time in each poll of a stream. Called on the planning thread.
 
-    A poll may wait for asynchronous calls that it starts: it counts those that are pending.
+    A poll may wait for the asynchronous calls that it starts: it counts the pending ones.
 
     Args:
         timeout: Seconds for the calls of `start`, and for all splits of an AvailableNow run.
@@ -78,7 +78,7 @@ class AssignedContext(PlanningContext):
             enumerator: The same one each time.
             notify: Notifies the enumerator of finished splits and checkpoints.
             held: Ids of splits that are assigned and not finished.
-            room: How many splits a micro-batch can take.
+            room: Maximum splits that a micro-batch can take.
             fresh: An AvailableNow run begins: take everything.
 
         Raises:
@@ -121,11 +121,11 @@ class AssignedContext(PlanningContext):
             if self.clock.monotonic() >= deadline:
                 if not strict:
                     return  # the next poll goes on
-                raise self._late("it gave splits without end")
+                raise self._late("it keeps assigning splits")
             # An enumerator without splits remembers the request, and may answer in any later poll.
             self._awaited(self._request)
         if len(self._assigned) >= _MOST_SPLITS:
-            raise self._late(f"it gave {len(self._assigned)} splits and would give more")
+            raise self._late(f"it assigned {len(self._assigned)} splits and does not stop")
 
     def _awaited(self, work: Callable[[], None], depth: int = 1) -> None:
         """Run `work`, and count the calls that start now as pending if this poll waits for them."""
@@ -169,7 +169,7 @@ class AssignedSplitProvider(SplitProvider):
 
     Args:
         enumerator: The author's, not started.
-        calls: Bounds the creation of another enumerator.
+        calls: Limits the time to create another enumerator.
         new_context: Creates a context for another enumerator, for a stream that goes back to an earlier offset.
     """
 
@@ -196,7 +196,7 @@ class AssignedSplitProvider(SplitProvider):
         self._unfinished: Mapping[str, Split] = {}
 
     def due(self) -> float:
-        """Return a time that is past: handlers may be queued, and a poll costs little."""
+        """Return a time in the past: handlers may be queued, and a poll costs little."""
         return float("-inf")
 
     def restore(self, state: Json) -> None:
@@ -218,7 +218,7 @@ class AssignedSplitProvider(SplitProvider):
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
     ) -> PollResult:
-        """Notify the enumerator of what is done, and take the splits that it assigns."""
+        """Notify the enumerator of finished splits and checkpoints, and take the splits that it assigns."""
         self._used = True
         committed = self._committed != self._notified
         self._known, self._unfinished = known, unfinished
@@ -238,7 +238,7 @@ class AssignedSplitProvider(SplitProvider):
             state = json.loads(json.dumps(state, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ContractError(
-                f"snapshot_state() gave what cannot be written as JSON: {error}",
+                f"the result of snapshot_state() cannot be written as JSON: {error}",
                 source=self._source.name,
                 rule="ENU-5",
                 advice="return None, bool, int, float, str, and lists and dicts of these",
@@ -260,7 +260,7 @@ class AssignedSplitProvider(SplitProvider):
             self._context.end(self._enumerator)
 
     def _notify(self) -> None:
-        """Report each split that ended once in the life of the enumerator's state, then the complete checkpoint."""
+        """Report each ended split once in the life of the enumerator's state, then the complete checkpoint."""
         if self._committed == self._notified:
             return
         done = {split_id: split for split_id, split in self._known.items() if split_id not in self._unfinished}

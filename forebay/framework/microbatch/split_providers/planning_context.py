@@ -71,7 +71,7 @@ class PlanningContext(SplitEnumeratorContext):
         """Add splits to the plan, all or none.
 
         Raises:
-            ContractError: A target is not reader 0 (CTX-2), or a split is given already (SPL-1).
+            ContractError: A target is not reader 0 (CTX-2), or a split is already assigned (SPL-1).
         """
         self._on_planning_thread(lambda: self._assign(assignment))
 
@@ -130,9 +130,9 @@ class PlanningContext(SplitEnumeratorContext):
         return self.clock.monotonic()
 
     def _on_start(self, handler: Handler) -> Handler | None:
-        """Return the handler for a run of asynchronous work; None skips it while the run before is not handled.
+        """Return the handler for a run of asynchronous work; None skips the run while the previous one is not handled.
 
-        A result may wait for a long time, for the next poll of a stream: the next run must see what its handler does.
+        A result may wait long for the next poll of a stream, and the next run must see the effects of its handler.
         """
         if handler in self._unhandled:
             return None
@@ -208,18 +208,18 @@ class PlanningContext(SplitEnumeratorContext):
             self._request()
         elif not bounded and self._outstanding == 0:
             raise ConfigurationError(
-                "the source is unbounded, and its enumerator does not signal that it has assigned everything",
+                "the source is unbounded, and its enumerator did not signal that all splits are assigned",
                 source=self._source,
-                advice="stream it, with spark.readStream or forebay.run; or let the enumerator call "
-                "context.signal_no_more_splits(0) where context.streaming is False: then it can be read once",
+                advice="stream it, with spark.readStream or forebay.run; or, to read it once, let the enumerator "
+                "call context.signal_no_more_splits(0) if context.streaming is False",
             )
         elif left <= 0:
             raise FatalError(
                 f"the enumerator neither assigned a split nor signalled the end within {self._timeout:g} s",
                 source=self._source,
                 rule="ENU-2",
-                advice="call context.signal_no_more_splits(0) once everything is assigned; a source without an end "
-                "must be streamed",
+                advice="call context.signal_no_more_splits(0) after the last assignment; read a source without an "
+                "end as a stream",
             )
         else:
             self._signal.wait(left if due is None else min(left, due))

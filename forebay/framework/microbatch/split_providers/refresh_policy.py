@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a planner asks the source again: how long an answer is trusted, and the pauses after failures (S7)."""
+"""When a planner asks the source again: how long an answer is cached, and the pauses after failures (S7)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from forebay.framework.runtime.runtime import Runtime
 from forebay.options import Duration
 
 LONGEST: Final = 10.0
-"""Maximum seconds for which an answer is trusted, however long it took."""
+"""Maximum seconds for which an answer is cached, however long it took."""
 
 QUIET_FLOOR: Final = 0.1
-"""Minimum seconds for which an answer is trusted without news; no more than the planner waits for a fresh answer."""
+"""Minimum seconds for which an answer is cached without new data; at most the planner's wait for a fresh one."""
 
 _QUIET_AFTER: Final = 5.0
-"""Seconds without news after which `QUIET_FLOOR` applies."""
+"""Seconds without new data after which `QUIET_FLOOR` applies."""
 
 _ASK_AGAIN: Final = RetryPolicy(first_pause=0.1, factor=2, max_pause=10.0)
-"""Pauses between failures in a stream, which goes on with the last answer."""
+"""Pauses between failures in a stream, which continues with the last answer."""
 
 
 class Failure(NamedTuple):
-    """A failed question to a source: wall time in seconds since 1970, text without secrets, split, and whether over."""
+    """A failed call to a source: seconds since 1970, text without secrets, split, and whether it is over."""
 
     at: float
     text: str
@@ -34,12 +34,12 @@ class Failure(NamedTuple):
 
 
 def last_of(*failures: Failure | None) -> Failure | None:
-    """Return the last failure; one that is not over is preferred."""
+    """Return the last failure, or the last one that is not over."""
     return max((one for one in failures if one is not None), key=lambda one: (not one.over, one.at), default=None)
 
 
 class FailureTracker:
-    """Counts failed questions of one kind, and gives the pauses between them."""
+    """Counts failed calls of one kind, and returns the pauses between them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock
@@ -47,11 +47,11 @@ class FailureTracker:
         self._in_a_row = 0
         self._last: Failure | None = None
         self.failed = 0
-        """The number of failures in all."""
+        """The total number of failures."""
 
     @property
     def failing(self) -> bool:
-        """Whether the last question failed."""
+        """Whether the last call failed."""
         return self._in_a_row > 0
 
     @property
@@ -60,14 +60,14 @@ class FailureTracker:
         return self._last and self._last._replace(over=not self.failing)
 
     def fail(self, error: ForebayError) -> float:
-        """Count a failure; return the seconds until the next question, which grow."""
+        """Count a failure; return the seconds until the next call, which grow."""
         self._in_a_row += 1
         self.failed += 1
         self._last = Failure(self._clock.now(), str(error), error.split, over=False)
         return _ASK_AGAIN.pause(self._in_a_row, self._random, error)
 
     def succeed(self) -> None:
-        """Note an answer."""
+        """Note a successful call."""
         self._in_a_row = 0
 
 
@@ -75,9 +75,9 @@ class RefreshPolicy:
     """Decides when an answer of a source is outdated (S7).
 
     Args:
-        interval: How long an answer is trusted; None = as long as its cost justifies.
-        floor: Without interval, the minimum seconds; while there is no news, at least `QUIET_FLOOR`.
-        share: Without interval, the maximum share of the time that asking may take.
+        interval: Seconds for which an answer is cached; None = as long as its cost justifies.
+        floor: Without interval, the minimum seconds; while there is no new data, at least `QUIET_FLOOR`.
+        share: Without interval, the maximum share of the time that calls may take.
     """
 
     def __init__(self, runtime: Runtime, interval: Duration | None, floor: float, share: float) -> None:
@@ -104,16 +104,16 @@ class RefreshPolicy:
 
         Args:
             since: A monotonic time.
-            within: An answer that is trusted for longer is not worth waiting for.
+            within: Maximum seconds that are worth waiting for.
         """
         if self._asked is None or self._asked >= since or self._trust > within:
             return None
         return max(0.0, self.due - self._clock.monotonic())
 
     def measure(self, ask: Callable[[], None]) -> None:
-        """Ask, and trust the answer from now on.
+        """Measure a call, and cache its answer from now on.
 
-        The cost is the shorter of the last two times: the first question connects, and any may be delayed once.
+        The cost is the shorter of the last two durations: the first call connects, and any call may be delayed once.
         """
         began = self._clock.monotonic()
         ask()
@@ -131,7 +131,7 @@ class RefreshPolicy:
         self._news = self._clock.monotonic()
 
     def put_off(self, error: ForebayError) -> float:
-        """Count a failure, and return the growing pause in seconds until the next question."""
+        """Count a failure, and return the growing pause in seconds until the next call."""
         self._asked = self._clock.monotonic()
         self._trust = self.failures.fail(error)
         self.due = self._asked + self._trust

@@ -25,7 +25,7 @@ class PollResult(NamedTuple):
     """The result of a poll for splits.
 
     Args:
-        new: Splits that were not known, in order; None = nothing was asked.
+        new: Splits that were unknown, in order; None = the source was not asked.
         gone: Ids of unfinished splits to drop.
         horizon: True for finished splits that no later poll can return; None = keep them all.
     """
@@ -36,7 +36,7 @@ class PollResult(NamedTuple):
 
 
 class DiscoveryStatus(NamedTuple):
-    """Seconds of the last discovery, the number of failed questions, and the last of these."""
+    """Seconds of the last discovery, the number of failed calls, and the last failures."""
 
     took: float = 0.0
     failed: int = 0
@@ -47,18 +47,18 @@ class SplitProvider(ABC):
     """Provides new splits, and the present ends of open ones. Called on the planning thread."""
 
     in_order: bool = False
-    """Whether every poll lists all splits that were not begun; bounded splits without an end are read to their end, and
-    `latest` is ignored."""
+    """Whether every poll lists all splits that were not begun. Bounded splits without an end are then read to
+    their end, and `latest` is ignored."""
 
     always_polls: bool = False
-    """Whether it is polled, without room, while an AvailableNow run reads what it began with; new splits then wait for
-    the next run."""
+    """Whether it is polled, with `room` 0, while an AvailableNow run reads its first splits. New splits wait for the
+    next run."""
 
     enumerator: DiscoveryEnumerator | None = None
-    """Gives sizes, slices and the reach of a budget; None = nothing does."""
+    """Provides sizes, slices and `advance`; None = no enumerator."""
 
     unanswered: frozenset[str] = frozenset()
-    """Ids of the splits without an answer of the last `latest`, which failed; they are left to a later poll."""
+    """Ids of the splits for which the last `latest` failed; they are left to a later poll."""
 
     looked_at: float = float("-inf")
     """The monotonic time at which the source was asked for the ends that `latest` returns."""
@@ -85,7 +85,7 @@ class SplitProvider(ABC):
             known: All splits that must not be returned again.
             unfinished: Those of them that are not read to their end.
             fresh: Ask now, and raise on failure.
-            room: How many new splits a micro-batch can take.
+            room: Maximum new splits that a micro-batch can take.
         """
 
     @abstractmethod
@@ -97,17 +97,17 @@ class SplitProvider(ABC):
         return {}
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Everything before these positions is durably delivered; may be repeated."""
+        """Note that everything before these positions is durably delivered; may be repeated."""
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """These splits are durably delivered to their end; may be repeated."""
+        """Note that these splits are durably delivered to their end; may be repeated."""
 
     def batch_committed(self, n: int) -> None:
-        """Micro-batch `n`, and all before, are durably delivered; may be repeated. Must not fail."""
+        """Note that micro-batch `n` and all before it are durably delivered; may be repeated. Must not fail."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
 
     def status(self) -> DiscoveryStatus:
         """Return the cost and the failures of discovery, for reports."""
@@ -118,7 +118,7 @@ class DiscoverySplitProvider(SplitProvider):
     """Runs an author's `DiscoveryEnumerator` for a stream.
 
     The first discovery of a query, the first `latest` of a run, and the ones that an AvailableNow run begins with must
-    succeed, after retries. A later failure is a warning with back-off, and known splits are read on.
+    succeed, after retries. A later failure is logged and retried with back-off, and known splits are still read.
 
     Args:
         options: `discovery_interval`, `refresh_interval`, `close_timeout`.
@@ -152,18 +152,18 @@ class DiscoverySplitProvider(SplitProvider):
         self._answered = False
 
     def due(self) -> float:
-        """Return when to discover or to ask for ends again; a bounded source is discovered once."""
+        """Return when to discover or to request ends again; a bounded source is discovered once."""
         discovery = float("inf") if self._once and not self._first else self._refresh.due
         return min(discovery, self._ends_refresh.due if self._asked else float("inf"))
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return when the next of both questions can be asked again."""
+        """Return when discovery or ends can next be requested."""
         discovery = None if self._once and not self._first else self._refresh.due_soon(since, within)
         ends = self._ends_refresh.due_soon(since, within) if self._asked else None
         return min((one for one in (discovery, ends) if one is not None), default=None)
 
     def status(self) -> DiscoveryStatus:
-        """Return the cost of discovery, and the failures of both questions."""
+        """Return the cost of discovery, and the failures of discovery and `latest`."""
         discovery, ends = self._refresh.failures, self._ends_refresh.failures
         failure = last_of(discovery.failure, ends.failure)
         return DiscoveryStatus(self._refresh.took, discovery.failed + ends.failed, failure)
@@ -225,14 +225,19 @@ class DiscoverySplitProvider(SplitProvider):
         gone: list[str] = []
         dropped = bool(missing) and self._calls.call("vanished()", lambda: bool(self.enumerator.vanished(missing)))
         if dropped:
-            _log.warning("%s: %d splits are gone and dropped, first %r", self._source.name, len(missing), missing[0].id)
+            _log.warning(
+                "%s: %d splits no longer exist and are dropped, first %r",
+                self._source.name,
+                len(missing),
+                missing[0].id,
+            )
             gone = [one.id for one in missing]
         self._first, self._state = False, discovered.state
         new = [split for split_id, split in found.items() if split_id not in known]
         return PollResult(new, gone, discovered.horizon)
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
-        """Return the present ends, asking the author if they are outdated."""
+        """Return the present ends; ask the author if the cached ones are outdated."""
         if self.in_order:  # such splits are read whole: their ends are not needed
             return {}
         wanted = frozenset(split.id for split in splits)

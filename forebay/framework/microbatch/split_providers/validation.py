@@ -48,5 +48,5 @@ def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
         f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
         source=source,
         rule="EVT-1",
-        advice="put what readers need into the split, or run the source in-process with forebay.run",
+        advice="put the data that readers need into the split, or run the source in-process with forebay.run",
     )

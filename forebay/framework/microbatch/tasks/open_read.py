@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that are polled concurrently, and closed when enough was read."""
+"""Readers that are polled concurrently, and closed when enough is read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from forebay.framework.split import Position, Split
 
 
 class OpenRead:
-    """A reader of some splits, polled by one thread; a caught-up split goes on being read.
+    """A reader of some splits, polled by one thread; reading of a caught-up split continues.
 
     Args:
-        splits: From where to where; ends are exact.
+        splits: Each from its position exactly to its end.
 
     Raises:
         ForebayError: The source cannot create its reader.
@@ -43,7 +43,7 @@ class OpenRead:
         self._reached: dict[str, Position | None] = {split.id: split.position for split in splits}
         self._more = True
         self.caught_up: set[str] = set()
-        """Splits that have been caught up at some time."""
+        """Splits that have caught up at least once."""
         self.finished: set[str] = set()
         """Splits read to their end."""
         self._reader = self._context.new_reader(self._only)
@@ -78,7 +78,7 @@ class OpenRead:
         return delivered
 
     def pause(self, split_id: str) -> None:
-        """Read no further in one of the splits."""
+        """Stop reading one of the splits."""
         with wrap_errors(self._source, "pause_or_resume_splits()", split_id):
             self._reader.pause_or_resume_splits([split_id], [])
 
@@ -92,7 +92,7 @@ class OpenRead:
         return next((one.position for one in held if one.id == split_id), self._reached[split_id])
 
     def available(self) -> Future[None]:
-        """Return a future that is done when the next poll is worth it."""
+        """Return a future that completes when the next poll has work."""
         if self._more:
             done: Future[None] = Future()
             done.set_result(None)
@@ -100,7 +100,7 @@ class OpenRead:
         return self._reader.is_available()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Free everything, within the option `closeTimeout`; errors become notes of `error`, if there is one.
+        """Free everything, within the option `closeTimeout`; errors become notes of `error`, if it is given.
 
         Raises:
             ForebayError: A reader did not end, and there was no error before.

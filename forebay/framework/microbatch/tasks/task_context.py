@@ -64,11 +64,11 @@ class Output:
         """Do nothing: a read without event time has one output."""
 
     def split_caught_up(self, split_id: str) -> None:
-        """Note it."""
+        """Record that a split has no more data for now."""
         self.caught_up.append(split_id)
 
     def split_released(self, split_id: str) -> None:
-        """Note it."""
+        """Record that a split is read to its end."""
         self.released.append(split_id)
 
 
@@ -114,7 +114,7 @@ class TaskContext(SourceReaderContext):
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether the ends were planned; after the end of a bounded split nothing is planned."""
+        """Whether the ends were planned. If a bounded split has no planned end, no read follows."""
         return self._planned and not self._source.bounded
 
     def current_parallelism(self) -> int:
@@ -150,7 +150,7 @@ def close_reader(reader: SourceReader, context: TaskContext, source: str, error:
     """Close the reader and return its clients; errors become notes of `error`, if there is one.
 
     Raises:
-        ForebayError: What `close` raised, if there was no error before.
+        ForebayError: The error of `close`, if `error` is None.
     """
     left_early = isinstance(error, GeneratorExit)
     try:
