@@ -53,15 +53,16 @@ class RateSource(Source):
     Bounded with `rows`, which are then due at once. Otherwise row n is due n / rate seconds after the start.
     """
 
-    rows_per_second: float = option(default=1000.0, doc="rows a second of each split")
+    rows_per_second: float = option(default=1000.0, doc="rows per second of each split")
     num_splits: int = option(default=1, doc="number of splits, each at that rate")
-    rows: int | None = option(default=None, doc="rows of each split in all; not set: for ever")
+    rows: int | None = option(default=None, doc="total rows of each split; without it unlimited")
     start_time: int | None = option(
-        default=None, doc="event time of the first row, µs since 1970; not set: the time of discovery, or 0 with `rows`"
+        default=None,
+        doc="event time of the first row, µs since 1970; by default the time of discovery, or 0 with `rows`",
     )
     skew: float = option(default=1.0, doc="how much faster event time runs in the last split than in the first")
-    disorder: Duration = option(default=Duration(0), doc="how far event times may lag behind their turn")
-    seed: int = option(default=0, doc="another seed, another disorder")
+    disorder: Duration = option(default=Duration(0), doc="maximum delay of an event time behind its place in the order")
+    seed: int = option(default=0, doc="seed of the disorder")
 
     name: ClassVar[str] = "forebay_rate"
     split_class: ClassVar[type[Split]] = RateSplit
@@ -77,7 +78,7 @@ class RateSource(Source):
         return "timestamp"
 
     def check(self) -> None:
-        """Refuse rates, counts and skews that make no rows, with a ConfigurationError that names the option."""
+        """Refuse rates, counts and skews that give no rows, with a ConfigurationError that names the option."""
         for name, good in (
             ("rowsPerSecond", self.rows_per_second > 0),
             ("numSplits", self.num_splits >= 1),
@@ -86,7 +87,7 @@ class RateSource(Source):
         ):
             if not good:
                 raise ConfigurationError(
-                    f"{name} is too small", source=self.name, option=name, advice="give a number that makes rows"
+                    f"{name} is too small", source=self.name, option=name, advice="set a larger number"
                 )
 
     def schema(self) -> pa.Schema:

@@ -29,14 +29,14 @@ _POLL = 0.02
 class SparkCluster:
     """A standalone Master and some Workers in a `with` block: `with SparkCluster() as cluster: … cluster.url …`.
 
-    A process can have one SparkContext, so a test beside others uses the cluster from a program of its own.
+    A process can have only one SparkContext, so a test uses the cluster from a separate program.
 
     Args:
         hosts: The loopback address of each Worker.
         cores: Cores of a Worker.
-        memory: Memory of a Worker, in Spark's notation; the driver's `spark.executor.memory` has to fit in.
+        memory: Memory of a Worker, in Spark's notation; at least the driver's `spark.executor.memory`.
         environment: Additional environment variables of all processes, such as PYSPARK_PYTHON.
-        patience: Most seconds of the start.
+        patience: Maximum seconds of the start.
 
     Attributes:
         url: For `SparkSession.builder.master`.
@@ -90,7 +90,7 @@ class SparkCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill all of it, executors and their Python workers too, and wait until they are gone."""
+        """Kill all processes, also executors and their Python workers, and wait until they have ended."""
         self._stop()
 
     def _start(self, host: str, role: str, *arguments: str) -> Path:

@@ -27,8 +27,8 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
 
     Args:
         source: The source; an unbounded one is read until it is caught up.
-        seconds: The time for all checks; those that have not run by then are skipped. A sixth of it, at least one
-            second, is how long one silence may last before it counts as a hang: give more to a slow source.
+        seconds: The time for all checks; the remaining ones are skipped. A source that is silent for a sixth of it, at
+            least one second, counts as hanging: use more for a slow source.
         seed: Chooses positions and moments; the same seed chooses the same ones.
         rules: Run only the checks of these rules, such as those that failed before, and the plain read.
 
@@ -39,8 +39,8 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
 
     Raises:
         ConformanceError: A rule is broken; the first line says which one, what happened and the next step.
-        ConfigurationError: It is no source, it has no splits to check with, or its configuration is wrong. The other
-            errors of the outside are raised too: `RetriableError`, `DataError` and `DataLossError`.
+        ConfigurationError: It is not a source, it has no splits to check, or its configuration is wrong. Other external
+            errors are raised too: `RetriableError`, `DataError` and `DataLossError`.
     """
     require_source(source, "check()")
     started = time.monotonic()
@@ -72,7 +72,7 @@ def _reach(subject: Subject) -> Result | None:
         subject.schema  # noqa: B018 - calls the source
         if not subject.discover():
             raise ConfigurationError(
-                "splits() found nothing", source=subject.source.name, advice="give check() a source with data"
+                "splits() found nothing", source=subject.source.name, advice="call check() with a source that has data"
             )
 
     try:

@@ -40,7 +40,7 @@ def _named(test: Callable[[SourceContract], None], name: str, doc: str | None) -
 def _with_rows(
     *sizes: int, splits: int = 1, unbounded: bool = False
 ) -> Callable[[Callable[[SourceContract, Subject, Written], None]], Callable[[SourceContract], None]]:
-    """Make a test method of a check that knows the rows of splits of these sizes; it needs so many splits."""
+    """Make a test method of a check that needs splits with these numbers of rows."""
 
     def decorate(check: Callable[[SourceContract, Subject, Written], None]) -> Callable[[SourceContract], None]:
         def test(self: SourceContract) -> None:
@@ -64,7 +64,7 @@ def _with_rows(
 
 
 class SourceContract(ABC):
-    """Every rule that any source must keep, as test methods; subclass it in a test module, under a name in `Test…`.
+    """Every rule for sources, as test methods; subclass it in a test module, under a name in `Test…`.
 
     ```python
     class TestOrders(SourceContract):
@@ -81,10 +81,10 @@ class SourceContract(ABC):
     """
 
     most_splits: int | None = None
-    """How many splits `add_split` can make, for a source with a limit."""
+    """Maximum number of splits that `add_split` can make, for a source with a limit."""
 
     seconds: float = 30.0
-    """The time for one test; a sixth of it is how long one silence may last."""
+    """The time for one test; a source that is silent for a sixth of it counts as hanging."""
 
     seed: int = 0
     """Chooses positions and moments."""
@@ -101,7 +101,7 @@ class SourceContract(ABC):
     def write(self, split_id: str, n: int) -> Sequence[Row]:
         """Append `n` records to a split and return them as rows, in the order in which they must come.
 
-        Called once for each split of a bounded source. Arrow must be able to make the column's type of each value.
+        Called once for each split of a bounded source. Arrow must be able to convert each value to its column's type.
         """
 
     def enter_context(self, manager: AbstractContextManager[T]) -> T:
@@ -233,7 +233,7 @@ class SourceContract(ABC):
             _skip(result.why)
 
     def _plain_read_failed(self, result: Result) -> bool:
-        """Return whether the plain read failed, and remember it for the other tests of the class."""
+        """Return whether the plain read failed; the other tests of the class reuse the answer."""
         if result.outcome != "passed":
             setattr(type(self), _UNREADABLE, True)
         return result.outcome != "passed"
@@ -246,31 +246,31 @@ class SourceContract(ABC):
     # ---- the input
 
     def _written(self, *sizes: int) -> dict[str, Sequence[Row]]:
-        """Add splits and write to each; fewer where the source has a limit."""
+        """Add splits and write rows to each; add fewer if the source has a limit."""
         ids = [self._new_split() for _ in sizes[: self.most_splits]]
         return {
             split_id: self._write(split_id, size) if size else [] for split_id, size in zip(ids, sizes, strict=False)
         }
 
     def _grow(self, subject: Subject, rows: Written, size: int, split_ids: Iterable[str] | None = None) -> None:
-        """Write to splits, all unless some are named, and expect the rows."""
+        """Write rows to the named splits, or to all, and expect them."""
         for split_id in split_ids or list(rows):
             rows[split_id] = rows.get(split_id, []) + subject.rows_of(self._write(split_id, size))
 
     def _new_split(self) -> str:
-        """Add a split, and refuse an id that was there: its rows would be expected twice."""
+        """Add a split, and refuse an id that exists already: its rows would be expected twice."""
         made: set[str] = self.__dict__.setdefault("_made", set())
         split_id = self.add_split()
         if split_id in made:
             raise AuthorMistake(
-                f"add_split() must make a new part each time, and returned {split_id!r} again: for a source that "
-                f"cannot have more than {len(made)}, say most_splits = {len(made)} in the class"
+                f"add_split() must make a new part each time, but returned {split_id!r} again: if the source cannot "
+                f"have more than {len(made)}, set most_splits = {len(made)} in the class"
             )
         made.add(split_id)
         return split_id
 
     def _write(self, split_id: str, n: int) -> Sequence[Row]:
-        """Write rows, and refuse a wrong return value: it would look like a fault of the source."""
+        """Write rows, and refuse a wrong return value, which would look like a fault of the source."""
         written: object = self.write(split_id, n)
         if not isinstance(written, Iterable):
             raise unfit_rows(f"it returned {written!r:.80}")
@@ -284,7 +284,7 @@ class SourceContract(ABC):
 
 
 _GROWTH = (2, 1, 3, 5)
-"""Rows that are written between two reads, so that ends lie at many places of pages of any size."""
+"""Rows that are written between two reads, so that ends lie at many places in pages of any size."""
 _UNREADABLE = "_plain_read_failed_before"
 
 

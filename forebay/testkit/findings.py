@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check raises to end with another outcome than `passed`."""
+"""The exceptions with which a check ends with another outcome than `passed`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Finding(Exception):
     Args:
         saw: What happened, or why the check did not run.
         advice: The author's next step.
-        rule: The rule that is broken; that of the check unless given.
-        hangs: The connector did not return from a call, whose thread is abandoned.
+        rule: The broken rule; by default the rule of the check.
+        hangs: Whether the connector did not return from a call; its thread is abandoned.
     """
 
     outcome: ClassVar[Outcome]
@@ -35,13 +35,13 @@ class Broken(Finding):
 
 
 class Warned(Finding):
-    """No rule is broken, but a host does work that it need not do."""
+    """No rule is broken, but the source causes a host unnecessary work."""
 
     outcome = "warned"
 
 
 class Skip(Finding):
-    """The check cannot run as things are, so a bug may stay hidden."""
+    """The check cannot run, so a bug may stay hidden."""
 
     outcome = "skipped"
 
@@ -54,15 +54,15 @@ class OutOfTime(Skip):
 
 
 class NotApplicable(Finding):
-    """The source does not have what the check is about."""
+    """The source does not have the feature that is checked."""
 
     outcome = "n/a"
 
 
 class AuthorMistake(AssertionError):
-    """A `SourceContract` is wrong, so that nothing can be said of its source."""
+    """A `SourceContract` is wrong, so its source cannot be judged."""
 
 
 def unfit_rows(why: str) -> AuthorMistake:
-    """Return the error of a `write()` whose rows cannot be compared with."""
-    return AuthorMistake(f"write() must return the n rows it wrote, as dicts that fit schema(): {why}")
+    """Return the error for a `write()` that returned rows which cannot be compared."""
+    return AuthorMistake(f"write() must return the n rows that it wrote, as dicts that fit schema(): {why}")

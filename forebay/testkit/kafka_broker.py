@@ -115,7 +115,7 @@ class KafkaBroker:
         if listener not in self._listeners:
             raise ConfigurationError(
                 f"the broker has no listener {listener!r}; it has: {', '.join(self._listeners) or 'none'}",
-                advice="name it in `listeners`, where the broker is made",
+                advice="add it to `listeners` when you create the broker",
             )
         if self._ports is None:
             raise _not_started()
@@ -136,7 +136,7 @@ class KafkaBroker:
         return ""
 
     def start(self) -> None:
-        """Start it, after `stop` or `kill` on the same data and ports; return when it answers.
+        """Start the broker, after `stop` or `kill` with the same data and ports; return when it answers.
 
         Raises:
             ConfigurationError: Java or PySpark is missing.
@@ -168,7 +168,7 @@ class KafkaBroker:
             return
 
     def stop(self) -> None:
-        """Shut it down cleanly; data and ports stay. Does nothing if it is down."""
+        """Shut the broker down cleanly; data and ports stay. No effect if it is down."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -178,11 +178,11 @@ class KafkaBroker:
         self._end()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, like a crash; data and ports stay. Does nothing if it is down."""
+        """Kill the broker with SIGKILL, like a crash; data and ports stay. No effect if it is down."""
         self._end()
 
     def close(self) -> None:
-        """Kill it and remove its data. Safe to call again."""
+        """Kill the broker and remove its data. Idempotent."""
         self._end()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)

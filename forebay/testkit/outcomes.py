@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcomes of checks, and what they prove together: the report, the error, the warnings."""
+"""The outcomes of checks, and their summary: the report, the error, the warnings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 
 Outcome = Literal["passed", "warned", "failed", "skipped", "n/a"]
 """`warned`: correct, but slower than it need be; `skipped`: the check should have run, so a bug may stay hidden;
-`n/a`: the source does not have what the check is about."""
+`n/a`: the source does not have the checked feature."""
 
 Verdict = Literal["passed", "failed", "not proven"]
 
 _LONGEST = 320
-"""Most characters of `why` in a headline."""
+"""Maximum characters of `why` in a headline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Report:
 
     @property
     def warned(self) -> list[Result]:
-        """The checks that found no broken rule, but work that a host need not do."""
+        """The checks that found unnecessary work for a host, but no broken rule."""
         return self._of("warned")
 
     @property
@@ -140,7 +140,7 @@ class ConformanceError(AssertionError):
 
 
 class ConformanceWarning(UserWarning):
-    """A check found no broken rule, but work that a host need not do."""
+    """A check found unnecessary work for a host, but no broken rule."""
 
 
 class NotProvenWarning(ConformanceWarning):

@@ -73,7 +73,7 @@ class CountingSplitReader(SplitReader):
         return [Fetched(split_id, batch, stop, finished=stop >= records.stop)]
 
     def wake_up(self) -> None:
-        """Count the call: nothing here blocks by itself."""
+        """Count the call. No effect: this reader never blocks by itself."""
         self.wake_ups += 1
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:

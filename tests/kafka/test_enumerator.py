@@ -186,7 +186,7 @@ def test_a_replay_does_not_read_a_topic_that_was_created_again(kafka, look):
     kafka.delete(topic)
     kafka.topic(name=topic)
     kafka.send(topic, range(100, 110))
-    with pytest.raises(DataLossError, match="the planned records are gone"):
+    with pytest.raises(DataLossError, match="the planned records no longer exist"):
         look(**options).tasks(planned)
     for more in ({}, {"maxRecordsPerPartition": 2}):
         found = look(**options, **more, failOnDataLoss="false").tasks(planned)
@@ -205,7 +205,7 @@ def test_a_topic_created_again_is_noticed_between_two_micro_batches(kafka, look,
     kafka.topic(name=topic)
     kafka.send(topic, range(100, 110))
     clock.advance(2)
-    with pytest.raises(DataLossError, match="the planned records are gone"):
+    with pytest.raises(DataLossError, match="the planned records no longer exist"):
         enumerator.tasks([split.slice(2, 3) for split in planned])
 
 
@@ -222,7 +222,7 @@ def test_a_replay_asks_for_the_topics_until_it_is_answered(kafka, look, monkeypa
         patch.setattr(enumerator._cluster, "topics", failing)
         with pytest.raises(RetriableError):
             enumerator.tasks(planned)
-    with pytest.raises(DataLossError, match="the planned records are gone"):
+    with pytest.raises(DataLossError, match="the planned records no longer exist"):
         enumerator.tasks(planned)
 
 

@@ -327,7 +327,7 @@ def test_a_planned_range_is_not_lost_by_one_answer(brokers, clock, look):
     enumerator = look()
     planned = [one.slice(0, 5) for one in splits(0)]
     brokers.ids["t"] = "B"
-    with pytest.raises(DataLossError, match="the planned records are gone"):
+    with pytest.raises(DataLossError, match="the planned records no longer exist"):
         enumerator.tasks(planned)
     brokers.reported_ids = ["A"]
     clock.advance(5)

@@ -122,7 +122,7 @@ def test_no_secret_is_shown():
         ),
         ({"security.protocol": "SSL", "ssl.keystore.type": "BKS"}, "ssl.keystore.type", "PEM or PKCS12"),
         ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols", "TLSv1.2"),
-        ({"security.protocol": "SSL", "ssl.keystore.key": "x"}, "ssl.keystore.key", "certificate go together"),
+        ({"security.protocol": "SSL", "ssl.keystore.key": "x"}, "ssl.keystore.key", "certificate require each other"),
         (
             {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"},
             "ssl.endpoint.identification.algorithm",
@@ -135,7 +135,7 @@ def test_no_secret_is_shown():
                 "ssl.truststore.certificates": "x",
             },
             "ssl.truststore.certificates",
-            "the one or the other",
+            "set only one of them",
         ),
     ],
 )
@@ -147,10 +147,10 @@ def test_options_of_security_that_do_not_fit_are_refused(options, option, says):
 
 def test_oauth_asks_a_provider_that_is_named():
     given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="require each other"):
         source(**given)
     options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | {f"kafka.{k}": v for k, v in given.items()}
-    for path, says in (("no.such:X", "cannot be created"), ("datetime:UTC", "is no AbstractTokenProvider")):
+    for path, says in (("no.such:X", "cannot be created"), ("datetime:UTC", "is not an AbstractTokenProvider")):
         found = KafkaSource.from_options({**options, "oauthTokenProvider": path})
         with pytest.raises(ConfigurationError, match=says):
             found.client_options.arguments("consumer")

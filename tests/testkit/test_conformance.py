@@ -55,7 +55,7 @@ def test_a_report_is_a_table_of_every_check_and_why_it_was_skipped():
     assert len(lines) == 1 + len(ALL) == 1 + len(report.results)
     assert all(result.why for result in report.results if result.outcome != "passed")
     assert report.skipped == []
-    assert any(line.split()[:2] == ["DIS-2", "n/a"] and "the default" in line for line in lines)
+    assert any(line.split()[:2] == ["DIS-2", "n/a"] and "is not overridden" in line for line in lines)
 
 
 def test_an_error_names_rule_split_rows_and_the_next_step():
@@ -65,7 +65,7 @@ def test_an_error_names_rule_split_rows_and_the_next_step():
     assert isinstance(caught.value, AssertionError)
     assert "RDR-5: from any position a new reader gives exactly the rest" in text
     assert (
-        "split 'all', begun at position 1, after 1 rows: row 0 is\n    {'n': 3}\n    but should be\n    {'n': 4}"
+        "split 'all', started at position 1, after 1 rows: row 0 is\n    {'n': 3}\n    but should be\n    {'n': 4}"
         in text
     )
     assert "next step: " in text and "(seed 3)" in text
@@ -114,7 +114,7 @@ def test_a_source_without_splits_is_an_error_before_any_check():
 
     with pytest.raises(ConfigurationError, match=r"splits\(\) found nothing") as caught:
         testkit.check(Nothing())
-    assert caught.value.advice == "give check() a source with data"
+    assert caught.value.advice == "call check() with a source that has data"
 
 
 def test_an_exception_of_the_connector_is_reported_with_its_rule():
@@ -193,7 +193,10 @@ def test_a_large_input_of_an_enumerator_of_ones_own_is_not_proven():
             return Dealer(context)
 
     report = unproven(Dealing(), rules={"ENU-3"})
-    assert "the input is large" in report.headline and "; next step: check a smaller one" in report.headline
+    assert (
+        "the input is large" in report.headline
+        and "; next step: check the source with a smaller input" in report.headline
+    )
 
 
 class Dealer(SplitEnumerator):
@@ -227,7 +230,7 @@ def test_two_hundred_rows_are_not_large():
 
 def test_an_input_without_rows_proves_nothing():
     report = unproven(Countdown(start=0))
-    assert "countdown: not proven: no split has a position yet; next step: give the source some rows" in report.headline
+    assert "countdown: not proven: no split has a position yet; next step: check a source with rows" in report.headline
     assert report.rules("skipped") == {"SR-2", "SR-3", "RDR-5"}
 
 

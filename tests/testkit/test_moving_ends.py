@@ -69,10 +69,10 @@ class CountedNow(ReportsItsEnd):
 @pytest.mark.parametrize(
     ("kind", "saw", "step"),
     [
-        (Now, "to a fifth of its time", "if the service can tell only a time, nothing"),
-        (ReportsItsEnd, "moved from", "return the position after the newest settled record"),
-        (CountedNow, "although positions_are_rows is True", "or leave positions_are_rows out"),
-        (ExactNow, "no record follows 10, although exact_ends is True", "or leave exact_ends out"),
+        (Now, "to a fifth of its time", "if the service knows only a time, change nothing"),
+        (ReportsItsEnd, "moved from", "return the position after the newest complete record"),
+        (CountedNow, "although positions_are_rows is True", "or remove positions_are_rows"),
+        (ExactNow, "no record follows 10, although exact_ends is True", "or remove exact_ends"),
     ],
 )
 def test_s4_an_end_that_moves_on_without_a_record_is_a_warning(kind, saw, step):

@@ -191,7 +191,7 @@ class OnRequest(Pushes):
             self.context.assign_splits({subtask: [self.waiting.pop(0)]})
 
 
-@planted("ENU-11", "3 of 5 splits stayed unassigned", "'s2', 's3', 's4'", "asks once", "push")
+@planted("ENU-11", "3 of 5 splits stayed unassigned", "'s2', 's3', 's4'", "requests a split once", "unasked")
 class AssignsOnRequestOnly(Raw):
     enumerator = OnRequest
 
@@ -329,7 +329,7 @@ class SkipsOneWhenResumed(Rows):
             yield Batch([(split.id, n) for n in page], at)
 
 
-@planted("RDR-5", "begun at position", "begin exactly at split.position", ids=SPARSE)
+@planted("RDR-5", "started at position", "begin exactly at split.position", ids=SPARSE)
 class ResumesOneLateWithSparseIds(SkipsOneWhenResumed):
     """The same with sparse ids."""
 

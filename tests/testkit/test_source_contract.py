@@ -230,7 +230,7 @@ def test_what_write_returns_is_checked_before_the_source_is_blamed(returned, why
     with pytest.raises(AssertionError) as caught:
         author.test_sr_2_rows_are_those_written()
     assert str(caught.value).startswith(
-        f"write() must return the n rows it wrote, as dicts that fit schema(): {why}"
+        f"write() must return the n rows that it wrote, as dicts that fit schema(): {why}"
     ), caught.value
     assert not isinstance(caught.value, ConformanceError)
 
@@ -250,7 +250,7 @@ class OneSplitSaid(OneSplit):
 def test_a_split_that_is_added_twice_is_a_mistake_of_the_test():
     case = OneSplit()
     case.setup_method()
-    with pytest.raises(AssertionError, match=r"returned 'all' again.*say most_splits = 1 in the class"):
+    with pytest.raises(AssertionError, match=r"returned 'all' again.*set most_splits = 1 in the class"):
         case.test_sr_2_rows_are_those_written()
     said = OneSplitSaid()
     said.setup_method()

@@ -199,11 +199,9 @@ class SourceReaderBase(SourceReader):
         problem = None
         key, position, end = self._source.order_key, part.position, state.split.end
         if position is None or position == state.position:
-            problem = f"fetch() returned records, but the position stayed at {state.position!r}: a resumed read "
-            "would repeat them"
+            problem = f"records came, but the position stayed at {state.position!r}: a resumed read would repeat them"
         elif end is not None and key(position) > key(end):
-            problem = f"fetch() returned records up to {position!r}, but the read ends at {end!r}: the next read "
-            "would repeat them"
+            problem = f"records came up to {position!r}, but the read ends at {end!r}: the next read would repeat them"
         elif end is not None and state.position is not None and key(position) < key(state.position):
             problem = f"the position went backwards, from {state.position!r} to {position!r}"
         if problem:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file formats by name, each with its options; what Spark has and we do not honour is refused by name."""
+"""The file formats by name, each with its options. Refuses by name what Spark has and forebay does not support."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ _built_in = Registry([Entry(name, path) for name, path in BUILT_INS.items()], gr
 _installed = Registry([], group=GROUP, kind=_KIND)
 
 ELSEWHERE = {
-    name: f": this release does not read it; Spark's own reader does: spark.read.format({name!r})"
+    name: f": forebay does not read it; use Spark's own reader: spark.read.format({name!r})"
     for name in ("avro", "binaryfile", "orc", "xml")
 }
-"""What Spark reads and we do not, in lower case → the end of the sentence that says so."""
+"""File formats that Spark reads and forebay does not, in lower case → the end of the error's sentence."""
 
-_LISTING = "what a listing found is kept for as long as it is fresh, all of it; discoveryInterval says how long that is"
+_LISTING = "a listing is cached in full; discoveryInterval sets how long"
 
 _ALIKE = 0.7
-"""How alike an unknown option and the one suggested must be: `maxStringLen` does not mean `maxRowsPerTrigger`."""
+"""How similar an unknown option and a suggested one must be: `maxStringLen` does not mean `maxRowsPerTrigger`."""
 
 REFUSED = {
-    "archivePathFilter": "files inside of archives are not read",
+    "archivePathFilter": "files inside archives are not read",
     "discardCachedInputRatio": _LISTING,
-    "ignoredPathSegmentRegex": "hidden names are those that begin with a dot or an underscore, and no others",
-    "ignoreInvalidPartitionPaths": "directories that contradict each other are an error; name those wanted in path",
+    "ignoredPathSegmentRegex": "hidden names are those that begin with a dot or an underscore",
+    "ignoreInvalidPartitionPaths": "contradicting directories are an error; name the directories to read in path",
     "maxCachedFiles": _LISTING,
 }
 """Options of Spark's file sources that are refused for every format → why."""
 
 
 def format_of_path(path: str) -> str | None:
-    """Return the format that a file's name tells, looking through a suffix of compression; None if it tells none."""
+    """Return the format by the suffix of a file's name, before one of compression; None if it names none."""
     suffixes = _suffixes(path)
     if suffixes and suffixes[-1].lower() in CODECS:
         suffixes.pop()
@@ -70,7 +70,7 @@ def format_of_path(path: str) -> str | None:
 
 
 def suffix_of_path(path: str) -> str:
-    """Return the suffix of a file's name as an error shows it, with one of compression before it; maybe empty."""
+    """Return the suffix of a file's name for an error, with a compression suffix; empty if there is none."""
     suffixes = _suffixes(path)
     return "".join(f".{part}" for part in suffixes[-2 if suffixes and suffixes[-1].lower() in CODECS else -1 :])
 
@@ -101,7 +101,7 @@ def format_class(name: str) -> type[FileFormat]:
     found = (_built_in if name in BUILT_INS else _installed).lookup(name)
     if not issubclass(found, FileFormat):
         raise ConfigurationError(
-            f"the file format {name!r} cannot be used: {found.__module__}.{found.__qualname__} is no FileFormat",
+            f"the file format {name!r} cannot be used: {found.__module__}.{found.__qualname__} is not a FileFormat",
             option="fileFormat",
             advice="let the entry point name a subclass of forebay.formats.base.FileFormat",
         )
@@ -132,11 +132,11 @@ def make_format(
         name: One of `names()`.
         given: The options that are not the source's or the host's own.
         source: The format name of the source, for errors.
-        others: Options of the source and the host, which may have been meant.
+        others: Options of the source and the host, to suggest instead.
         defaults: Values of options that are not given, by Python name.
 
     Raises:
-        ConfigurationError: An option is unknown, one of Spark's that is not honoured, or has a wrong value.
+        ConfigurationError: An option is unknown, an unsupported one of Spark, or has a wrong value.
     """
     found = format_class(name)
     specs = format_options(name)
@@ -147,10 +147,10 @@ def make_format(
             continue
         if option.lower() in refused:
             raise ConfigurationError(
-                f"the option {option!r} of Spark is not honoured for {name} files: {refused[option.lower()]}",
+                f"the option {option!r} of Spark is not supported for {name} files: {refused[option.lower()]}",
                 source=source,
                 option=option,
-                advice="leave it out, or read these files with Spark's own reader",
+                advice="remove it, or read these files with Spark's own reader",
             )
         raise _unknown(option, name, source, specs, others)
     values = parse_options(specs, given, source=source, defaults=defaults)
@@ -161,10 +161,10 @@ def make_format(
 
 
 def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collection[OptionSpec]) -> None:
-    """Refuse options that no built-in format has; called while the format is not known yet.
+    """Refuse options that no built-in format has. Called while the format is unknown.
 
     Raises:
-        ConfigurationError: Naming the option.
+        ConfigurationError: It names the option.
     """
     for option in given:
         if not any(option.lower() in _spellings(name) | _refused_spellings(name) for name in BUILT_INS):
@@ -188,7 +188,7 @@ def _unknown(
         f"there is no option {option!r} for {name + ' files' if name else 'any file format'}{hint}",
         source=source,
         option=option,
-        advice=f"choose from {names}; or see docs/files.md for the options of all formats",
+        advice=f"use one of {names}; docs/files.md lists the options of all formats",
     )
 
 

@@ -33,7 +33,7 @@ class FileEnumerator(DiscoveryEnumerator):
         return self._source.format()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files by path, without empty ones."""
+        """List all files, sorted by path; empty ones are left out."""
         index = self._source.list()
         if index.files:
             _ = self._format  # raises at planning if the format is unknown or an option is wrong
@@ -52,8 +52,8 @@ class FileEnumerator(DiscoveryEnumerator):
         # In a stream, a first partition directory that comes late adds to the files left out.
         if self._left_out > warned:
             _log.warning(
-                "%d files are not read, for Spark would not either: they lie beside the partition directories or "
-                "deeper than the path, such as %s; set recursiveFileLookup=true to read them",
+                "%d files are not read, as in Spark: they are outside the partition directories or deeper than the "
+                "path, such as %s; set recursiveFileLookup=true to read them",
                 len(index.left_out),
                 index.left_out[0],
             )
@@ -102,7 +102,7 @@ class FileEnumerator(DiscoveryEnumerator):
         ]
 
     def _bytes(self, split: FileSplit) -> int:
-        """Return the bytes from position to end, as far as they are known without reading."""
+        """Return the bytes from position to end, as far as known without reading."""
         return split.size
 
 

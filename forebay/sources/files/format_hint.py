@@ -20,7 +20,7 @@ def format_of_paths(paths: Sequence[str], source: str) -> str | None:
     found = {catalog.format_of_path(path) for path in paths}
     if len(found) == 1 or None in found:
         return found.pop() if len(found) == 1 else None
-    raise _no_format(f"the suffixes of the paths do not agree on one: {_counted(paths)}", source)
+    raise _no_format(f"the suffixes of the paths name several: {_counted(paths)}", source)
 
 
 def format_of_files(files: Sequence[FileStatus]) -> str | None:
@@ -43,7 +43,7 @@ def _no_format(why: str, source: str) -> ConfigurationError:
         f"the file format is not given, and {why}",
         source=source,
         option="fileFormat",
-        advice=f"give fileFormat as one of {', '.join(catalog.names())}",
+        advice=f"set fileFormat to one of {', '.join(catalog.names())}",
     )
 
 

@@ -14,7 +14,7 @@ def is_ignored(source: FileScan, stored: StoredFile, error: DataError) -> bool:
     """Whether the options allow the read to continue without the rest of this file.
 
     `ignoreMissingFiles` allows that for a missing file, `ignoreCorruptFiles` for a damaged one. An error with another
-    option (`mode`, `datetimeRebaseMode` …) or with a position is about a record, so neither applies.
+    option (`mode`, `datetimeRebaseMode` …) or with a position concerns a record, so neither applies.
 
     Raises:
         DataError: The file has changed since it was listed, so it is unknown which version was read.
@@ -34,7 +34,7 @@ def is_readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -
     """Whether a schema can be inferred from a file.
 
     Raises:
-        DataError: It cannot, and the options do not allow to leave the file out.
+        DataError: It cannot, and the options do not allow to skip the file.
     """
     try:
         file_format.infer_schema([stored])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the file source, and what follows from them: paths, format, listing, arguments of stores."""
+"""The options of the file source, and what they determine: paths, format, listing, arguments of stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS = {"true": True, "false": False}
 
 
 class FileScan(Source):
-    """The base of `FileSource`, for the modules that the source itself imports."""
+    """The base of `FileSource`. Modules that `FileSource` imports depend on this class instead."""
 
     path: str | None = option(default=None, doc="a file, a directory, a glob, or a URL of one")
     paths: list[str] = option(default_factory=list, doc="several of them")
@@ -58,11 +58,11 @@ class FileScan(Source):
     partition_type_inference: bool = option(
         default=True, doc="infer the types of partition columns; else they are strings"
     )
-    include_metadata: bool = option(default=False, doc="add the column _metadata with what Spark's own has")
-    ignore_missing_files: bool = option(default=False, doc="leave out files that no longer exist when they are read")
+    include_metadata: bool = option(default=False, doc="add the column _metadata, as in Spark")
+    ignore_missing_files: bool = option(default=False, doc="skip files that no longer exist when they are read")
     ignore_corrupt_files: bool = option(default=False, doc="keep the rows before the damage of a file, and continue")
     max_partition_bytes: ByteSize = option(default="128m", doc="most bytes of a file in one slice")
-    time_zone: str = option(default="UTC", doc="zone of times without one; on Spark the session's by default")
+    time_zone: str = option(default="UTC", doc="time zone of times without one; by default the session's on Spark")
     latest_first: bool = option(
         default=False, may_change=False, doc="a stream reads the newest files first, and `maxFileAge` does not apply"
     )
@@ -75,7 +75,7 @@ class FileScan(Source):
         default="7d", doc="a stream skips files that are older than the newest one read by more than this"
     )
     file_name_only: bool = option(
-        default=False, doc="a stream treats files of one name as one file, in whatever directories"
+        default=False, doc="a stream treats files with the same name as one file, whatever their directory"
     )
     on_changed_file: Literal["error", "ignore", "reread"] = option(
         default="error", doc="what a stream does with a file that changed after it was read"
@@ -111,7 +111,7 @@ class FileScan(Source):
         """
         if not self.all_paths():
             raise ConfigurationError(
-                "no path is given", source=self.name, option="path", advice='give path="…", or load("…")'
+                "no path is given", source=self.name, option="path", advice='set path="…", or load("…")'
             )
         for path in self.all_paths():
             refuse_password(path)
@@ -150,11 +150,11 @@ class FileScan(Source):
         )
 
     def chosen_format(self) -> str | None:
-        """Return the format by the option or by the suffixes of the paths; None if only the files have it."""
+        """Return the format by the option or by the suffixes of the paths; None if it depends on the listed files."""
         return self.file_format or format_of_paths(self.all_paths(), self.name)
 
     def format_name(self) -> str:
-        """Return the name of the format, which is the user's or is inferred from suffixes. May list the files, once.
+        """Return the name of the format: the user's, or inferred from suffixes. May list the files, once.
 
         Raises:
             ConfigurationError: It is unknown, or the suffixes of the files differ.
@@ -177,7 +177,7 @@ class FileScan(Source):
             f"the file format {chosen!r} is unknown{hint}",
             source=self.name,
             option="fileFormat",
-            advice=f"give fileFormat as one of {', '.join(known)}",
+            advice=f"set fileFormat to one of {', '.join(known)}",
         )
 
     @abstractmethod
@@ -186,7 +186,7 @@ class FileScan(Source):
 
     @abstractmethod
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Return this scan with a schema of the user's."""
+        """Return this scan with the user's schema."""
 
     def list(self, *, repeated: bool = False, begun: bool = False) -> FileIndex:
         """List the files. `repeated` and `begun` are those of `ListOptions`.
@@ -235,7 +235,7 @@ class FileScan(Source):
 
 
 def typed_argument(name: str, text: str) -> object:
-    """Convert an argument of a store: JSON, or for names without a secret a boolean or a number.
+    """Convert an argument of a store: JSON or, for names that are not secret, a boolean or a number.
 
     Digits become a number only if the name says so. Others stay text, with leading zeros.
     """

@@ -36,7 +36,7 @@ class FileSource(FileScan):
         """Refuse what `FileScan` refuses, and an archive that overlaps the input (local links are followed).
 
         Raises:
-            ConfigurationError: Naming the option.
+            ConfigurationError: It names the option.
         """
         super().check()
         check_cleaning(self)
@@ -60,7 +60,7 @@ class FileSource(FileScan):
                 f"there is no column {missing[0]!r}",
                 source=self.name,
                 option="columns",
-                advice=f"choose from {', '.join(full.names)}",
+                advice=f"select from {', '.join(full.names)}",
             )
         return pa.schema([full.field(name) for name in self._columns])
 
@@ -99,7 +99,7 @@ class FileSource(FileScan):
         return FileSplitReader(self, context.options)
 
     def order_key(self, position: Position) -> tuple[int, int]:
-        """Return the offset and the number of rows after it."""
+        """Return the position of the format and the number of rows after it, as a sort key."""
         return offset_and_rows(position)
 
     def _with(self, **attributes: object) -> Self:

@@ -16,8 +16,8 @@ _VERSION = "//@"  # listings never put two slashes in a row into the path of a l
 class FileSplit(Split):
     """One version of a file, as it was listed.
 
-    A position is that of the format: a byte offset or a row index. Between rows that were parsed in one block, it is a
-    pair: the byte offset of the block, and the number of rows after it.
+    A position is the format's: a byte offset or a row index. Inside a parsed block it is a pair: the byte offset of the
+    block, and the number of rows read of it.
 
     Args:
         size: Bytes of the whole file.

@@ -33,7 +33,7 @@ Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
 
 
 class FileSplitReader(SplitReader):
-    """A fetch returns one record batch of the current file. At its end the file is checked for changes.
+    """Returns one record batch of the current file per fetch. At the end of a file it checks the file for changes.
 
     Args:
         source: The scan, with its schema resolved.
@@ -55,7 +55,7 @@ class FileSplitReader(SplitReader):
 
         Raises:
             ConfigurationError: The file contradicts the schema or an option.
-            DataError: The file is gone, damaged or changed, or has a record that `mode` forbids.
+            DataError: The file is missing, damaged or changed, or has a record that `mode` forbids.
             RetriableError: The store did not answer. The next call continues after the last record batch.
         """
         if self._reading is None:
@@ -92,7 +92,7 @@ class FileSplitReader(SplitReader):
 
     @cached_property
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """The schema of all columns and that of the selected ones. Infers it if no host has resolved it."""
+        """Return the schema of all columns and of the selected ones. Infers it if no host has resolved it."""
         full = self._source.full_schema()
         selected = self._source.with_schema(full).schema()
         return full, pa.schema([field.remove_metadata() for field in selected])
@@ -131,15 +131,15 @@ class FileSplitReader(SplitReader):
                 raise error
         except DataError as final:
             raise with_file(final, self._source, reading.split.id)  # noqa: B904 - often the same error
-        _log.warning("left out the rest of %s: %s", reading.split.id, error.message)
+        _log.warning("skipped the rest of %s: %s", reading.split.id, error.message)
         return Fetched(reading.split.id, position=reading.position, finished=True)
 
 
 class _Reading:
     """A file or slice being read.
 
-    The record batches of the format are sliced to the limits of the host. The position after an inner slice is that
-    before the whole batch, with the number of rows since.
+    The record batches of the format are sliced to the limits of the host. The position after an inner slice is the
+    position before the batch, and the number of rows since then.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class _Reading:
             self._parts = None
 
     def _fill(self) -> bool:
-        """Slice the next record batch of the format; False at the end of the file."""
+        """Slice the next record batch of the format; return False at the end of the file."""
         if self._parts is None:
             self._parts = self._read(*offset_and_rows(self.position))
         options = self._options

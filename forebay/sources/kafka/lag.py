@@ -21,7 +21,7 @@ _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "re
 
 _CLIENT: Final = "forebay-lag"
 _LISTED: Final = 10
-"""Maximum partitions that one note lists."""
+"""Maximum partitions listed in one note."""
 _EARLIER: Final = "the position belongs to an earlier topic of this name"
 
 

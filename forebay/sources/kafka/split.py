@@ -27,7 +27,7 @@ class TopicPartition(NamedTuple):
 
 
 def are_of_two_topics(one: str | None, other: str | None) -> bool:
-    """Whether two topic ids are known and differ: two topics, possibly of one name."""
+    """Whether two topic ids are known and differ: two topics, possibly with the same name."""
     return one is not None and other is not None and one != other
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generic checks: each needs a source as it stands, and nothing else."""
+"""The generic checks, which need only a source with its present input."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ AFTER_READING: tuple[Check, ...] = (
 )
 
 ALL: tuple[Check, ...] = (*BEFORE_READING, READ, *AFTER_READING)
-"""In the order they run: causes before their effects, so the first that fails is nearest to the cause."""
+"""In the order in which they run: causes before effects, so the first failure is nearest to the cause."""
 
 __all__ = ["AFTER_READING", "ALL", "READ", "Check"]

@@ -16,13 +16,13 @@ from forebay.testkit.outcomes import Result
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One generic check: it needs a source as it stands, and no more.
+    """One generic check, which needs only a source with its present input.
 
     Args:
-        rule: The rule it is about; a failure may blame another one.
+        rule: The rule that it checks; a failure may name another one.
         text: What must hold, in words.
         run: Raises a `Finding`, or any error of the connector.
-        essential: It runs even if the time of all checks is over.
+        essential: Whether it runs even after the time of all checks is over.
     """
 
     rule: str
@@ -45,7 +45,7 @@ class Check:
         """Run it and return the result. A connector that hangs is abandoned.
 
         Raises:
-            AuthorMistake: The author's test is wrong, so nothing can be said of the source.
+            AuthorMistake: The author's test is wrong, so the source cannot be judged.
         """
         deadline = subject.deadline
         try:
@@ -82,10 +82,11 @@ def check_into(checks: Checks) -> Callable[[Callable[[Subject], None]], Callable
 
 
 _AUTHORS_RULE = {"RB-5": "SR-4", "CTX-2": "ENU-2"}
-"""The framework's rules that a connector can break, and the author's rule that this breaks."""
+"""The framework's rules that a connector can break → the author's rule that is then broken."""
 
 _ADVICE = (
-    "raise RetriableError for trouble that passes, forebay's other errors for lasting trouble outside; fix the rest"
+    "raise RetriableError for temporary failures, and forebay's other errors for lasting failures outside the "
+    "connector; correct all other errors"
 )
 
 

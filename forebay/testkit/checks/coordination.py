@@ -31,7 +31,7 @@ def all_splits_are_assigned(subject: Subject) -> None:
         raise NotApplicable("the source is bounded: a reader asks again whenever it has finished a split")
     with subject.enumerator() as enumerator:
         if isinstance(enumerator, DiscoveryEnumerator):
-            raise NotApplicable("the framework assigns what the source discovers")
+            raise NotApplicable("the framework assigns the splits that the source discovers")
     found = {split.id for split in subject.discover()}
     with SingleThreadHost(subject, _READERS) as host:
         silence = Silence(subject.patience / 2)
@@ -43,10 +43,10 @@ def all_splits_are_assigned(subject: Subject) -> None:
             if silence.left < 0:
                 subject.blocked = "the enumerator leaves splits unassigned: see ENU-11"
                 raise Broken(
-                    f"{len(left)} of {len(found)} splits stayed unassigned with {_READERS} readers: {left[:10]}; "
-                    "a reader of an unbounded source asks once, and again only when a split is finished",
-                    "push splits without an end: call assign_splits() in add_reader() and after each discovery, "
-                    "not only in handle_split_request()",
+                    f"{len(left)} of {len(found)} splits stayed unassigned with {_READERS} readers: {left[:10]}; a "
+                    "reader of an unbounded source requests a split once, and again only after it has finished one",
+                    "assign splits without an end unasked: call assign_splits() in add_reader() and after each "
+                    "discovery, not only in handle_split_request()",
                 )
 
 
@@ -95,7 +95,7 @@ def dead_requesters_skipped(subject: Subject) -> None:
         due = time.monotonic() + _ANSWER
         host.run(lambda: time.monotonic() > due)
         host.replace()
-        _finish(host, subject, "with a reader that failed after asking for a split")
+        _finish(host, subject, "with a reader that failed after it requested a split")
 
 
 @check_into(COORDINATION)
@@ -116,7 +116,7 @@ def crashes(subject: Subject) -> None:
 
 @contextmanager
 def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterator[SingleThreadHost]:
-    """Go on from a checkpoint; a split assigned twice is then one that was discovered again."""
+    """Continue from a checkpoint. If a split is then assigned twice, it was discovered again."""
     try:
         with SingleThreadHost(subject, readers, restored=checkpoint) as host:
             yield host
@@ -125,13 +125,13 @@ def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterato
             raise
         raise Broken(
             f"after a restore {error.message}",
-            "restore in restore_state() the state of snapshot_state(), and discover no known split again",
+            "restore the state of snapshot_state() in restore_state(), and do not discover known splits again",
             rule="ENU-6",
         ) from error
 
 
 def _need_all(subject: Subject) -> None:
-    """Skip a source whose input the host cannot read as a whole."""
+    """Skip a source whose complete input the host cannot read."""
     subject.need_time()
     if subject.blocked:
         raise Skip(subject.blocked)
@@ -141,13 +141,13 @@ def _need_all(subject: Subject) -> None:
         with subject.enumerator() as enumerator:
             if not isinstance(enumerator, DiscoveryEnumerator):
                 raise Skip(
-                    "the input is large, and a SplitEnumerator of the source's own assigns all of it",
-                    "check a smaller one",
+                    "the input is large, and the source's own SplitEnumerator assigns all of it",
+                    "check the source with a smaller input",
                 )
 
 
 def _moments(subject: Subject, chance: random.Random) -> list[tuple[int, str]]:
-    """Return sampled steps of a run, and each in words."""
+    """Return sampled steps of a run, each with its description."""
     _need_all(subject)
     most = max(1, subject.coordinated()[1].max_rows_per_batch)
     # A message to each reader, each record batch, each end.
@@ -169,6 +169,6 @@ def _finish(host: SingleThreadHost, subject: Subject, how: str) -> None:
 
 
 _ADVICE = (
-    "make splits that come back assignable again, at the position they carry; put unassigned splits into "
-    "snapshot_state(), and take them back in restore_state()"
+    "make returned splits assignable again, at their position; store unassigned splits in snapshot_state(), and "
+    "restore them in restore_state()"
 )

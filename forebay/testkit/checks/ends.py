@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the present ends, by which every stream is read: DIS-1, S4."""
+"""Checks of the present ends, which decide how every stream is read: DIS-1, S4."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from forebay.testkit.harness.traces import Trace
 ENDS: Checks = []
 
 MOVES: Checks = []
-"""Checks of ends that move: they run late, so that an end had time to move."""
+"""Checks of ends that move. They run late, so that the ends had time to move."""
 
 _FAR = 1_000
-"""Positions that are looked at behind an end."""
+"""Positions that are read after an end."""
 
 _MANY = 3
-"""Rows behind an end that prove that it is not the newest row's own."""
+"""Rows after an end that prove that it is not the newest row's own position."""
 
 _WAIT = 1.2
-"""Seconds in which an end that is a time moves on, also a time in whole seconds."""
+"""Seconds after which an end that is a time has moved, even in whole seconds."""
 
 _POLL = 0.02
 
@@ -56,7 +56,7 @@ def latest_is_an_end(subject: Subject) -> None:
 
 
 def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
-    """Read up to the answer; then from where that ended, and from the answer itself, up to it again: nothing comes."""
+    """Read up to the answer; then up to it again, from where that read ended and from the answer: no row may come."""
     split = trace.split
     starts = [latest]
     if trace.whole:
@@ -65,9 +65,9 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
     for start in starts:
         if rows := read(subject, [split.slice(start, latest)]).rows[split.id]:
             raise Broken(
-                f"split {split.id!r} was read up to latest(), {latest!r}; read again from {start!r} to there, "
+                f"split {split.id!r} was read up to latest(), {latest!r}; a second read from {start!r} to there, "
                 f"it gave {len(rows)} more rows",
-                "stop at split.end, not before; return from latest() the position after the last row that is there",
+                "stop at split.end, not before; let latest() return the position after the last existing row",
             )
 
 
@@ -75,12 +75,12 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
 def latest_is_exclusive(subject: Subject) -> None:
     """DIS-1: latest() is the position after the newest row, not the newest row's own.
 
-    Reads a little beyond the answer: a single row that lies exactly there is the newest one, left out.
+    Reads a little beyond the answer: a single row exactly there is the newest one, which reads would miss.
     """
     if subject.source.bounded:
         raise NotApplicable("the source is bounded: its splits are read to their own ends")
     if not subject.live:
-        raise NotApplicable("the tests of written rows show it")
+        raise NotApplicable("the tests with written rows check it")
     with subject.discovery() as enumerator:
         _need_latest(subject, enumerator)
         probe = subject.on(subject.source, patience=min(1.0, subject.patience))
@@ -90,25 +90,25 @@ def latest_is_exclusive(subject: Subject) -> None:
 
 
 def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerator) -> str:
-    """Raise if a single row lies at the end of a split; return why that cannot be seen, or nothing."""
+    """Raise if a single row lies at the end of a split; return why this cannot be checked, or ""."""
     end = probe.latest([split], enumerator).get(split.id)
     if end is None:
         return ""
     near, far = _rows_beyond(probe, split, end, 1), _rows_beyond(probe, split, end, _FAR)
     if near is None or far is None:
-        return f"split {split.id!r}: latest() returned {end!r}, which is no number, so the kit cannot read beyond it"
+        return f"split {split.id!r}: latest() returned {end!r}, which is not a number, so it is not read further"
     if near and near == far and probe.latest([split], enumerator).get(split.id) == end:
         raise Broken(
-            f"split {split.id!r}: latest() returned {end!r}, and a row lies at {end!r}, with none behind it: "
-            "it would be read only when the next one comes",
-            "return the position after the newest row (its id + 1), since split.end is exclusive; "
-            "where rows settle first, check again once they have",
+            f"split {split.id!r}: latest() returned {end!r}, and a row lies at {end!r}, with none after it: it would "
+            "be read only when the next row comes",
+            "return the position after the newest row (its id + 1), since split.end is exclusive; if the source "
+            "holds back recent rows, check again later",
         )
     return ""
 
 
 def _rows_beyond(probe: Subject, split: Split, end: Position, steps: int) -> list[str] | None:
-    """Return the first rows from an end on, up to so many positions behind it; None where positions are no numbers."""
+    """Return the first rows within so many positions after an end; None if positions are not numbers."""
     head, last = (end[:-1], end[-1]) if isinstance(end, tuple) else ((), end)
     if not isinstance(last, int):
         return None
@@ -137,7 +137,7 @@ def ends_move_with_records(subject: Subject) -> None:
 
 
 def _warn_of_empty_range(subject: Subject, trace: Trace, enumerator: DiscoveryEnumerator, deadline: float) -> None:
-    """Look behind the last record, and behind the end; waits for a new end only if the old one has a gap before it."""
+    """Look after the last record, and after the end; wait for a new end only if the old one has a gap before it."""
     key, end, reached = subject.source.order_key, trace.split.end, trace.marks[-1][1]
     if end is None:
         return
@@ -153,21 +153,21 @@ def _warn_of_empty_range(subject: Subject, trace: Trace, enumerator: DiscoveryEn
 
 
 def _warning(subject: Subject, enumerator: DiscoveryEnumerator, trace: Trace, saw: str) -> Warned:
-    saw, advice = f"split {trace.split.id!r}: {saw}", "return the position after the newest settled record"
+    saw, advice = f"split {trace.split.id!r}: {saw}", "return the position after the newest complete record"
     if enumerator.exact_ends:
         by_rows = isinstance(subject.source, SimpleSource) and subject.source.positions_are_rows
         flag = "positions_are_rows" if by_rows else "exact_ends"
         return Warned(
             f"{saw}, although {flag} is True: a Spark stream plans a micro-batch without rows",
-            f"{advice}; or leave {flag} out, so that the planner reads a first record before it plans a micro-batch",
+            f"{advice}; or remove {flag}, so that the planner reads a first record before it plans a micro-batch",
         )
     return Warned(
         f"{saw}: a Spark stream reads a first record before it plans a micro-batch, which takes up to a fifth of its "
         "time, and plans one without rows every ten minutes",
-        f"{advice}; if the service can tell only a time, nothing",
+        f"{advice}; if the service knows only a time, change nothing",
     )
 
 
 def _need_latest(subject: Subject, enumerator: DiscoveryEnumerator) -> None:
     if not subject.overrides(enumerator, "latest"):
-        raise NotApplicable("latest() is the default: the source does not know its ends")
+        raise NotApplicable("the source does not override latest(), so its ends are unknown")

@@ -26,7 +26,7 @@ def state_is_json(subject: Subject) -> None:
     except (TypeError, ValueError) as error:
         raise Broken(f"Discovered.state {state!r:.200} is not JSON: {error}", _JSON) from error
     if not same:
-        raise Broken(f"Discovered.state {state!r:.200} comes back from JSON as something else", _JSON)
+        raise Broken(f"Discovered.state {state!r:.200} is not the same after a round trip through JSON", _JSON)
 
 
 @check_into(ENUMERATORS)
@@ -42,9 +42,9 @@ def discovery_restored(subject: Subject) -> None:
             ids = [split.id for split in subject.discovered(enumerator, known, first=False).splits]
             new = sorted(set(ids) - known.keys())
             if len(set(ids)) < len(ids):
-                raise Broken(f"ids repeat in a later discovery: {ids[:10]}", "give each split once", rule="SPL-1")
+                raise Broken(f"ids repeat in a later discovery: {ids[:10]}", "return each split once", rule="SPL-1")
             if new and subject.exact:
-                raise Broken(f"a restored enumerator found new splits, {new[:3]}, in an unchanged input", _SAME)
+                raise Broken(f"a restored enumerator found the new splits {new[:3]} in an unchanged input", _SAME)
 
 
 @check_into(ENUMERATORS)
@@ -60,8 +60,12 @@ def enumerator_closes(subject: Subject) -> None:
                 subject.latest(subject.discovered(enumerator, {}, first=True).splits, enumerator)
             leaks.look()
 
-    leaks.check(use, "making, using and closing an enumerator", "close and end them where they are used, or in close()")
+    leaks.check(
+        use,
+        "making, using and closing an enumerator",
+        "close connections and end threads where they are used, or in close()",
+    )
 
 
-_JSON = "keep to None, bool, int, float, str, lists and dicts with text keys"
+_JSON = "use only None, bool, int, float, str, lists and dicts with text keys"
 _SAME = "return the same ids for the same parts, with any restored state"

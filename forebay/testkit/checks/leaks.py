@@ -27,10 +27,10 @@ _HANDLES = "/proc/self/fd"
 
 
 class Leaks:
-    """Does something several times and compares before with after.
+    """Runs an action several times, and compares the open resources before and after.
 
-    The first time is not counted, and fewer threads or handles than runs are no leak: a process makes some clients
-    once and keeps them. A connection that only the garbage collector closes counts as left.
+    The first run does not count, and fewer threads or handles than runs are not a leak: a process makes some clients
+    once and keeps them. A connection that only the garbage collector closes is a leak.
 
     Args:
         patience: Seconds to wait until everything is closed.
@@ -42,13 +42,13 @@ class Leaks:
         self._open: list[Any] = []
 
     def look(self) -> None:
-        """Note the connections and files that are open; called by `use` where it holds what it opened."""
+        """Note the open connections and files. Called by `use` while it holds the resources that it opened."""
         if self._known is not None:
             known = self._known | {id(one) for one in self._open}
             self._open += [one for one in _closable() if id(one) not in known]
 
     def check(self, use: Callable[[], None], what: str, advice: str, *, rule: str | None = None) -> None:
-        """Run `use`, and refuse threads, handles or connections that each run leaves."""
+        """Run `use`, and refuse threads, handles or connections that each run leaves open."""
         use()
         threads, handles = set(threading.enumerate()), _handles()
         self._known = {id(one) for one in _closable()}
@@ -61,7 +61,7 @@ class Leaks:
             raise Broken(f"{_RUNS} times {what} left {left} behind", advice, rule=rule)
 
     def _left(self, threads: set[threading.Thread], handles: int, dropped: list[str]) -> str:
-        """Wait until everything is closed; return what is left in the end, in words."""
+        """Wait until everything is closed; return a description of the rest."""
         deadline = time.monotonic() + self._patience
         while True:
             self._open = [one for one in self._open if not _is_closed(one)]
@@ -137,5 +137,5 @@ def _name(found: list[Any]) -> str:
 
 
 def _handles() -> int:
-    """Return how many files and sockets this process holds; 0 where the system does not say."""
+    """Return how many files and sockets this process holds; 0 if the system does not report it."""
     return len(os.listdir(_HANDLES)) if os.path.isdir(_HANDLES) else 0

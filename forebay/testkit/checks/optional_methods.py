@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the optional methods, each of which has a neutral default: DIS-2 … DIS-6, SRC-8."""
+"""Checks of the optional methods, which have neutral defaults: DIS-2 … DIS-6, SRC-8."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def slices_are_the_split(subject: Subject) -> None:
 def advance_is_exact(subject: Subject) -> None:
     """DIS-3: advance() reaches as far as its budget of rows, and no further."""
     chance = subject.random("advance")
-    with _overriding(subject, "advance", "budgets cannot be kept") as enumerator:
+    with _overriding(subject, "advance", "the source has no exact limits of rows") as enumerator:
         for trace in subject.filled:
             rows = chance.randrange(1, len(trace.rows) + 1)
             with calling("DIS-3", "advance()"):
@@ -63,7 +63,7 @@ def positions_at_lose_nothing(subject: Subject) -> None:
     column = subject.source.event_time
     with _overriding(subject, "positions_at", "positions are not found by event time") as enumerator:
         if column is None:
-            raise NotApplicable("the source names no event time")
+            raise NotApplicable("the source has no event_time")
         for trace in subject.filled:
             times = sorted(_event_times(subject, column, trace.split))
             for mark, wanted in ((0, times[len(times) // 2]), (trace.last // 2, times[0])):
@@ -85,7 +85,7 @@ def event_times_are_those_of_the_rows(subject: Subject) -> None:
     column = subject.source.event_time
     with _overriding(subject, "event_times", "the planner of a stream reads first records") as enumerator:
         if column is None:
-            raise NotApplicable("the source names no event time")
+            raise NotApplicable("the source has no event_time")
         for trace in subject.filled:
             last = _row_times(subject, column, trace.split)[-1]
             for mark in sorted({0, trace.last // 2, trace.last}):
@@ -95,7 +95,7 @@ def event_times_are_those_of_the_rows(subject: Subject) -> None:
                 expected = next(iter(_row_times(subject, column, split)), last)
                 if answer is not None and answer != expected:
                     raise Broken(
-                        f"split {split.id!r} at {split.position!r}: event_times() gave {answer!r}, but the row "
+                        f"split {split.id!r} at {split.position!r}: event_times() returned {answer!r}, but the row "
                         f"there, or the last one, has the event time {expected!r}",
                         "return the event time in µs since 1970 of the first row at or after the position, or that of "
                         "the last row before it if there is none",
@@ -110,7 +110,7 @@ def size_is_a_number(subject: Subject) -> None:
             with calling("DIS-5", "size()"):
                 size: object = enumerator.size(split)
             if size is not None and not (isinstance(size, int) and size >= 0):
-                raise Broken(f"split {split.id!r}: size() gave {size!r}", "return whole bytes, or None")
+                raise Broken(f"split {split.id!r}: size() returned {size!r}", "return whole bytes, or None")
 
 
 @check_into(OPTIONAL_METHODS)
@@ -126,32 +126,34 @@ def columns_are_pruned(subject: Subject) -> None:
             raise Broken(f"with_columns({wanted}) is None, but for another column it is not", "keep to one answer")
         other = subject.on(source)
         if other.schema.names != wanted:
-            raise Broken(f"with_columns({wanted}) has the schema {other.schema.names}", "keep names and order")
+            raise Broken(
+                f"with_columns({wanted}) has the schema {other.schema.names}", "keep the given names and order"
+            )
         for split in subject.splits:
             whole, some = _table(subject, split), _table(other, split)
             got, all_rows = (list(map(repr, table.to_pylist())) for table in (some, whole.select(wanted)))
             subject.compare(split.id, got, all_rows, f"reading the columns {wanted}", "drop columns, never rows")
 
 
-_SLICES = "cut where one slice's end is the next one's position, the outer borders being the split's own"
-_ADVANCE = "return None for rows where one position is not one row"
+_SLICES = "let each slice begin at the end of the previous one; the outer borders are the split's"
+_ADVANCE = "return None for `rows` if positions do not count rows"
 
 
 @contextmanager
 def _overriding(subject: Subject, method: str, meaning: str) -> Iterator[DiscoveryEnumerator]:
-    """Make the discovery enumerator, if the author implements a method."""
+    """Yield the discovery enumerator if the author overrides a method; else skip the check."""
     with subject.discovery() as enumerator:
         if not subject.overrides(enumerator, method):
-            raise NotApplicable(f"{method}() is the default: {meaning}")
+            raise NotApplicable(f"{method}() is not overridden: {meaning}")
         yield enumerator
 
 
 def check_position(position: object, split: Split, name: str) -> None:
-    """Refuse a value that is no position."""
+    """Refuse a value that is not a position."""
     try:
         split.at(position)  # type: ignore[arg-type]  # what an author returned may be anything
     except Exception as error:
-        why = f"split {split.id!r}: {name} gave {position!r}"
+        why = f"split {split.id!r}: {name} returned {position!r}"
         raise Broken(why, "return an int, a str or a tuple of these") from error
 
 

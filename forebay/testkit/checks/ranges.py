@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of ranges whose borders the plain read did not give: SR-2, RDR-5.
+"""Checks of ranges whose borders the plain read did not return: SR-2, RDR-5.
 
 Such borders are ends that latest() gave before the input grew, and positions in the gaps of ids.
 """
@@ -17,7 +17,7 @@ from forebay.testkit.harness.traces import Trace
 
 RANGES: Checks = []
 
-OLD_END = ", an old end, with more behind it by now"
+OLD_END = ", an old end with more rows after it by now"
 
 _SAMPLES = 6
 
@@ -33,8 +33,8 @@ def old_ends(subject: Subject) -> None:
         raise NotApplicable("test_sr_2_an_old_end_stays_an_end shows it, with rows that are written later")
     if unseen:
         raise Skip(
-            f"split {unseen[0].split.id!r} comes in pages, and no read ended inside one: the input did not grow "
-            "meanwhile, and the positions inside a page do not follow from its rows",
+            f"split {unseen[0].split.id!r} comes in pages, and no read ended inside a page: the input did not grow "
+            "meanwhile, and the positions inside a page cannot be calculated from its rows",
             "use SourceContract, whose write() lets the input grow",
         )
 
@@ -54,7 +54,7 @@ def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> 
 
 
 def _has_grown(subject: Subject, trace: Trace) -> bool:
-    """Whether the present end of a split lies behind the one that it was read to."""
+    """Whether the present end of a split is after the end that it was read to."""
     if not trace.whole or trace.split.end is None:
         return False
     key = subject.source.order_key
@@ -68,15 +68,15 @@ def resumes_in_gaps(subject: Subject) -> None:
     chance = subject.random("gaps")
     gaps = [(trace, mark) for trace in subject.traces for mark in trace.between.gaps]
     if not gaps:
-        raise NotApplicable("its positions leave no gaps, or do not follow from its rows")
+        raise NotApplicable("its positions have no gaps, or cannot be calculated from its rows")
     taken = [_resumes_in_gap(subject, *gap) for gap in chance.sample(gaps, min(2 * _SAMPLES, len(gaps)))]
     if not any(taken):
-        raise NotApplicable("it takes no positions but those that it gave")
+        raise NotApplicable("the source accepts only positions that it returned")
 
 
 def _resumes_in_gap(subject: Subject, trace: Trace, start: KnownMark) -> bool:
-    """Begin at a position in a gap; return whether the source takes positions that it never gave."""
-    how = f"begun at position {start[1]!r}, between two ids, after {start[0]} rows"
+    """Begin at a position in a gap; return whether the source accepts positions that it never returned."""
+    how = f"started at position {start[1]!r}, between two ids, after {start[0]} rows"
     try:
         session = read(subject, [trace.split.slice(start[1], trace.marks[-1][1])])
     except (Broken, OutOfTime):
@@ -87,5 +87,5 @@ def _resumes_in_gap(subject: Subject, trace: Trace, start: KnownMark) -> bool:
     return True
 
 
-_INSIDE = ", which ends inside a page as an old end does when more has come"
-_RESUME = "begin exactly at split.position: with the first record that is not before it, which need not be one more"
+_INSIDE = ", which ends inside a page, like an old end after the input has grown"
+_RESUME = "begin exactly at split.position: with the first record at or after it, which need not be the next number"

@@ -18,7 +18,7 @@ READERS: Checks = []
 
 _SAMPLES = 10
 _SHORT = 0.15
-"""Seconds of watching a reader that has nothing to do."""
+"""Seconds for which an idle reader is watched."""
 
 
 def available(subject: Subject) -> None:
@@ -27,7 +27,7 @@ def available(subject: Subject) -> None:
 
 
 READ = Check.of(available, essential=True)
-"""The plain read, whose result the checks after it compare with."""
+"""The plain read, with whose result the later checks compare."""
 
 
 def deterministic(subject: Subject) -> None:
@@ -55,7 +55,7 @@ def resumes_anywhere(subject: Subject) -> None:
     for trace in subject.filled:
         for mark in _some(chance, range(trace.last + 1)):
             rows = read(subject, [trace.rest(mark)]).rows[trace.split.id]
-            how = f"begun at position {trace.marks[mark][1]!r}, after {trace.marks[mark][0]} rows"
+            how = f"started at position {trace.marks[mark][1]!r}, after {trace.marks[mark][0]} rows"
             subject.compare(trace.split.id, rows, trace.rows_of(mark, trace.last), how, _RESUME)
             subject.need_time()
 
@@ -176,7 +176,7 @@ def closes_clean(subject: Subject) -> None:
             leaks.look()
         read(subject, subject.splits, rows=7)
 
-    leaks.check(use, "reading and closing", _left_by(subject, "free everything in close(), on every path"))
+    leaks.check(use, "reading and closing", _left_by(subject, "free all resources in close(), on every path"))
 
 
 @check_into(READERS)
@@ -192,11 +192,11 @@ def closes_while_waiting(subject: Subject) -> None:
     Leaks(subject.patience).check(use, "waiting for more and closing", advice)
 
 
-_SAME = "give the same rows between two positions at every read"
-_RESUME = "give with each record batch the position of the next row not in it, and begin exactly at split.position"
-_SNAPSHOT = "return each split that was added and has not finished, at the next record not yet emitted"
+_SAME = "return the same rows between two positions in every read"
+_RESUME = "emit each record batch with the position of the next row after it, and begin exactly at split.position"
+_SNAPSHOT = "return each added and unfinished split, at the next record not yet emitted"
 _ADD = "take splits at any time before notify_no_more_splits()"
-_PAUSE = "keep the fetched rows of a paused split until it is resumed, and lose none of them"
+_PAUSE = "keep all fetched rows of a paused split until it is resumed"
 
 
 def _marks(subject: Subject) -> int:
@@ -234,5 +234,5 @@ def _pause(session: ReaderSession, paused: list[str]) -> None:
 def _stays_ended(session: ReaderSession) -> None:
     for _ in range(3):
         if (status := session.poll()) is not InputStatus.END_OF_INPUT:
-            why = f"after END_OF_INPUT, poll_next() gave {status.name}"
+            why = f"after END_OF_INPUT, poll_next() returned {status.name}"
             raise Broken(why, "return END_OF_INPUT on every later poll")

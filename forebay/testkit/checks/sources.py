@@ -30,7 +30,7 @@ def pickled(subject: Subject) -> None:
     """SRC-1: a pickled copy is an equal source."""
     copy = copied(subject.source)
     if type(copy) is not type(subject.source) or copy != subject.source:
-        raise Broken(f"{subject.source!r} came back as {copy!r}", _PLAIN_VALUES)
+        raise Broken(f"{subject.source!r} became {copy!r}", _PLAIN_VALUES)
 
 
 @check_into(FACTORY)
@@ -41,9 +41,9 @@ def schema_stable(subject: Subject) -> None:
         others = [subject.source.schema(), copied(subject.source).schema()]
     for other in others:
         if not other.equals(first):
-            raise Broken(f"schema() gave\n{first}\nand then\n{other}", "make it depend on the options alone")
+            raise Broken(f"schema() gave\n{first}\nand then\n{other}", "let the schema depend on the options alone")
     if len(set(first.names)) < len(first.names):
-        raise Broken(f"column names repeat: {first.names}", "give each column a name of its own")
+        raise Broken(f"column names repeat: {first.names}", "give each column its own name")
 
 
 @check_into(COPIES)
@@ -102,14 +102,14 @@ def reader_starts_empty(subject: Subject) -> None:
         raise Broken(f"the snapshot of a reader that got no split holds {held[:3]!r}", _OWN_STATE)
 
 
-_PLAIN_VALUES = "keep to annotated fields with plain values; hold clients with forebay.cached"
+_PLAIN_VALUES = "use only annotated fields with plain values; create clients with forebay.cached"
 _OWN_STATE = "keep state on each reader or enumerator, never on the class, the source or the module"
 
 
 class _Pickler(pickle.Pickler):
     """Pickles classes that cannot be imported by name, such as those of a test or a notebook, by reference.
 
-    Engines pickle such classes by value; whether they can is not checked.
+    Engines pickle such classes by value, which is not checked here.
     """
 
     def persistent_id(self, obj: object) -> object:
@@ -138,5 +138,7 @@ def copied(source: Source) -> Source:
         why = f"the source cannot be pickled: {type(error).__name__}: {error}"
         raise Broken(why, _PLAIN_VALUES, rule="SRC-1") from error
     if not isinstance(copy, Source):
-        raise Broken(f"the source came back as a {type(copy).__name__}", "do not override __reduce__", rule="SRC-1")
+        raise Broken(
+            f"the source became a {type(copy).__name__} after pickling", "do not override __reduce__", rule="SRC-1"
+        )
     return copy

@@ -17,7 +17,7 @@ SPLIT_READERS: Checks = []
 
 _ROUNDS = 3
 _BLOCKED = 0.05
-"""Seconds after which a fetch counts as one that waited."""
+"""Seconds after which a fetch counts as waiting."""
 
 
 @check_into(SPLIT_READERS)
@@ -84,10 +84,10 @@ def empty_ranges_finish(subject: Subject) -> None:
             if rows := reading.rows[split.id]:
                 raise Broken(
                     f"split {split.id!r}, empty from {position!r} to {position!r}, gave {rows[:2]}",
-                    "give no record at or after split.end",
+                    "return no record at or after split.end",
                 )
     if not starts:
-        raise Skip("no split has a position yet", "give the source some rows")
+        raise Skip("no split has a position yet", "check a source with rows")
 
 
 @check_into(SPLIT_READERS)
@@ -125,7 +125,7 @@ def fetch_pauses(subject: Subject) -> None:
                 if len(reading.rows[split_id]) > count:
                     raise Broken(
                         f"pause_or_resume_splits() returned True, but fetch() went on with {split_id!r}",
-                        "leave paused splits out, or return False and let the framework hold them back",
+                        "fetch nothing of paused splits, or return False to let the framework pause them",
                     )
             reading.pause_or_resume([], paused)
             reading.run()
@@ -149,11 +149,11 @@ def closes_at_any_time(subject: Subject) -> None:
     if isinstance(subject.source, SimpleSource):  # its split reader is the framework's
         leaks.check(use, "reading and closing", LEFT_BY_READ, rule="RDR-9")
     else:
-        leaks.check(use, "closing a split reader", "free everything in close()")
+        leaks.check(use, "closing a split reader", "free all resources in close()")
 
 
-_WOKEN = "let wake_up() end the wait only; rows fetched so far must come with this fetch or the next"
-_GO_ON = "keep one position per split in the reader, and advance it by the rows returned"
+_WOKEN = "let wake_up() only end the wait; return the rows fetched so far in this fetch or the next"
+_GO_ON = "keep one position per split in the reader, and advance it by the returned rows"
 
 
 def _progress(reading: SplitReaderSession) -> int:

@@ -37,8 +37,9 @@ def ids_stable(subject: Subject) -> None:
         if gone or (new and subject.exact):
             subject.blocked = "its ids change: see SPL-1"
             raise Broken(
-                f"a second discovery found other ids: {gone[:3]} were gone, {new[:3]} were new",
-                "derive ids from the part of the input (a path, a partition number): never from chance, time or order",
+                f"a second discovery found other ids: {gone[:3]} were missing, {new[:3]} were new",
+                "derive ids from the part of the input (a path, a partition number): never from random numbers, time "
+                "or order",
             )
 
 
@@ -58,8 +59,8 @@ def newer_refused(subject: Subject) -> None:
         wanted = subject.source.split_class
         if type(split) is not wanted:
             raise Broken(
-                f"discovery gave a {type(split).__name__}, but split_class is {wanted.__name__}: "
-                "a checkpointed split could not be rebuilt",
+                f"discovery returned a {type(split).__name__}, but split_class is {wanted.__name__}: a checkpointed "
+                "split could not be rebuilt",
                 f"set split_class = {type(split).__name__} in the source",
             )
         try:
@@ -67,8 +68,8 @@ def newer_refused(subject: Subject) -> None:
         except ContractError:
             continue
         raise Broken(
-            f"{wanted.__name__}.from_json took a split of version {wanted.version + 1}",
-            "refuse versions newer than Split.version, as the supplied from_json does",
+            f"{wanted.__name__}.from_json accepted a split of version {wanted.version + 1}",
+            "refuse versions newer than Split.version, as the default from_json does",
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a check on a thread of its own, so that a connector that hangs cannot stop the other checks."""
+"""Runs a check on its own thread, so that a hanging connector cannot stop the other checks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FOREBAY = str(Path(__file__).parents[2])
 
 @dataclass(slots=True)
 class _CheckThread:
-    """The call into the connector that a check's thread is in: rule, name, start time."""
+    """The current call of a check's thread into the connector: rule, name, start time."""
 
     call: tuple[str, str, float] | None = None
     abandoned: bool = False
     unwinding: bool = False
-    """It has raised `OutOfTime`; its further calls only clean up."""
+    """Whether it has raised `OutOfTime`; its further calls only clean up."""
 
 
 class _Current(threading.local):
@@ -37,7 +37,7 @@ _current = _Current()
 
 @contextmanager
 def calling(rule: str, name: str) -> Iterator[None]:
-    """Mark a call into the connector: if it does not return, `run_guarded` names the call and blames the rule."""
+    """Mark a call into the connector: if it does not return, `run_guarded` names the call and the rule."""
     check = _current.check
     if check is None:
         yield
@@ -95,7 +95,7 @@ def _stuck(call: tuple[str, str, float], thread: threading.Thread) -> Broken:
     where = "".join(traceback.format_list(frames[-1:])).rstrip()
     return Broken(
         f"{name} has not returned for {time.monotonic() - since:.1f} s\n{where}",
-        "give outside calls a time-out, and end every wait when wake_up() or close() is called",
+        "give external calls a time-out, and end every wait when wake_up() or close() is called",
         rule=rule,
         hangs=True,
     )

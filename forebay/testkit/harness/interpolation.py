@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calculates positions that a read did not give: inside its pages, and in the gaps of its numbers.
+"""Calculates positions that a read did not return: inside its pages, and in the gaps of its numbers.
 
-A source gives a position after each page. Where it is a function of the page's last row (its id, its id and one, its
-time and its id, the number of rows so far), it is known for the other rows too. A micro-batch ends at such a position
-when the input has grown since.
+A source returns a position after each page. If it is a function of the page's last row (its id, its id + 1, its time
+and id, the number of rows so far), it is known for the other rows too. A micro-batch ends at such a position when the
+input has grown since.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KnownMark = tuple[int, Position]
 """A number of rows, and the position after them."""
 
 _LEAST = 2
-"""Least number of pages that must agree on the function."""
+"""Minimum number of pages that must agree on the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ _Function = tuple[str, Callable[[int, Row], object]]
 def interpolate(
     marks: Sequence[tuple[int, Position | None]], rows: Sequence[Row], order_key: Callable[[Position], Any]
 ) -> Interpolated:
-    """Return the positions between the marks of a read, the start included, as far as its rows determine them."""
+    """Return the positions between the marks of a read, including the start, if its rows determine them."""
     given = [(count, at) for (before, _), (count, at) in pairwise(marks) if count > before and at is not None]
     if len(given) < _LEAST or len({len(at) if isinstance(at, tuple) else 0 for _, at in given}) > 1:
         return Interpolated()
@@ -91,7 +91,7 @@ def _equal(value: object, part: object) -> bool:
 
 
 def _position(parts: Sequence[Sequence[_Function]], count: int, row: Row, *, is_tuple: bool) -> Position | None:
-    """Return the position after a row; None where the functions disagree."""
+    """Return the position after a row; None if the functions disagree."""
     made: list[Any] = []
     for functions in parts:
         values = {of(count, row) for _, of in functions}
@@ -102,7 +102,7 @@ def _position(parts: Sequence[Sequence[_Function]], count: int, row: Row, *, is_
 
 
 def _before(parts: Sequence[Sequence[_Function]], after: Position) -> Position | None:
-    """Return the last position before a row, by the one after it; None where it is no number of the row itself."""
+    """Return the last position before a row, from the one after it; None unless it is a number of the row itself."""
     kinds = [{kind for kind, _ in functions} for functions in parts]
     last: Any = after[-1] if isinstance(after, tuple) else after
     if any("count" in one for one in kinds) or not kinds[-1] & {"same", "next"} or not isinstance(last, int):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a coordinator a source without its effects outside, and with a sample of a large input."""
+"""Presents a source to a coordinator without external effects, and with a sample of a large input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReadOnlySource:
 
     Args:
         source: The source.
-        sample: Discover these splits only, cut as they are here; None discovers everything.
+        sample: Discover only these splits, with these ends; None discovers everything.
         live: Do not call `finished` and `committed` of the enumerator: they may act on the input.
     """
 

@@ -56,7 +56,7 @@ class ReaderSession(Closing):
     """One reader, from `create_reader` to `close`.
 
     Args:
-        subject: Whose reader.
+        subject: The source whose reader is polled.
         splits: The splits that it gets before it starts.
         rows: Rows of a record batch, if the source lets the host decide.
         no_more: Announce at once that no split follows.
@@ -141,7 +141,7 @@ class ReaderSession(Closing):
             status = self.reader.poll_next(self.output)
         if self.batches > before + 1:
             raise Broken(
-                f"one poll_next() gave {self.batches - before} record batches",
+                f"one poll_next() emitted {self.batches - before} record batches",
                 "collect one record batch, then return MORE_AVAILABLE",
                 rule="RDR-2",
             )
@@ -153,7 +153,7 @@ class ReaderSession(Closing):
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Poll until `until()` holds, or the input ends; wait for the availability future alone.
 
-        Without `until`, being caught up is the end for an own reader, which cannot be told to read once.
+        Without `until`, a custom reader ends when it is caught up, because it cannot be told to read once.
         """
         silence = Silence(self._subject.patience)
         done = until or (lambda: self._subject.has_own_reader and bool(self.given) and self.caught_up())
@@ -175,7 +175,7 @@ class ReaderSession(Closing):
                 raise self._silent(silence)
 
     def idle(self, seconds: float) -> None:
-        """Go on polling for a while, when nothing more is to come."""
+        """Poll for some time when no more data is expected."""
         deadline = time.monotonic() + seconds
         self.run(lambda: time.monotonic() > deadline)
 
@@ -214,7 +214,7 @@ class ReaderSession(Closing):
         left = self.given - self.output.released
         if unknown := sorted(left - self.output.added):
             raise Broken(
-                f"END_OF_INPUT came although the splits {unknown}, given to add_splits(), were never begun",
+                f"END_OF_INPUT came although the splits {unknown} from add_splits() were never begun",
                 "take splits at any time before notify_no_more_splits(), and call output.split_added for each",
                 rule="RDR-7",
             )
@@ -230,14 +230,14 @@ class ReaderSession(Closing):
         source, seconds = self._subject.source, silence.seconds
         if left and isinstance(source, SimpleSource):
             return Broken(
-                f"split {left[0]!r}: read() gave {len(self.rows[left[0]])} rows and has not returned; nothing came for "
-                f"{seconds:.1f} s",
+                f"split {left[0]!r}: read() gave {len(self.rows[left[0]])} rows and has not returned; nothing came "
+                f"for {seconds:.1f} s",
                 "return from read() when it is "
                 + ("at its end" if source.bounded else "caught up; it is called again after pollInterval")
                 + "; give outside calls a time-out",
             )
         return Broken(
             f"nothing came for {seconds:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",
-            "finish every split, also an empty one; report caught_up for one that has nothing more for now; complete "
-            "is_available() when there is something to read",
+            "finish every split, also an empty one; report caught_up for a split without more data for now; complete "
+            "is_available() when there is data",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole reads: the plain read of the input, and reads that are compared with it or with the rows written."""
+"""Complete reads: the plain read of the input, and reads that are compared with it or with the written rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Written = dict[str, list[str]]
 """The rows of each split that a test has written, as text."""
 
 _MOST_SPLITS = 4
-"""Most splits that are read row by row."""
+"""Maximum splits that are read row by row."""
 
 _MOST_ROWS = 120
 _LEAST_MARKS = 4
-"""A split is read row by row until it has given so many rows, and so many record batches."""
+"""A split is read row by row until it has given this many rows and this many record batches."""
 
 _LARGE_SPLITS = 64
 _LARGE_ROWS = 10_000
-"""A larger input is not read as a whole."""
+"""Maximum rows of an input that is read completely."""
 
 
 def read(subject: Subject, splits: Sequence[Split], *, rows: int = 1, stored: bool = True) -> ReaderSession:
@@ -111,17 +111,17 @@ def check_written(subject: Subject, rows: Written) -> None:
 def compare_written(subject: Subject, got: Mapping[str, Sequence[str]], written: Written, how: str) -> None:
     """Compare rows with the rows that were written."""
     for split_id, rows in written.items():
-        subject.compare(split_id, got.get(split_id, []), rows, how, "give every record that is there, once, in order")
+        subject.compare(split_id, got.get(split_id, []), rows, how, "return every existing record once, in order")
     if surplus := sorted(split_id for split_id in got.keys() - written.keys() if got[split_id]):
         raise Broken(f"rows came for {surplus}, which were not written, {how}", _DISCOVER)
 
 
 def misordered(split_id: str, before: Position, after: Position) -> Broken:
-    """Return the error of positions that do not order as the records do."""
+    """Return the error for positions that do not sort as the records do."""
     return Broken(
-        f"split {split_id!r} went on from the position {before!r} to {after!r}, which orders before it",
-        "override order_key(position), such as to int(position) for numbers in text; before an opaque token put the "
-        "count of rows: (rows, token)",
+        f"split {split_id!r} moved from the position {before!r} to {after!r}, which sorts before it",
+        "override order_key(position), such as to int(position) for numbers in text; for an opaque token, add the "
+        "number of rows: (rows, token)",
         rule="SPL-3",
     )
 
@@ -131,14 +131,14 @@ def _advice(got: list[str], wanted: list[str]) -> str:
     if got[: len(wanted)] == wanted:
         return _STOP
     if got == wanted[: len(got)]:
-        return "give every record before split.end, and return only then"
+        return "return every record before split.end, and only then finish"
     if (got and wanted[-len(got) :] == got) or got[-len(wanted) :] == wanted:
-        return "begin exactly at split.position, with the first record that was not given before it"
-    return "between two positions give the same rows at every read: begin at split.position, end at split.end"
+        return "begin exactly at split.position, with the first record at or after it"
+    return "return the same rows between two positions in every read: begin at split.position, end at split.end"
 
 
 _DISCOVER = "discover each part of the input once, under an id derived from that part, and nothing else"
 _STOP = (
-    "stop exactly at split.end: ask for less than it, or cut the page there. Spark reads a micro-batch again to its "
-    "old end, when more has come since"
+    "stop exactly at split.end: request only records before it, or cut the page there. After a restart, Spark reads "
+    "a micro-batch again to its old end, when more records exist"
 )

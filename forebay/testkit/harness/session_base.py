@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What readers and hosts under the kit have in common: the reader's context, closing, the limit of a silence."""
+"""The common parts of readers and hosts in the kit: the reader's context, closing, and the limit of a silence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ C = TypeVar("C")
 
 _SPIN_COUNT = 400
 _SPIN_SECONDS = 0.4
-"""So many calls without a record, in so short a time, are a busy loop (RDR-3)."""
+"""This many calls without a record, in this short a time, are a busy loop (RDR-3)."""
 
 
 class KitContext(RecordingContext):
-    """A reader context that lends clients from a pool of the kit's own."""
+    """A reader context that lends clients from the kit's own pool."""
 
     def __init__(self, options: HostOptions, pool: dict[Hashable, list[Any]]) -> None:
         super().__init__(options=options)
@@ -37,18 +37,18 @@ class KitContext(RecordingContext):
         return client
 
     def hand_back(self) -> None:
-        """Return to the pool what the reader borrowed, once it has closed."""
+        """Return the reader's clients to the pool, after it has closed."""
         borrowed, self._borrowed = self._borrowed, []
         for key, client in borrowed:
             self._pool[key].append(client)
 
 
 class Closing(ABC):
-    """Closed at the end of a `with` block; after an error without another error."""
+    """Closes at the end of a `with` block; after an error it ignores errors of closing."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the opened resources."""
 
     def abandon(self) -> None:
         """Close after an error, and ignore further ones."""
@@ -66,29 +66,29 @@ class Closing(ABC):
 
 
 class Silence:
-    """Measures how long nothing has come, at most `patience` seconds."""
+    """Measures the time without a result, at most `patience` seconds."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self.reset()
 
     def reset(self) -> None:
-        """Begin again, because something came."""
+        """Begin again, because a result came."""
         self._calls = 0
         self._since = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """How long it has lasted."""
+        """Seconds since the last result."""
         return time.monotonic() - self._since
 
     @property
     def left(self) -> float:
-        """Seconds until it has lasted too long."""
+        """Seconds until the silence is too long."""
         return self._patience - self.seconds
 
     def count_call(self, saw: Callable[[int, float], str], advice: str) -> None:
-        """Count a call that brought nothing; too many in too short a time are a busy loop."""
+        """Count a call without a result; too many in too short a time are a busy loop."""
         self._calls += 1
         if self._calls >= _SPIN_COUNT and self.seconds < _SPIN_SECONDS * self._calls / _SPIN_COUNT:
             raise Broken(saw(self._calls, self.seconds), advice, rule="RDR-3")

@@ -32,7 +32,7 @@ class Checkpoint:
 
     Args:
         enumerator: The enumerator's snapshot.
-        held: The readers' splits, at the positions to go on from.
+        held: The readers' splits, at the positions to resume from.
         rows: The rows emitted by then, by split.
     """
 
@@ -190,13 +190,14 @@ class SingleThreadHost(Closing):
                 waiting = sorted(split_id for reader in self._readers.values() for split_id in reader.held)
                 open_ended = [subtask for subtask, reader in self._readers.items() if not reader.no_more]
                 raise Broken(
-                    f"nothing happened for {silence.seconds:.1f} s; readers hold {waiting}, and {len(self.assigned)} "
-                    f"splits were assigned in all; readers without the signal that no more follow: {open_ended}",
-                    "make every split that comes back assignable again, answer every request, and signal the end",
+                    f"nothing happened for {silence.seconds:.1f} s; readers hold {waiting}; {len(self.assigned)} "
+                    "splits were assigned in total; readers that were not told that no more splits follow: "
+                    f"{open_ended}",
+                    "make every returned split assignable again, answer every request, and signal the end",
                 )
 
     def step(self) -> bool:
-        """Do a little of everything; return whether anything happened."""
+        """Run one step of the coordinator and of the readers; return whether anything happened."""
         before = self.steps
         self._coordinate()
         for reader in list(self._readers.values()):
@@ -211,9 +212,9 @@ class SingleThreadHost(Closing):
         return len(self._readers) == self.readers and all(reader.ended for reader in self._readers.values())
 
     def has_read(self, wanted: Mapping[str, Sequence[str]]) -> bool:
-        """Whether a bounded source has ended, or every split of another has given its rows and has no more for now.
+        """Whether a bounded source has ended, or each split of an unbounded one has given its rows and is caught up.
 
-        Of a live input, which may grow, the rows are enough.
+        For a live input, which may grow, the rows are enough.
         """
         if self._subject.source.bounded:
             return self.all_ended()
@@ -274,6 +275,6 @@ def _json_of(state: Json) -> Any:  # noqa: ANN401 - any JSON value
     except (TypeError, ValueError) as error:
         raise Broken(
             f"the enumerator's snapshot cannot be written as JSON: {error}",
-            "keep to None, bool, int, float, str, lists and dicts",
+            "use only None, bool, int, float, str, lists and dicts",
             rule="ENU-5",
         ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the planning side of a source, within the time that checks have."""
+"""Calls the planning side of a source, within the time of the checks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from forebay.testkit.harness.session_base import KitContext, Silence
 T = TypeVar("T")
 
 _TRIES = 4
-"""Calls of a planning method that raises `RetriableError`."""
+"""Maximum calls of a planning method that raises `RetriableError`."""
 
 _QUIET = 0.3
-"""An unbounded source that has assigned something and then nothing for so many seconds counts as done."""
+"""Seconds without an assignment after which an unbounded source that has assigned something counts as done."""
 
 
 _SIMPLE = {"event_times": "event_time_at", "positions_at": "position_at"}
@@ -60,10 +60,10 @@ class SourceCalls:
         self.deadline = time.monotonic() + seconds
         self.clients: dict[Hashable, list[Any]] = {}
         self.ending: set[str] = set()
-        """The ids of the splits that have an end of their own."""
+        """The ids of the splits that have their own end."""
 
     def hurry(self) -> None:
-        """Wait less from now on: a call has hung, and the verdict is clear."""
+        """Wait less from now on: a call has hung, and the check has failed."""
         self.patience = min(self.patience, 1.0)
 
     def random(self, name: str) -> random.Random:
@@ -75,7 +75,7 @@ class SourceCalls:
         return time.monotonic() < self.deadline
 
     def need_time(self) -> None:
-        """Skip the rest of a check when the time is over."""
+        """Skip the rest of a check if the time is over."""
         if not self.time_left():
             raise OutOfTime
 
@@ -125,11 +125,11 @@ class SourceCalls:
         """Make the source's discovery enumerator, and close it."""
         with self.enumerator() as enumerator:
             if not isinstance(enumerator, DiscoveryEnumerator):
-                raise NotApplicable("the source brings a SplitEnumerator of its own")
+                raise NotApplicable("the source has its own SplitEnumerator")
             yield enumerator
 
     def discover(self) -> list[Split]:
-        """Return the splits that a fresh enumerator finds, as they come: nothing is dropped or sorted."""
+        """Return the splits of a new enumerator unchanged: none is dropped or sorted."""
         with self.enumerator() as enumerator:
             if isinstance(enumerator, DiscoveryEnumerator):
                 return list(self.discovered(enumerator, {}, first=True).splits)
@@ -159,7 +159,7 @@ class SourceCalls:
         return getattr(type(enumerator), method) is not getattr(DiscoveryEnumerator, method)
 
     def retried(self, call: Callable[[], T], rule: str, name: str) -> T:
-        """Call into the connector; again after a `RetriableError`, as hosts do."""
+        """Call the connector; repeat after a `RetriableError`, as hosts do."""
         for left in range(_TRIES - 1, -1, -1):
             try:
                 with calling(rule, name):
@@ -172,7 +172,7 @@ class SourceCalls:
 
     @cached_property
     def has_own_reader(self) -> bool:
-        """Whether the source brings a `SourceReader` of its own: `create_reader` gives one, and not None."""
+        """Whether the source has its own `SourceReader`: `create_reader` does not return None."""
         if type(self.source).create_reader is Source.create_reader:
             return False
         context = self.context(self.options())
@@ -201,9 +201,9 @@ class SourceCalls:
 
 
 def _assigned_splits(calls: SourceCalls) -> list[Split]:
-    """Return every split that the source's enumerator assigns to a reader that asks again and again, in order.
+    """Return every split that the source's enumerator assigns to a reader with repeated requests, in order.
 
-    A real reader asks less often: ENU-11 compares with what real readers get.
+    A real reader requests less often: ENU-11 compares with the splits that real readers get.
     """
     received: list[ToReader] = []
     coordinator = Coordinator(calls.source, ThreadRuntime(), parallelism=1, options=calls.options())
@@ -225,9 +225,9 @@ def _assigned_splits(calls: SourceCalls) -> list[Split]:
                 break
             if silence.left < 0:
                 raise Broken(
-                    f"a reader asked for a split, and for {silence.seconds:.1f} s got neither a split nor the signal "
-                    "that none follows",
-                    "assign a split, call signal_no_more_splits(), or remember which reader asks",
+                    "a reader requested a split, and got neither a split nor the end signal for "
+                    f"{silence.seconds:.1f} s",
+                    "assign a split, call signal_no_more_splits(), or remember the request",
                     rule="ENU-2",
                 )
             if not more:

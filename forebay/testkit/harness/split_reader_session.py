@@ -18,7 +18,7 @@ from forebay.testkit.harness.session_base import Closing, Silence
 from forebay.testkit.harness.subject import Subject, through_json
 
 WAKE_AFTER = 0.25
-"""Seconds after which a fetch is woken, unless a check chooses others."""
+"""Seconds after which a fetch is woken, unless a check sets others."""
 
 _RETRIES = 3
 """Calls of `fetch` in a row that may raise `RetriableError`."""
@@ -30,7 +30,7 @@ class SplitReaderSession(Closing):
     A fetch that blocks is woken after a moment, again and again, so that a correct reader always returns.
 
     Args:
-        subject: Whose split reader.
+        subject: The source whose split reader is driven.
         splits: The splits that it gets at first.
         poll_interval: How long a caught-up split rests.
         wake_after: Returns the seconds after which the next fetch is woken.
@@ -45,7 +45,7 @@ class SplitReaderSession(Closing):
         wake_after: Callable[[], float] = lambda: WAKE_AFTER,
     ) -> None:
         if subject.has_own_reader:
-            raise NotApplicable("the source brings a SourceReader of its own")
+            raise NotApplicable("the source has its own SourceReader")
         self._subject = subject
         self._wake_after = wake_after
         self._failures = 0
@@ -67,7 +67,7 @@ class SplitReaderSession(Closing):
             raise
 
     def add(self, splits: Sequence[Split]) -> None:
-        """Give the reader splits, as they come out of a checkpoint."""
+        """Add splits to the reader, as restored from a checkpoint."""
         if splits:
             self.added.update(split.id for split in splits)
             with calling("SR-3", "the split reader's add_splits()"):
@@ -112,19 +112,19 @@ class SplitReaderSession(Closing):
                 continue
             silence.count_call(
                 lambda count, seconds: (
-                    f"{count} calls of fetch() in {seconds:.2f} s brought no record: it does not wait for one"
+                    f"{count} calls of fetch() in {seconds:.2f} s returned no record: fetch() does not wait"
                 ),
-                "let fetch() block until there is something, or wake_up() is called",
+                "let fetch() block until there are records, or wake_up() is called",
             )
             if silence.left < 0:
                 raise Broken(
-                    f"for {silence.seconds:.1f} s fetch() brought neither records nor an end; "
-                    f"unfinished: {sorted(self.left())}",
+                    f"for {silence.seconds:.1f} s fetch() returned neither records nor an end; unfinished: "
+                    f"{sorted(self.left())}",
                     "report every split finished, also one that is empty or already at its end",
                 )
 
     def fetch_unless_done(self) -> None:
-        """Fetch once, if a split is left: without one the framework does not fetch."""
+        """Fetch once if a split is unfinished: otherwise the framework does not fetch."""
         if self.left():
             self.fetch()
 
@@ -167,7 +167,7 @@ class SplitReaderSession(Closing):
 
 
 class _Alarm:
-    """A thread that calls `wake_up` when it is due, and then again and again."""
+    """A thread that calls `wake_up` when it is due, and then repeatedly."""
 
     def __init__(self, wake_up: Callable[[], None]) -> None:
         self._wake_up = wake_up

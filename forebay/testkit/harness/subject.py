@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source under test, and the plain read that its other reads are compared with."""
+"""The source under test, and the plain read, with which its other reads are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.testkit.harness.source_calls import SourceCalls
 from forebay.testkit.harness.traces import PlainRead, Trace, difference
 
 _BATCHES = 60
-"""Record batches of the whole input, where a check reads all of it many times over."""
+"""Target number of record batches when a check reads the whole input many times."""
 
 
 class Subject(SourceCalls):
@@ -28,7 +28,7 @@ class Subject(SourceCalls):
     def __init__(self, source: Source, *, seconds: float, seed: int, live: bool) -> None:
         super().__init__(source, seconds=seconds, seed=seed, live=live)
         self.blocked = ""
-        """Why no check can run the enumerator with readers, once a check has found the reason."""
+        """Why checks cannot run the enumerator with readers; set once a check has found it."""
         self.plain: PlainRead | None = None
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
@@ -44,13 +44,13 @@ class Subject(SourceCalls):
         if not batch.schema.equals(self.schema):
             raise Broken(
                 f"split {split_id!r} gave a record batch of\n{batch.schema}\nbut schema() says\n{self.schema}",
-                "make every record batch exactly of the schema: names, order, types",
+                "give every record batch exactly the names, order and types of the schema",
                 rule="SRC-7",
             )
         return [repr(row) for row in batch.to_pylist()]
 
     def rows_of(self, expected: Sequence[Mapping[str, object]]) -> list[str]:
-        """Return rows that an author expects as the same text; refuse rows that do not fit the schema."""
+        """Return an author's expected rows as the same text; refuse rows that do not fit the schema."""
         schema = self.schema
         if isinstance(schema, pa.Schema):  # else `rows` raises
             for field in schema:
@@ -71,7 +71,7 @@ class Subject(SourceCalls):
         open_ended: bool = False,
         rule: str | None = None,
     ) -> None:
-        """Compare rows, in order; `how` they were read and the `advice` are for the error.
+        """Compare rows, in order. `how` says how they were read; it and `advice` are for the error.
 
         After a read without an end (`open_ended`) of an input that may grow, more rows at the end are no fault.
 
@@ -118,26 +118,26 @@ class Subject(SourceCalls):
         return [trace.split for trace in self.traces]
 
     def waiting_splits(self) -> list[Split]:
-        """Return the splits behind all their rows, without an end: there a reader waits for more."""
+        """Return the splits without an end, after all their rows: there a reader waits for more."""
         if self.source.bounded:
             raise NotApplicable("the source is bounded: its readers never wait for more")
         found = [trace for trace in self.traces if trace.split.id not in self.ending]
         if self.traces and not found:
-            raise NotApplicable("every split has an end of its own: its readers never wait for more")
+            raise NotApplicable("every split has its own end: its readers never wait for more")
         return [trace.split.slice(trace.marks[-1][1], None) for trace in found]
 
     @property
     def filled(self) -> list[Trace]:
-        """Those of `traces` with at least two record batches, so with a position in the middle."""
+        """Return the `traces` with at least two record batches, so with a position in the middle."""
         if found := [trace for trace in self.traces if trace.last >= 2]:
             return found
         raise Skip(
             "no split gave two record batches, so no read was stopped and resumed in its middle",
-            "give the source more rows, or smaller pages",
+            "check a source with more rows, or smaller pages",
         )
 
     def coordinated(self) -> tuple[Source, HostOptions]:
-        """Return the source as a coordinator may see it, and options for reading all of it in few record batches."""
+        """Return the source that a coordinator may use, and options for reading it in few record batches."""
         if self.plain is None:
             return self.source, self.options()
         sample = None if self.whole else self.splits
@@ -149,6 +149,6 @@ class Subject(SourceCalls):
 
 
 def through_json(split: Split, subject: Subject) -> Split:
-    """Return a split as it comes out of a checkpoint: through JSON, rebuilt by the source's split class."""
+    """Return a split as restored from a checkpoint: through JSON, rebuilt by the source's split class."""
     with calling("SER-2", "Split.to_json() or from_json()"):
         return subject.source.split_class.from_json(json.loads(json.dumps(split.to_json())))

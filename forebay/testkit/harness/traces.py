@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows and positions of the plain read, which every other read is compared with."""
+"""The rows and positions of the plain read, with which every other read is compared."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Mark = tuple[int, Position | None]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the plain read of one split gave.
+    """The result of the plain read of one split.
 
     Args:
         split: The split as it was read, its end fixed if possible.
         rows: The rows as text, in order.
         marks: The marks at the borders of record batches, the start included.
-        whole: Whether the read came to the split's end; a long split is only sampled.
-        between: Positions that the read did not give, calculated from the rows.
+        whole: Whether the read reached the split's end; a long split is only sampled.
+        between: Positions that the read did not return, calculated from the rows.
     """
 
     split: Split

@@ -26,13 +26,13 @@ _PLANNING: Final = {
 
 _hooked: list[KillList] = []
 _met: set[str] = set()
-"""The points that this process has come to."""
+"""The points that this process has reached."""
 
 
 class Killable(Source):
-    """Mixed in before a source: `class KillableOrders(Killable, Orders)`. Not for production.
+    """A mixin before a source class: `class KillableOrders(Killable, Orders)`. Not for production.
 
-    Each process that makes or unpickles such a source gets the points, as hooks in the framework's planner, tasks and
+    Each process that makes or unpickles such a source gets the points: hooks in the framework's planner, tasks and
     state store, and in this source's enumerator.
     """
 

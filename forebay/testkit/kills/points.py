@@ -63,12 +63,12 @@ class Kill:
     def __post_init__(self) -> None:
         if self.point not in POINTS:
             raise ConfigurationError(
-                f"there is no point {self.point!r}", option="point", advice=f"choose from {', '.join(POINTS)}"
+                f"there is no point {self.point!r}", option="point", advice=f"use one of {', '.join(POINTS)}"
             )
 
 
 class KillList:
-    """The kills of a run, armed and then fired, in a directory that all of its processes share.
+    """The kills of a run, armed and then fired, in a directory that all processes of the run share.
 
     Args:
         directory: The directory; made when it is needed.
@@ -95,15 +95,15 @@ class KillList:
         return self._all("fired")
 
     def these_are(self, *, jvm: int, driver: int) -> None:
-        """Register the victims. Called by the driver of each start, before the query starts."""
+        """Register the processes that can be killed. Called by the driver of each start, before the query starts."""
         self._register("processes", jvm=jvm, driver=driver)
 
     def broker_is(self, pid: int) -> None:
-        """Register the broker. Called by the test after each of its starts; it may outlive a driver."""
+        """Register the broker. The test calls it after each start of the broker, which may outlive a driver."""
         self._register("broker", broker=pid)
 
     def forget_processes(self) -> None:
-        """Forget the victims. Called before a driver is started again: other processes may get their ids."""
+        """Forget the registered processes. Called before a driver is restarted: their ids may be reused."""
         (self._root / "processes").unlink(missing_ok=True)
 
     def processes(self) -> dict[str, int]:
@@ -111,7 +111,7 @@ class KillList:
         return self._registered("processes")
 
     def meet(self, point: str) -> None:
-        """Come to a point: a process dies here if the point is armed. Called in any process, on any thread."""
+        """Reach a point: if it is armed, a process dies here. Called in any process, on any thread."""
         if not (self._root / "armed").is_dir():
             return
         visit = self._visit(point)
@@ -146,8 +146,8 @@ class KillList:
         pid = registered.get(kill.victim) if own is None else own()
         if pid is None:
             raise ConfigurationError(
-                f"the kill list does not know which process {kill.victim!r} is",
-                advice="call these_are(…), and broker_is(…) for a broker, before the query starts",
+                f"the kill list has no process registered as the {kill.victim!r} is",
+                advice="call these_are(…), or broker_is(…) for a broker, before the query starts",
             )
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -187,7 +187,7 @@ class KillList:
 
 
 def _loaded(directory: Path, pattern: str) -> list[tuple[Path, Kill]]:
-    """Return the kills of these files; not those that another process takes meanwhile."""
+    """Return the kills of these files, except those that another process takes meanwhile."""
     found = []
     for path in sorted(directory.glob(pattern)):
         with suppress(FileNotFoundError):

@@ -34,14 +34,14 @@ def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: i
     Args:
         start: Starts the query, on the same checkpoint each time.
         kills: The kills that may end it.
-        starts: Most starts.
+        starts: Maximum number of starts.
 
     Returns:
         The number of starts.
 
     Raises:
         Exception: The query's error, if no kill ended it.
-        FatalError: It did not end in so many starts.
+        FatalError: It did not end within `starts` starts.
     """
     for number in range(1, starts + 1):
         before = len(kills.fired())
@@ -66,15 +66,15 @@ def run_until_done(
     """Run a program that is a driver, again after each kill that ended it, until it exits with 0.
 
     For kills of the driver, its JVM or its Python process. Workers and stream runners of a dead driver end by
-    themselves, as on a real machine; a JVM that outlives its driver is waited for, because two drivers on one
-    checkpoint are an error of the operator.
+    themselves, as on a real machine; this waits for a JVM that outlives its driver, because two drivers on one
+    checkpoint are an operator's error.
 
     Args:
         command: The program; it calls `KillList.these_are`.
         kills: The kills that may end it.
         checkpoint: Watched for `offset-logged` and `commit-logged`.
-        starts: Most starts.
-        timeout: Most seconds of one run.
+        starts: Maximum number of starts.
+        timeout: Maximum seconds of one run.
 
     Returns:
         The number of starts.

@@ -24,7 +24,7 @@ class Frame(Protocol):
 
 
 class MicroBatchFiles:
-    """For `foreachBatch`: one file per micro-batch, written whole and replaced by a replay, so replays double nothing.
+    """For `foreachBatch`: one file per micro-batch, written at once and replaced by a replay, so rows are not repeated.
 
     It reads each micro-batch twice, and checks that all reads of it, also after a restart, bring the same rows.
 
@@ -81,5 +81,5 @@ def _differs(micro_batch: int, what: str) -> ContractError:
     return ContractError(
         f"two reads of micro-batch {micro_batch} differ: {what}",
         rule="S6",
-        advice="a read must be a function of its slices alone: end exactly at split.end, in the same order each time",
+        advice="a read must depend on its slices alone: end exactly at split.end, with the same order each time",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that runs another one, and kills it when its own owner dies, which closes standard input.
+"""Runs another program, and kills it when the owner of this process dies, which closes standard input.
 
-Started by path with ``python -I lifeline.py DIRECTORY COMMAND…`` in a session of its own; imports the standard library
-only, so that it starts at once. When the owner has died, the directory is removed too.
+Started by path with ``python -I lifeline.py DIRECTORY COMMAND…`` in its own session; imports the standard library only,
+so that it starts at once. When the owner has died, the directory is removed too.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def parent_jvm() -> int | None:
 def end_session(leader: int) -> None:
     """Kill everything in the session of a leader (made by `Popen(start_new_session=True)`), and wait for it.
 
-    The leader itself may be gone.
+    The leader itself may have ended.
     """
     deadline = time.monotonic() + _PATIENCE
     with suppress(ProcessLookupError):

@@ -72,7 +72,7 @@ def test_an_option_that_is_hardly_alike_is_not_suggested(file_format: str, optio
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path=f"x.{file_format}", format_options={option: "1"})
     assert "did you mean" not in raised.value.message
-    assert ("not honoured for json" in raised.value.message) == (file_format == "json")
+    assert ("not supported for json" in raised.value.message) == (file_format == "json")
 
 
 @pytest.mark.parametrize("option", ["dateFormat", "timestampFormat", "timestampNTZFormat"])
@@ -93,12 +93,12 @@ def test_the_error_for_a_pattern_names_the_format_that_is_read(file_format: str,
         ({"mergeSchema": "true"}, ["'mergeSchema'", "an option of parquet files"]),
         ({"allowComments": "true"}, ["'allowComments'", "an option of json files"]),
         ({"qwertyuiop": "true"}, ["'qwertyuiop'"]),
-        ({"charToEscapeQuoteEscaping": "x"}, ["'charToEscapeQuoteEscaping'", "not honoured"]),
-        ({"maxCachedFiles": "10"}, ["'maxCachedFiles'", "not honoured", "discoveryInterval"]),
-        ({"ignoredPathSegmentRegex": "x.*"}, ["'ignoredPathSegmentRegex'", "not honoured", "hidden names"]),
-        ({"ignoreInvalidPartitionPaths": "true"}, ["'ignoreInvalidPartitionPaths'", "not honoured", "contradict"]),
-        ({"archivePathFilter": "*"}, ["'archivePathFilter'", "not honoured", "archives"]),
-        ({"discardCachedInputRatio": "0.5"}, ["'discardCachedInputRatio'", "not honoured", "discoveryInterval"]),
+        ({"charToEscapeQuoteEscaping": "x"}, ["'charToEscapeQuoteEscaping'", "not supported"]),
+        ({"maxCachedFiles": "10"}, ["'maxCachedFiles'", "not supported", "discoveryInterval"]),
+        ({"ignoredPathSegmentRegex": "x.*"}, ["'ignoredPathSegmentRegex'", "not supported", "hidden names"]),
+        ({"ignoreInvalidPartitionPaths": "true"}, ["'ignoreInvalidPartitionPaths'", "not supported", "contradict"]),
+        ({"archivePathFilter": "*"}, ["'archivePathFilter'", "not supported", "archives"]),
+        ({"discardCachedInputRatio": "0.5"}, ["'discardCachedInputRatio'", "not supported", "discoveryInterval"]),
         ({"compression": "gzip"}, ["'compression'", "writing"]),
         ({"header": "perhaps"}, ["'header'", "'perhaps'"]),
         ({"sep": "abc"}, ["sep"]),

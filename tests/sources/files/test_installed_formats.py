@@ -111,7 +111,7 @@ def test_options_of_such_a_format_are_checked_by_name(words: Path, options: dict
     [
         ("word", "unknown; did you mean 'words'"),
         ("gone", r"the file format 'gone' \(the package wordy 1.2\)"),
-        ("nothing", "wordy.NoFormat is no FileFormat"),
+        ("nothing", "wordy.NoFormat is not a FileFormat"),
     ],
 )
 def test_what_is_no_format_is_refused_by_name(words: Path, name: str, says: str) -> None:

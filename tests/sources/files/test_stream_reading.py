@@ -246,7 +246,7 @@ def test_a_partition_directory_that_comes_late_leaves_out_files_beside_it_with_a
     put: Put, stream: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings() -> int:
-        found = sum("they lie beside the partition directories" in record.message for record in caplog.records)
+        found = sum("they are outside the partition directories" in record.message for record in caplog.records)
         caplog.clear()
         return found
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the paths that a user gave to files with partition values: globs, hidden names, sink logs, partitions."""
+"""Lists files with partition values from the user's paths: globs, hidden names, sink logs, partitions."""

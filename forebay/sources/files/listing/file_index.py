@@ -51,7 +51,7 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
     Raises:
         ConfigurationError: A path matches nothing, an option is wrong, the directories contradict each other, or a
             filter by time meets a store that reports no times.
-        DataLossError: A file that a Spark sink committed is gone.
+        DataLossError: A file that a Spark sink committed no longer exists.
         RetriableError: A store did not answer, or something disappeared.
     """
     accepts = _filter(options)
@@ -85,7 +85,7 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
 
 
 def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
-    """Return the test of a file and its directory: in a partition directory, or directly in one of the paths."""
+    """Return the test whether a file is in a partition directory, or directly in one of the paths."""
     if found.texts:
         return lambda _path, folder: folder in found.texts
     directories = frozenset(leaves.directories)
@@ -94,7 +94,7 @@ def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
 
 
 def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
-    """Return the test of a file by name and time; None if every file passes."""
+    """Return the test of a file's name and time; None if every file passes."""
     matches = None if options.path_glob_filter is None else globs.name_matcher(options.path_glob_filter)
     before = _threshold("modifiedBefore", options.modified_before, options.timezone)
     after = _threshold("modifiedAfter", options.modified_after, options.timezone)
@@ -109,9 +109,9 @@ def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
         if not file.has_time:
             option = "modifiedBefore" if after is None else "modifiedAfter"
             raise ConfigurationError(
-                f"the store does not say when {file.path!r} was changed",
+                f"the store does not report when {file.path!r} was changed",
                 option=option,
-                advice=f"leave {option} out, and choose files by their names (path, pathGlobFilter)",
+                advice=f"remove {option}, and select files by name (path, pathGlobFilter)",
             )
         modified = file.modified_ms * _MICROS_PER_MILLI
         return (before is None or modified < before) and (after is None or modified > after)
@@ -147,6 +147,6 @@ def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
             raise ConfigurationError(
                 f"{path!r} is not below {base!r}",
                 option="basePath",
-                advice="name a directory that all paths lie in, written as the paths are",
+                advice="name a directory that contains all paths, in the same spelling",
             )
     return [base]

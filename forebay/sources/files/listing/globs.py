@@ -42,7 +42,7 @@ def literal_name(pattern: str) -> str | None:
 
 
 def name_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the test of one name of a path against a pattern without slashes.
+    """Return the test whether one name of a path matches a pattern without slashes.
 
     Raises:
         ConfigurationError: A bracket or brace is not closed, or nothing follows a backslash.
@@ -129,5 +129,5 @@ def _bad(pattern: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"not a glob: {pattern!r}: {why}",
         option="path",
-        advice="write a backslash before a special character that stands for itself",
+        advice="write a backslash before a special character that is part of the name",
     )

@@ -31,8 +31,8 @@ class ListOptions:
         timezone: Zone of the time limits and of timestamps in directory names.
         partition_types: Types by column name, from the user's schema. Other columns are ignored.
         repeated: The caller lists again later: an unmatched glob or a directory that disappears is no error.
-        begun: An earlier listing found the paths. A missing path is then a `RetriableError`, or empty in an object
-            store.
+        begun: An earlier listing found the paths. Then a missing path raises `RetriableError`, or in an object store
+            counts as empty.
         storage: Arguments for the stores of URLs.
     """
 
@@ -85,7 +85,7 @@ def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is unknown.
-        DataLossError: A file that a sink committed is gone.
+        DataLossError: A file that a sink committed no longer exists.
         RetriableError: A store did not answer, or something disappeared.
     """
     if not paths:
@@ -141,7 +141,7 @@ def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | D
 
 
 def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Directory | None:
-    """Look up a plain path. Where paths are keys, the key as written comes first, then without empty names."""
+    """Look up a plain path. If paths are keys, try the key as written first, then without empty names."""
     exact = split_path(path, keep_empty=True) if store.paths_are_keys else place
     found = store.stat(_path(exact, exact.parts))
     return store.stat(_path(place, place.parts)) if found is None and exact != place else found
@@ -189,7 +189,7 @@ def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOpt
                 continue
             raise RetriableError(
                 f"the directory {directory!r} disappeared while it was being listed",
-                advice="set ignoreMissingFiles=true to leave out what disappears",
+                advice="set ignoreMissingFiles=true to skip files and directories that disappear",
             )
         files += listed.files
         for child in listed.directories:
@@ -202,7 +202,7 @@ def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOpt
 
 
 def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], options: ListOptions) -> list[FileStatus]:
-    """Keep, below each sink, the files that its log names. Add files that it names elsewhere (a linked path)."""
+    """Keep only the files that the log of their sink names. Add files that it names elsewhere (a linked path)."""
     result: list[FileStatus] = []
     rest = files
     for sink in sorted(sinks, key=len, reverse=True):  # the innermost sink decides
@@ -215,9 +215,9 @@ def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], opt
                 result.append(file)
             elif not options.ignore_missing_files:
                 raise DataLossError(
-                    f"{path!r} was committed by the sink that wrote {sink!r}, but is not there",
-                    advice="restore it (was the directory moved? its log names the old place), or set "
-                    "ignoreMissingFiles=true to go on without it",
+                    f"{path!r} was committed by the sink that wrote {sink!r}, but does not exist",
+                    advice="restore it (after a move, the log still names the old directory), or set "
+                    "ignoreMissingFiles=true to skip it",
                 )
     return result + rest
 

@@ -43,8 +43,7 @@ def partitions(
 
     Args:
         directories: Every directory that directly holds a data file, as plain paths or URLs.
-        base_paths: The search for `name=value` goes upwards from each directory and stops at these: the user's paths,
-            or `basePath`.
+        base_paths: The user's paths, or `basePath`: the search for `name=value` goes up from each directory to these.
         type_inference: Infer types. Otherwise all columns are strings.
         timezone: The session time zone.
         types: Types by column name, from the user's schema.
@@ -74,7 +73,7 @@ def partitions(
 def merge_schema(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
     """Return the schema of a table: data columns, then partition columns. A column in both keeps its place.
 
-    The type of a column in both is that of the partition column, whose values win: Spark's rule.
+    As in Spark, a column in both has the type and the values of the partition column.
     """
     own = {field.name.lower(): field for field in partition}
     merged = [own.pop(field.name.lower(), field) for field in data]
@@ -97,7 +96,7 @@ def _pairs_by_directory(directories: Iterable[str], bases: frozenset[str]) -> di
 
 
 def _pairs_of(directory: str, bases: frozenset[str]) -> tuple[list[tuple[str, str]], str | None]:
-    """Return the (name, raw value) pairs of a directory, outermost first, and where the search upwards stopped."""
+    """Return the (name, raw value) pairs of a directory, outermost first, and where the search stopped."""
     pairs: list[tuple[str, str]] = []
     current = directory
     while True:

@@ -20,7 +20,7 @@ _ATTEMPTS = 5
 def committed_paths(store: Store, log: str) -> list[str]:
     """Return the files that a sink has committed, in the log's order, as plain paths or URLs.
 
-    A compaction may delete log files meanwhile; then the log is listed again.
+    If a compaction deletes log files meanwhile, the log is listed again.
 
     Args:
         store: The store of the log.
@@ -41,11 +41,11 @@ def committed_paths(store: Store, log: str) -> list[str]:
             continue
         deleted = {path for path, action in entries if action == "delete"}
         return list(dict.fromkeys(_plain(path) for path, action in entries if path not in deleted))
-    raise RetriableError(f"the sink log {log!r} kept changing while it was read", advice="read it again")
+    raise RetriableError(f"the sink log {log} kept changing while it was read", advice="read it again")
 
 
 def _needed(store: Store, log: str) -> list[str]:
-    """Return the log files of the present state: the newest compact one and all after it."""
+    """Return the log files of the current state: the newest compact one and all after it."""
     listed = store.children(log, lambda name: _BATCH.fullmatch(name) is not None)
     if listed is None:
         return []
@@ -67,7 +67,7 @@ def _needed(store: Store, log: str) -> list[str]:
     if missing:
         raise DataError(
             f"the sink log {log!r} has no file for micro-batch {missing[0]}, but one for {max(batches)}",
-            advice="restore the log file, or read the data files by a glob such as path/*, which looks at no log",
+            advice="restore the log file, or read the data files with a glob such as path/*, which ignores the log",
         )
     return [batches[number] for number in wanted]
 
@@ -79,7 +79,7 @@ def _entries(store: Store, path: str) -> list[tuple[str, str]]:
         if re.fullmatch(r"v\d+", version.strip()):
             raise ConfigurationError(
                 f"the sink log {path!r} is of version {version.strip()}; this reader knows v1",
-                advice="update forebay, or read the data files by a glob such as path/*, which looks at no log",
+                advice="update forebay, or read the data files with a glob such as path/*, which ignores the log",
             )
         raise _damaged(path, 1)
     entries: list[tuple[str, str]] = []
@@ -99,7 +99,7 @@ def _damaged(path: str, line: int) -> DataError:
     return DataError(
         f"the sink log {path!r} is damaged",
         position=f"line {line}",
-        advice="restore the log file, or read the data files by a glob such as path/*, which looks at no log",
+        advice="restore the log file, or read the data files with a glob such as path/*, which ignores the log",
     )
 
 

@@ -17,7 +17,7 @@ from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_p
 METADATA = "_metadata"
 _ROW_INDEX = "row_index"
 _INSIDE = b"forebay.inside"
-"""The key of field metadata: the field of a partition column that is also in the files."""
+"""The key of field metadata for the field that a partition column has in the files."""
 _FIELDS = (
     pa.field("file_path", pa.string()),
     pa.field("file_name", pa.string()),
@@ -74,9 +74,9 @@ def _nullable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
-    """Return the schema of a table. A partition column that is also in the files keeps their field as metadata.
+    """Return the schema of a table. A partition column that is also in the files keeps the files' field as metadata.
 
-    The value of the directory is read; CSV, where columns go by position, needs the field of the file.
+    Its value comes from the directory. CSV needs the files' field too, because it matches columns by position.
     """
     inside = {field.name.lower(): field for field in data}
     outside = {field.name.lower() for field in partition}
@@ -139,7 +139,7 @@ def assemble(
 
 
 def _numbered(array: pa.Array, data_type: pa.StructType, first: int) -> pa.Array:
-    """Fill in `row_index`, if the type has it, from `first` on."""
+    """Fill in `row_index`, counting from `first`, if the type has this field."""
     at = data_type.get_field_index(_ROW_INDEX)
     if at < 0:
         return array

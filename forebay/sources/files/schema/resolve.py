@@ -17,7 +17,7 @@ from forebay.stores.file_status import FileStatus
 
 
 def inferred_schema(source: FileScan) -> pa.Schema:
-    """Infer the schema from files and directories, with `_metadata` if it is wanted. Looks at the stores.
+    """Infer the schema from files and directories, with `_metadata` if requested. Looks at the stores.
 
     Raises:
         ConfigurationError: There is nothing to infer a schema from, or it contradicts an option.
@@ -46,16 +46,16 @@ def inferred_schema(source: FileScan) -> pa.Schema:
         return schema
     if METADATA in schema.names:
         raise ConfigurationError(
-            f"the files have a column {METADATA} of their own",
+            f"the files already have a column {METADATA}",
             source=source.name,
             option="includeMetadata",
-            advice="leave includeMetadata out, or give a schema without that column",
+            advice="remove includeMetadata, or give a schema without that column",
         )
     return schema.append(pa.field(METADATA, metadata_type(source.format_name())))
 
 
 def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
-    """Infer the schema from the content of the files, without those that the options allow to ignore."""
+    """Infer the schema from the content of the files, except those that the options allow to ignore."""
     file_format = source.format()
     stored = [source.stored(status) for status in files]
     try:
@@ -71,7 +71,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
     """Refuse a schema with duplicate column names, with VARIANT, or with a `_metadata` that differs from Spark's.
 
     Raises:
-        ConfigurationError: Naming the column.
+        ConfigurationError: It names the column.
     """
     for field in schema:
         if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
@@ -79,15 +79,15 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
                 f"the column {METADATA} is {field.type}, not {metadata_type(source.format_name())} or a part of it",
                 source=source.name,
                 option="schema",
-                advice="leave it out of the schema and set includeMetadata=true",
+                advice="remove it from the schema and set includeMetadata=true",
             )
     variant = _variant_in(schema)
     if variant is not None:
         raise ConfigurationError(
-            f"the column {variant!r} is VARIANT, which files cannot be read as",
+            f"the column {variant!r} is VARIANT, which the file formats do not support",
             source=source.name,
             option="schema",
-            advice="leave it out, or read it as STRING and convert it with parse_json in the query",
+            advice="remove it, or read it as STRING and convert it with parse_json in the query",
         )
     same = same_names(schema, case_sensitive=False)
     if same is not None and source.format().case_sensitive:
@@ -97,7 +97,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
             f"the schema has {same}",
             source=source.name,
             option="schema",
-            advice="rename one, or leave it out; in Parquet files caseSensitive=true tells names in other case apart",
+            advice="rename or remove one; in Parquet files caseSensitive=true distinguishes names that differ in case",
         )
 
 

@@ -34,11 +34,11 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
             text, option="subscribe", advice="names of topics have only letters, digits, dots, _ and -"
         )
     if isinstance(error, kafka_errors.KafkaConfigurationError):
-        return ConfigurationError(text, option="kafka.*", advice="change the option it names")
+        return ConfigurationError(text, option="kafka.*", advice="change the option that the text names")
     if isinstance(error, (kafka_errors.UnsupportedVersionError, kafka_errors.UnrecognizedBrokerVersion)):
-        return FatalError(text, advice="the brokers are too old for this: upgrade them, or leave the option out")
+        return FatalError(text, advice="the brokers are too old for this: upgrade them, or remove the option")
     if isinstance(error, (kafka_errors.CorruptRecordError, kafka_errors.UnsupportedCodecError)):
-        return DataError(text, advice="check the broker's disks, and start at a later offset to skip it")
+        return DataError(text, advice="check the broker's disks, or start at a later offset to skip the damaged record")
     retriable = bool(getattr(error, "retriable", False)) or isinstance(error, kafka_errors.UnknownBrokerIdError)
     if retriable or isinstance(error, OSError):
         return RetriableError(text, advice="check the brokers: they may be starting, or unreachable from this machine")
@@ -47,7 +47,7 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
     """Return the error for unreachable brokers, with the result of probing each port; may block for seconds."""
-    found = client_error(error, "a first connection to one", options)
+    found = client_error(error, "the first connection to a broker", options)
     if not isinstance(found, RetriableError):
         return found
     if isinstance(error, UnansweredError) and isinstance(error.last_error, kafka_errors.IncompatibleBrokerVersion):
@@ -121,7 +121,9 @@ def _unauthenticated(error: Exception, text: str, options: ClientOptions) -> Con
             advice="check the token: its expiry, issuer and audience must be those that the brokers require",
         )
     return ConfigurationError(
-        text, option="kafka.sasl.jaas.config", advice=f"check user and password, and that they belong to {mechanism}"
+        text,
+        option="kafka.sasl.jaas.config",
+        advice=f"check the user name and the password, and whether they are valid for {mechanism}",
     )
 
 
@@ -137,6 +139,6 @@ def _unauthorized(error: Exception, failed: str, text: str, options: ClientOptio
             advice=f"grant DESCRIBE and READ: {add} --operation READ --topic {topics[0]}",
         )
     if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
-        advice = f"grant READ on the group: {add} --operation READ --group GROUP; or leave it out"
+        advice = f"grant READ on the group: {add} --operation READ --group GROUP; or remove the group option"
         return ConfigurationError(text, option="kafka.group.id", advice=advice)
     return ConfigurationError(text, advice=f"grant the operation: {add} --operation … --cluster")

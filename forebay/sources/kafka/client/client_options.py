@@ -96,7 +96,7 @@ _REFUSED: Final = {
     "sasl.username": ("Java's clients have no such option", f"put it into {jaas.OPTION}"),
     "sasl.password": ("Java's clients have no such option", f"put it into {jaas.OPTION}"),
     "sasl.login.callback.handler.class": ("it is a Java class", 'use oauthTokenProvider="package.module:Provider"'),
-    "ssl.cipher.suites": ("its names exist only in Java", "leave it out: OpenSSL chooses"),
+    "ssl.cipher.suites": ("its names exist only in Java", "remove it: OpenSSL chooses"),
     "metric.reporters": ("they are Java classes", "read the progress of the query"),
 }
 
@@ -182,12 +182,12 @@ def _check_known(name: str) -> None:
         raise ConfigurationError(
             f"kafka.{name} is not supported by kafka-python" + (f"; did you mean 'kafka.{near[0]}'?" if near else ""),
             option=f"kafka.{name}",
-            advice=f"leave it out; supported are {', '.join(f'kafka.{one}' for one in sorted(known))}",
+            advice=f"remove it; supported are {', '.join(f'kafka.{one}' for one in sorted(known))}",
         )
 
 
 def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls, token_provider: str | None) -> None:
-    """Refuse options without effect, and an incomplete login."""
+    """Refuse options that have no effect together, and an incomplete login."""
     mechanism = _plain(options, "sasl.mechanism").upper()
     sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
     if sasl and not protocol.startswith("SASL"):
@@ -204,7 +204,7 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
             raise _without("sasl.jaas.config", f"{mechanism} does not use it")
     if (mechanism == "OAUTHBEARER") != (token_provider is not None):
         raise ConfigurationError(
-            "OAUTHBEARER and oauthTokenProvider go together",
+            "OAUTHBEARER and oauthTokenProvider require each other",
             option="oauthTokenProvider",
             advice='give kafka.sasl.mechanism="OAUTHBEARER" and oauthTokenProvider="package.module:Provider"',
         )
@@ -212,7 +212,7 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
 
 def _without(name: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice="give both, or neither"
+        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice="set both, or neither"
     )
 
 
@@ -250,7 +250,7 @@ def _token_provider(path: str) -> object:
 
     if not isinstance(provider, AbstractTokenProvider):
         raise ConfigurationError(
-            f"oauthTokenProvider {path!r} is no AbstractTokenProvider",
+            f"oauthTokenProvider {path!r} is not an AbstractTokenProvider",
             option="oauthTokenProvider",
             advice="derive the class from kafka.net.sasl.oauth.AbstractTokenProvider",
         )

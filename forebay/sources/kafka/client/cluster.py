@@ -52,8 +52,8 @@ class Topic:
 class Cluster:
     """An admin client with retries. One call at a time, from any thread; connects at the first call.
 
-    Its methods raise a `ForebayError` if the brokers do not answer or refuse to. It retries retriable errors after at
-    most `interval` seconds.
+    Its methods raise a `ForebayError` if the brokers do not answer, or refuse the request. It retries retriable errors
+    after at most `interval` seconds.
     """
 
     def __init__(self, options: ClientOptions, *, retries: int, interval: float) -> None:
@@ -105,7 +105,7 @@ class Cluster:
         try:
             brokers = self._connected().describe_log_dirs(list(topics))
         except Exception as error:  # noqa: BLE001 - only an estimate: other calls report unreachable brokers
-            _log.info("the sizes of %s are not known: %s", ", ".join(topics), error)
+            _log.info("the sizes of %s are unknown: %s", ", ".join(topics), error)
             return None if isinstance(error, kafka_errors.AuthorizationError) else {}
         if brokers and not any(broker["log_dirs"] for broker in brokers):
             return None
@@ -138,7 +138,12 @@ class Cluster:
             for one, error in admin.alter_group_offsets(group, asked).items():
                 if error is kafka_errors.UnknownTopicOrPartitionError:
                     # Its topic was deleted; failing here would block the commits of all others.
-                    _log.info("no commit to the group %r for %s/%s: it is gone", group, one.topic, one.partition)
+                    _log.info(
+                        "no commit to the group %r for %s/%s: the partition no longer exists",
+                        group,
+                        one.topic,
+                        one.partition,
+                    )
                 elif error is not kafka_errors.NoError:
                     raise error(f"{one.topic}/{one.partition}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kafka-python's clients and connections, with proper ends where a connection fails.
+"""kafka-python's clients and connections, which also clean up after failed connections.
 
 kafka-python 3.0 leaves the socket of a refused connection to the garbage collector. It waits forever for a port that
 accepts a TLS connection and sends nothing. It drops the last bytes before a broker closes the connection, which answer
@@ -182,7 +182,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
-    """A way to connect that kafka-python selects by the scheme of a proxy; there is no proxy."""
+    """Opens a direct connection. kafka-python selects it by the scheme of a proxy, but there is no proxy."""
 
     SCHEMES = (_SCHEME,)
 
@@ -195,7 +195,7 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
 
 
 class _DataBeforeError(KafkaTCPTransport):  # type: ignore[misc]  # no types
-    """Returns the data received before a connection ended; the next call returns the error again."""
+    """Returns the data received before a connection ended; the next call raises the error."""
 
     def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
         data, error = super()._sock_recv()

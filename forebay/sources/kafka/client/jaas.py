@@ -14,9 +14,9 @@ OPTION: Final = "kafka.sasl.jaas.config"
 
 _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([;=])|([^\s;="\']+))')
 _OTHER_MODULES: Final = {
-    "Krb5LoginModule": "leave it out: GSSAPI uses the ticket cache (run kinit -kt keytab principal before)",
-    "OAuthBearerLoginModule": 'leave it out, and name the token provider: oauthTokenProvider="package.module:Provider"',
-    "IAMLoginModule": 'leave it out, and give kafka.sasl.mechanism="AWS_MSK_IAM"',
+    "Krb5LoginModule": "remove it: GSSAPI uses the ticket cache (run kinit -kt keytab principal before)",
+    "OAuthBearerLoginModule": 'remove it, and name the token provider: oauthTokenProvider="package.module:Provider"',
+    "IAMLoginModule": 'remove it, and set kafka.sasl.mechanism="AWS_MSK_IAM"',
 }
 
 
@@ -66,7 +66,9 @@ def _secret(password: str) -> Secret:
         return Secret(password)
     except ConfigurationError:
         pass
-    raise _wrong("its password begins like a reference", f"give the whole of {OPTION} as file:/path or env:NAME")
+    raise _wrong(
+        "its password begins like a reference (env: or file:)", f"give the whole of {OPTION} as file:/path or env:NAME"
+    )
 
 
 def _tokens(text: str) -> list[str]:

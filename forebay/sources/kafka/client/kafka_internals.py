@@ -77,7 +77,7 @@ def receiver_misfit() -> str | None:
 
 
 def _first_without(*classes: tuple[Any, str]) -> str | None:
-    """Return the first attribute that the constructor of its class does not mention."""
+    """Return the first attribute that the constructor of its class does not set."""
     for cls, names in classes:
         for name in names.split():
             if name not in getattr(getattr(cls.__init__, "__code__", None), "co_names", ()):
@@ -237,7 +237,7 @@ class _Receiver:
 
 
 def _read_in_place(parser: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Make a parser decode responses in place, instead of from two copies."""
+    """Make a parser decode responses in place instead of from copies."""
     process = parser._process_response  # noqa: SLF001
     parser._process_response = lambda buffer: process(_InPlace(buffer))  # noqa: SLF001
 

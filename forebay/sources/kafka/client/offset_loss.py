@@ -24,7 +24,7 @@ Bounds = tuple[int, int]
 
 
 class PositionLostError(Exception):
-    """Offsets of a range no longer exist. `error()` makes the `DataLossError` of it.
+    """Offsets of a range no longer exist. `error()` returns the `DataLossError` to raise.
 
     Args:
         topic: Its topic.
@@ -83,8 +83,8 @@ def _reason(offset: int, bounds: Bounds | None) -> str:
 class BoundsProbe:
     """Asks the brokers for bounds of partitions, in bounded time. Called on the thread of its consumer.
 
-    `connect` makes another consumer of the same arguments, where the first one gets no answer. A method raises a
-    `RetriableError` if that one gets none either.
+    If the first consumer gets no answer, `connect` makes another one from the same arguments. If that gets no answer
+    either, a method raises `RetriableError`.
     """
 
     def __init__(self, consumer: Any, connect: Callable[..., Any], arguments: Mapping[str, object]) -> None:  # noqa: ANN401
@@ -162,7 +162,7 @@ def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, he
     if held is not None:
         why += f": a transaction is open from offset {held} on, and the plan was made without read_committed"
         advice = (
-            "wait until it ends, or abort a hanging one (kafka-transactions.sh find-hanging, abort); or keep the "
+            "wait until it ends, or abort a hanging one (kafka-transactions.sh find-hanging, abort); or restore the "
             "former kafka.isolation.level until this micro-batch is done"
         )
     return RetriableError(

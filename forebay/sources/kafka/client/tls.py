@@ -39,7 +39,9 @@ class Tls:
         """Check everything that needs no file."""
         algorithm = self._text("ssl.endpoint.identification.algorithm")
         if algorithm not in (None, "", "https", "HTTPS"):
-            raise _wrong("ssl.endpoint.identification.algorithm", f"it is {algorithm!r}", "give https, or nothing")
+            raise _wrong(
+                "ssl.endpoint.identification.algorithm", f"it is {algorithm!r}", "set https, or remove the option"
+            )
         for name in ("ssl.enabled.protocols", "ssl.protocol"):
             for version in _list(self._text(name)):
                 if version not in _VERSIONS and not (name == "ssl.protocol" and version == "TLS"):
@@ -50,10 +52,12 @@ class Tls:
                 raise _wrong(f"ssl.{side}.type", f"it is {kind!r}", "give PEM or PKCS12")
             inline = "ssl.truststore.certificates" if side == "truststore" else "ssl.keystore.certificate.chain"
             if inline in self.given and f"ssl.{side}.location" in self.given:
-                raise _wrong(inline, f"ssl.{side}.location is given too", "give the one or the other")
+                raise _wrong(inline, f"ssl.{side}.location is set too", "set only one of them")
         if ("ssl.keystore.key" in self.given) != ("ssl.keystore.certificate.chain" in self.given):
             raise _wrong(
-                "ssl.keystore.key", "key and certificate go together", "give kafka.ssl.keystore.certificate.chain too"
+                "ssl.keystore.key",
+                "key and certificate require each other",
+                "give kafka.ssl.keystore.certificate.chain too",
             )
 
     def context(self) -> ssl.SSLContext:

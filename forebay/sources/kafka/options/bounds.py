@@ -37,7 +37,7 @@ class Bound:
         kind: Its kind.
         option: The option that sets it, for errors.
         values: For `OFFSETS` and `TIMES`: the offset, or ms since 1970, of each partition.
-        time: For `TIMES`: the time of partitions that `values` does not name; None = `values` names all.
+        time: For `TIMES`: the time of partitions that `values` does not name; None = `values` must name all.
     """
 
     kind: BoundKind
@@ -49,7 +49,7 @@ class Bound:
     def of(
         cls, side: Literal["starting", "ending"], time: int | None, times: str | None, offsets: str | None
     ) -> Self | None:
-        """Parse the options of one side. One time precedes times by partition, and these precede offsets."""
+        """Parse the options of one side. A single time precedes times by partition, and these precede offsets."""
         if time is not None:
             _check_time(time, option := f"{side}Timestamp")
             return cls(BoundKind.TIMES, option, time=time)
@@ -93,7 +93,7 @@ class Bound:
             raise ConfigurationError(
                 f"{self.option} names partitions that are not read: {', '.join(one.split_id for one in unknown)}",
                 option=self.option,
-                advice="leave them out, or read their topics too",
+                advice="remove them, or read their topics too",
             )
 
 
@@ -150,7 +150,7 @@ def assigned_json(text: str) -> list[TopicPartition]:
     for topic, partitions in _object(text, option, advice).items():
         for one in partitions if isinstance(partitions, list) else [None]:
             if isinstance(one, bool) or not isinstance(one, int) or one < 0:
-                raise _invalid(option, f"the value of {topic!r} is no list of partition numbers", advice)
+                raise _invalid(option, f"the value of {topic!r} is not a list of partition numbers", advice)
             found.append(TopicPartition(topic, one))
     if not found:
         raise _invalid(option, "it names no partition", advice)
@@ -165,7 +165,7 @@ def _partitions_json(text: str, option: str) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, partitions in _object(text, option).items():
         if not isinstance(partitions, dict):
-            raise _invalid(option, f"the value of {topic!r} is no object of partitions")
+            raise _invalid(option, f"the value of {topic!r} is not an object of partitions")
         for partition, value in partitions.items():
             if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
                 raise _invalid(option, f"{topic!r} has {json.dumps({partition: value})}")
@@ -185,7 +185,7 @@ def _object(text: str, option: str, advice: str = _OFFSETS) -> dict[str, object]
     except (ValueError, RecursionError) as error:
         raise _invalid(option, str(error), advice) from error
     if not isinstance(found, dict):
-        raise _invalid(option, "it is no JSON object", advice)
+        raise _invalid(option, "it is not a JSON object", advice)
     return found
 
 

@@ -45,7 +45,7 @@ class KafkaOptions(Source):
     ending_offsets: str | None = option(default=None, doc='latest, or {"topic":{"0":50,"1":-1}}')
     ending_timestamp: int | None = option(default=None, doc="end before the first record of this time, ms since 1970")
     ending_offsets_by_timestamp: str | None = option(default=None, doc="end before the times of each partition")
-    fail_on_data_loss: bool = option(default=True, doc="fail when records are gone before they were read")
+    fail_on_data_loss: bool = option(default=True, doc="fail when records no longer exist before they are read")
     min_partitions: int | None = option(default=None, doc="cut big ranges into about this many tasks")
     max_records_per_partition: int | None = option(default=None, doc="maximum offsets of one task")
     include_headers: bool = option(default=False, doc="add the column headers")
@@ -124,7 +124,7 @@ class KafkaOptions(Source):
             raise ConfigurationError(
                 f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group",
                 option="kafka.group.id",
-                advice="give kafka.group.id, one of its own for each query",
+                advice="set kafka.group.id, a different one for each query",
             )
 
     @property

@@ -77,9 +77,9 @@ class Payloads:
         has_json = "json" in (form for form, _ in formats.values())
         if json_options and not has_json:
             raise ConfigurationError(
-                "options of JSON are given, but neither keys nor values are JSON",
+                "JSON options are set, but neither keys nor values are JSON",
                 option=f"json.{next(iter(json_options))}",
-                advice="set valueFormat=json or keyFormat=json, or leave it out",
+                advice="set valueFormat=json or keyFormat=json, or remove the option",
             )
         # JSON does not support every session time zone; without JSON any zone is accepted.
         options = _json_options(json_options, mode, corrupt_column, time_zone if has_json else "UTC")
@@ -118,9 +118,9 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
     if form != "json":
         if schema is not None:
             raise ConfigurationError(
-                f"{option_name} is given, but {column}Format is {form}",
+                f"{option_name} is set, but {column}Format is {form}",
                 option=option_name,
-                advice=f"set {column}Format=json, or leave the schema out",
+                advice=f"set {column}Format=json, or remove the schema",
             )
         return pa.string() if form == "string" else None
     if schema is None:
@@ -136,7 +136,8 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
         raise ConfigurationError(
             f"the field {corrupt!r} of {option_name} must be a string, because it holds malformed text",
             option=option_name,
-            advice="leave it out, since the column of this name has the reason, too; or set columnNameOfCorruptRecord",
+            advice="remove it, because the corrupt-record column has this name and holds the text and the reason; or "
+            "set columnNameOfCorruptRecord",
         )
     try:
         for field in fields:
@@ -156,7 +157,7 @@ def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> 
             raise ConfigurationError(
                 f"{option_name} applies to decoded keys and values only, and neither is decoded",
                 option=option_name,
-                advice="set valueFormat or keyFormat, or leave it out",
+                advice="set valueFormat or keyFormat, or remove the option",
             )
     if corrupt_column in COLUMNS:
         raise ConfigurationError(

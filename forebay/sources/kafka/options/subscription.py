@@ -100,7 +100,7 @@ class Subscription:
             raise RetriableError(
                 f"the partition {alone[0].split_id} has no leader, so it cannot be read",
                 split=alone[0].split_id,
-                advice="check the brokers that hold its replicas: they are down",
+                advice="check the brokers that hold its replicas: they may be down",
             )
         return partitions
 

@@ -92,7 +92,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return Discovered(current, state=self._limits.state({split.id for split in current}))
 
     def restore_state(self, state: Json) -> None:
-        """Restore the offsets at which ending times stop the partitions."""
+        """Restore the end offsets that the ending times were resolved to."""
         self._limits.restore(state, self._source.name)
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
@@ -140,18 +140,18 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return {own[partition].id: end for partition, end in ends.items()}
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Report partitions that are gone or belong to a recreated topic; without `failOnDataLoss` drop them.
+        """Report partitions that no longer exist or belong to a recreated topic; without `failOnDataLoss` drop them.
 
         Raises:
             DataLossError: Under `failOnDataLoss`.
         """
         split = splits[0]
         if split.id in self._recreated:
-            why = "its topic was deleted and created again, and the unread records of the old one are gone"
+            why = "its topic was deleted and created again, and the unread records of the old one no longer exist"
         else:
             why = "its topic was deleted, or the query no longer reads it"
         more = f" (and {len(splits) - 1} more partitions)" if len(splits) > 1 else ""
-        self._report_loss(f"the partition is gone: {why}{more}", split)
+        self._report_loss(f"the partition no longer exists: {why}{more}", split)
         return True
 
     # ---- planning
@@ -190,7 +190,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._discovered_at = self._clock.monotonic()
         gone = [one for one in own if are_of_two_topics(one.topic_id, ids.get(one.topic_partition.topic))]
         for one in gone:
-            self._report_loss("its topic was deleted and created again, and the planned records are gone", one)
+            self._report_loss("its topic was deleted and created again, and the planned records no longer exist", one)
         if not gone:
             return self._ranges.tasks(own)
         own = [one.slice(one.end, one.end) if one in gone else one for one in own]
@@ -225,7 +225,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- starts and ends
 
     def _later_starts(self, identity: TopicIdentity, known: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return where partitions found later start; those that the ending options exclude are left out."""
+        """Return the starts of partitions found later, without those that the ending options exclude."""
         wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
         starts = self._resolver.offsets(wanted, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
@@ -234,7 +234,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 continue
             if partition.topic in topics:
                 self._report_loss(
-                    f"the partition is new and begins at the offset {offset}, not at 0: earlier records are gone",
+                    f"the partition is new and begins at the offset {offset}, not at 0: earlier records no longer "
+                    "exist",
                     KafkaSplit(id=partition.split_id, position=0),
                 )
             elif known:  # a run from stored positions has no known splits yet; its next discovery warns
@@ -246,7 +247,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if end is None else max(end, position)
 
     def _ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the end of each partition; the position where an open transaction lies before it."""
+        """Return the end of each partition; its position if an open transaction begins before that."""
         ends = self._existing_ends(own)
         if self._source.client_options.read_committed:
             before = [partition for partition, split in own.items() if ends[partition] < split.start]
@@ -267,7 +268,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             if not gone:
                 raise
         for partition in sorted(gone):
-            self._report_loss("the partition is gone: its topic was deleted", own[partition])
+            self._report_loss("the partition no longer exists: its topic was deleted", own[partition])
         existing = self._resolver.offsets(own.keys() - gone, LATEST)
         return {**existing, **{partition: own[partition].start for partition in gone}}
 
@@ -281,7 +282,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 source=self._source.name,
                 split=split.id,
                 position=split.position,
-                advice="start a new checkpoint, or give failOnDataLoss=false to continue with the remaining records",
+                advice="start a new checkpoint, or set failOnDataLoss=false to continue with the remaining records",
             )
         self._warn(f"{split.id}: {text}")
 
@@ -293,12 +294,12 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
 def _own(split: Split) -> KafkaSplit:
     if not isinstance(split, KafkaSplit):
-        raise TypeError(f"{type(split).__name__} is no KafkaSplit")
+        raise TypeError(f"{type(split).__name__} is not a KafkaSplit")
     return split
 
 
 def _spark_positions(offset: Mapping[str, Json]) -> dict[TopicPartition, int] | None:
-    """Return the positions of an offset of Spark's own source; None for another JSON."""
+    """Return the positions of an offset of Spark's own source; None for other JSON."""
     found: dict[TopicPartition, int] = {}
     for topic, partitions in offset.items():
         if not isinstance(partitions, Mapping) or not partitions:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes progress to a consumer group. A failing group never stops the query."""
+"""Publishes progress to a consumer group. An error of the group never stops the query."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class OffsetResolver:
     def ends(self, partitions: Collection[TopicPartition], *, streaming: bool) -> dict[TopicPartition, int]:
         """Return the end of each partition of a new query that has a known one.
 
-        In a stream an ending offset may lie in the future, and `TimeLimits` resolves ending times.
+        In a stream an ending offset may be in the future, and `TimeLimits` resolves ending times.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -85,7 +85,7 @@ class OffsetResolver:
         return None if bound is None or bound.kind is not BoundKind.TIMES else bound.time_of(partition)
 
     def reads(self, partition: TopicPartition) -> bool:
-        """Whether a partition found later is read: not if the ending options name only others."""
+        """Whether a partition found later is read; False if the ending options name only other partitions."""
         end = self._range.end
         return end is None or end.time is not None or partition in end.values
 
@@ -142,7 +142,7 @@ class OffsetResolver:
                         split=partition.split_id,
                         position=offset,
                         option=bound.option,
-                        advice=f"start at {begin} or later, or give failOnDataLoss=false to start there",
+                        advice=f"start at {begin} or later, or set failOnDataLoss=false to start there",
                     )
                 lost = "%s: %s; reading starts there, and %d offsets are lost"
                 _log.warning(lost, partition.split_id, text, begin - offset)

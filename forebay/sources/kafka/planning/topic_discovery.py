@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the brokers which partitions exist, and distrusts an answer that may come from a broker with stale metadata."""
+"""Asks the brokers which partitions exist, and repeats a request whose answer may come from stale metadata."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE = 0.2
 
 @dataclass(frozen=True)
 class TopicIdentity:
-    """The partitions of the brokers beside the known splits, compared by topic id.
+    """The brokers' partitions compared with the known splits by topic id.
 
     Args:
         kept: Known splits whose topic still has its id.

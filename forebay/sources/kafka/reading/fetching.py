@@ -227,7 +227,7 @@ class PartitionFetcher:
         return Fetched(one.split_id, batch, offset, finished=finished, caught_up=caught_up)
 
     def _poll(self, seconds: float) -> None:
-        """Let the consumer fetch. It reports lost positions of several partitions at once; raise them one by one."""
+        """Let the consumer fetch. kafka-python reports several lost positions at once; raise them one by one."""
         try:
             if not self._truncated:
                 self._fetched.extend(self._backend.poll(seconds))
@@ -244,7 +244,7 @@ class PartitionFetcher:
                 raise self._lost(key, self._ranges[key].offset, _TRUNCATED)
 
     def _lost(self, key: Key, offset: int, reason: str | None = None) -> PositionLostError:
-        """Forget a range whose offsets are gone, and return the error for it."""
+        """Forget a range whose offsets no longer exist, and return the error for it."""
         end = self._ranges[key].end
         bounds = self._bounds([self._ranges[key]])[0][key]
         self.drop(key)

@@ -2,7 +2,7 @@
 """The fast decoder: all records of a fetch at once, column by column, without a Python object for each record.
 
 It accepts a batch only if it can account for every byte. The plain decoder reads all other batches, or names the
-damaged record. So both decoders always agree.
+damaged record. So both decoders give the same result.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class MalformedError(Exception):
-    """The bytes are no valid records; the caller adds partition and offset."""
+    """The bytes are not valid records; the caller adds partition and offset."""
 
 
 class Cursor:
