@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from datetime import UTC, datetime
 
 import kafka as kafka_python
 import pytest
 
 from forebay.clock import SystemClock
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka.planning.event_times import RecordTimes
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit
@@ -87,3 +91,56 @@ def test_record_batches_larger_than_a_fetch(kafka, times):
                 sending.send(topic, bytes(100_000), partition=partition, timestamp_ms=BASE + at)
         sending.flush()
     assert times(topic, (0, 5, 8), (1, 6, 8), (2, 7, 8)) == {"0": 5, "1": 6, "2": 7}
+
+
+def through(data):
+    """Return what comes back from Spark's log."""
+    return json.loads(json.dumps(data))
+
+
+def seconds_of(records):
+    """Return the JSON records of these seconds after BASE; None is a damaged one."""
+    for second in records:
+        at = datetime.fromtimestamp(BASE / 1000 + (second or 0), UTC).isoformat(timespec="milliseconds")
+        yield b'{"ts": ' if second is None else json.dumps({"ts": at, "n": 1}).encode()
+
+
+def test_splits_are_held_back_by_a_time_inside_the_payload(kafka):
+    """The timestamps of all records are equal; damaged payloads have no event time and stall nobody."""
+    topic = kafka.topic(2)
+    payloads = {0: [*range(20), None, *range(20, 60)], 1: [0, 60, None, None, None, *range(120, 3600, 60)]}
+    with kafka_python.KafkaProducer(bootstrap_servers=kafka.address, acks="all") as sending:
+        for partition, seconds in payloads.items():
+            for value in seconds_of(seconds):
+                sending.send(topic, value, partition=partition, timestamp_ms=BASE)
+        sending.flush()
+    schema = "ts TIMESTAMP, n INT"
+    source = KafkaSource(
+        subscribe=[topic],
+        starting_offsets="earliest",
+        value_format="json",
+        value_schema=schema,
+        kafka={"bootstrap.servers": kafka.address},
+    )
+    options = HostOptions(event_time_column="value.ts", alignment_max_drift="10s", max_rows_per_trigger=4)
+    planner = open_stream(source, options, parallelism=2)
+    read, at, waited = {0: 0, 1: 0}, through(planner.initial()), 0
+    try:
+        while (end := through(planner.latest(at))) != at:
+            ahead = [payloads[one][start] for one, start in read.items() if start < len(payloads[one])]
+            slowest = min(second for second in ahead if second is not None)
+            for task in planner.tasks(at, end):
+                for part in task.slices:
+                    partition = int(part.id.rsplit("/", 1)[1])
+                    first = payloads[partition][part.position]
+                    assert part.position == read[partition]
+                    assert first is None or None in ahead or first < slowest + 10
+                    read[partition] = part.end
+            waited += read[0] < len(payloads[0]) and read[1] < len(payloads[1])
+            at = end
+    finally:
+        planner.close()
+    # The slow partition ends at 59 s. The record at 60 s is within the drift; after the damaged ones come 120 s.
+    assert read[0] == len(payloads[0])
+    assert 2 <= read[1] <= 9
+    assert waited > 5

@@ -89,6 +89,8 @@ class Cuts:
         unknown = time.knows(split.position) and time.next_time is None
         answer = self._answer(planned, latest)
         if answer is None:  # the source cannot find a time
+            if not time.knows(split.position):
+                return nothing  # a look at the next record comes first
             return self._steps(planned, time) if unknown else planned
         to = answer.to
         if to == planned.to:
