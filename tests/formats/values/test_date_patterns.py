@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,3 +36,26 @@ def test_years_are_read_as_by_spark(spark_utc: SparkSession, tmp_path: Path, pat
     assert list(zip(texts, found, strict=True)) == list(zip(texts, map(tuple, rows), strict=True))
     assert None not in found[YEARS.index("-0001")]
     assert None not in found[YEARS.index("+12024")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "found"),
+    [
+        ("yyyyMMdd", "/d/part-20240105.csv", ["2024-01-05"]),
+        ("yyyyMMdd", "/d/0123420240107-20240105", ["2024-01-05"]),
+        ("yyyyMMdd", "/d/20240105999.csv", []),
+        ("yyyyMMdd", "/d/20240105-20240106-20240105", ["2024-01-05", "2024-01-06"]),
+        ("yyyy-MM-dd", "/d/2024-13-01/2023-02-29/2024-02-29", ["2024-02-29"]),
+        ("'DAY='yyyy/M/d", "/d/day=2024/1/5/x", ["2024-01-05"]),
+    ],
+)
+def test_times_are_found_in_a_path_but_not_inside_numbers(pattern: str, path: str, found: list[str]) -> None:
+    days = [dt.datetime.fromisoformat(one).replace(tzinfo=dt.UTC) for one in found]
+    expected = {int(day.timestamp()) * 1_000_000 for day in days}
+    assert DatePattern.inside(pattern).timestamps_in(path, UTC) == expected
+
+
+@pytest.mark.parametrize("pattern", ["MM-dd", "HH", "'yyyy'"])
+def test_a_pattern_for_paths_has_a_year(pattern: str) -> None:
+    with pytest.raises(ValueError, match="has no year"):
+        DatePattern.inside(pattern)
