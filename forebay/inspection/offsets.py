@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final, Self, cast
@@ -21,6 +21,7 @@ from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
+from forebay.inspection.event_time import EventTimeState, SplitEventTime, event_time_words, moment
 from forebay.inspection.tables import html_table, printable, text_table
 from forebay.state.open_state_store import open_state_store
 from forebay.stores.paths import is_url, join, split_path
@@ -46,6 +47,8 @@ class SplitOffset:
         end: Its own end; empty if it has none.
         position: `read_to` as the source's position; None if nothing is read yet, or only the tasks know it.
         fields: The split's other fields.
+        event_time: Its watermark when the last micro-batch was planned; None if alignment is off, or it is neither
+            among the slowest nor the fastest splits.
     """
 
     source: str
@@ -55,6 +58,7 @@ class SplitOffset:
     end: str
     position: Position | None = None
     fields: Mapping[str, Json] = field(default_factory=dict)
+    event_time: SplitEventTime | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Offsets:
         splits: The splits of forebay's sources.
         notes: Finished splits, other sources, and what could not be read.
         others: The offsets of other sources, as written.
+        watermark: Spark's own watermark of the query when the last one was planned; None if it has none.
     """
 
     directory: str
@@ -78,20 +83,30 @@ class Offsets:
     splits: tuple[SplitOffset, ...]
     notes: tuple[str, ...]
     others: tuple[str, ...] = ()
+    watermark: datetime | None = None
 
     def __str__(self) -> str:
-        table = [text_table(_HEADER, self._rows())] if self.splits else []
+        table = [text_table(self._header(), self._rows())] if self.splits else []
         return "\n".join([printable(self._title()), *table, *(printable(note, lines=True) for note in self.notes)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook."""
-        table = html_table(_HEADER, self._rows()) if self.splits else ""
+        table = html_table(self._header(), self._rows()) if self.splits else ""
         return f"<p>{escape(self._title())}</p>{table}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
+    def _timed(self) -> bool:
+        return any(each.event_time is not None for each in self.splits)
+
+    def _header(self) -> tuple[str, ...]:
+        return (*_HEADER, "watermark") if self._timed() else _HEADER
+
     def _rows(self) -> list[tuple[str, ...]]:
-        return [(each.source, each.split, each.read_to, each.being_read_to, each.end) for each in self.splits]
+        rows = [(each.source, each.split, each.read_to, each.being_read_to, each.end) for each in self.splits]
+        if not self._timed():
+            return [*rows]
+        return [(*row, _event_time(each.event_time)) for row, each in zip(rows, self.splits, strict=True)]
 
     def _title(self) -> str:
         if self.micro_batch is None:
@@ -102,6 +117,8 @@ class Offsets:
             state = f"micro-batch {self.micro_batch} is planned and not done; a restart reads it again"
         if self.planned_at is not None:
             state += f", planned {self.planned_at:%Y-%m-%d %H:%M:%S} UTC"
+        if self.watermark is not None:
+            state += f"; Spark's watermark was {moment(self.watermark)}"
         return f"{self.directory}: {state}"
 
 
@@ -138,10 +155,9 @@ def offsets(checkpoint_directory: str) -> Offsets:
         found, remarks = _source(name, entry, done=done == last)
         splits += found
         notes += remarks
-    at = metadata.get("batchTimestampMs")
-    when = datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) and at > 0 else None
+    when, watermark = (_time(metadata.get(name)) for name in ("batchTimestampMs", "batchWatermarkMs"))
     others = tuple(entry for _, entry in _named(entries) if isinstance(entry, str) and entry != _NOTHING)
-    return Offsets(path, last, done, when, tuple(splits), tuple(notes), others)
+    return Offsets(path, last, done, when, tuple(splits), tuple(notes), others, watermark)
 
 
 # ---- the files that Spark writes
@@ -178,6 +194,14 @@ def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
     except ValueError:
         metadata = {}
     return metadata if isinstance(metadata, dict) else {}, [line for line in rest[1:] if line]
+
+
+def _time(at: object) -> datetime | None:
+    """Return a time of Spark, in ms since 1970; 0 means none."""
+    try:
+        return datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) and at > 0 else None
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def _named(entries: list[str]) -> list[tuple[str, Any]]:
@@ -232,12 +256,30 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
     except ForebayError as error:
         return [], [f"{name}: {error}"]
     notes = [f"{name}: {count:,} split{'' if count == 1 else 's'} read to the end"] if count else []
+    state = _event_time_of(offset)
+    if state is not None:
+        notes.append(f"{name}: {event_time_words(state)}")
+    times = {} if state is None else {each.split: each for each in state.splits}
     claims: Mapping[str, Claim] = {}
     try:
         claims = _claims(offset, entry.get("claims"))
     except ForebayError as error:
         notes.append(f"{name}: the negotiated ends cannot be read: {error}")
-    return [_words(name, each, claims.get(each.split.id), done=done) for each in offset.splits], notes
+    found = [_words(name, each, claims.get(each.split.id), done=done) for each in offset.splits]
+    return [replace(each, event_time=times.get(each.split)) for each in found], notes
+
+
+def _event_time_of(offset: Offset) -> EventTimeState | None:
+    try:
+        return EventTimeState.of(offset.event_time)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # nothing depends on it
+
+
+def _event_time(time: SplitEventTime | None) -> str:
+    if time is None:
+        return ""
+    return moment(time.watermark) + (", held" if time.held else "") + (", idle" if time.idle else "")
 
 
 def _claims(offset: Offset, at: object) -> dict[str, Claim]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from html import escape
 from typing import Any, Final
 
 from forebay.framework.microbatch.offsets.offset import UnknownEnd
+from forebay.inspection.dropped_rows import dropped_rows, dropped_rows_advice, ours
+from forebay.inspection.event_time import EventTimeState, event_time_words
 from forebay.inspection.tables import printable
 
 _WIDTH: Final = 24
@@ -48,6 +49,7 @@ class SourceProgress:
         splits: The splits with the largest lag.
         more: The number of other splits that are behind.
         problem: The error of the last discovery, as text; empty if it succeeded.
+        event_time: What alignment does; None if it is off.
     """
 
     name: str
@@ -60,6 +62,7 @@ class SourceProgress:
     splits: tuple[SplitLag, ...] = ()
     more: int = 0
     problem: str = ""
+    event_time: EventTimeState | None = None
 
 
 class QueryProgress:
@@ -74,6 +77,10 @@ class QueryProgress:
         """Whether the query has ended."""
         self.sources: tuple[SourceProgress, ...] = ()
         """Its sources."""
+        self.dropped = 0
+        """The rows that Spark's watermark dropped, in the reports that were seen."""
+        self.advice = ""
+        """What would have saved them; empty if none were dropped."""
         self._stamp: object = None
         self._backlogs: dict[int, _Backlog] = {}
 
@@ -85,10 +92,12 @@ class QueryProgress:
         self._stamp, self.batch = report["timestamp"], report["batchId"]
         now = datetime.fromisoformat(report["timestamp"]).timestamp()
         self.sources = tuple(self._source(index, each, now) for index, each in enumerate(report["sources"]))
+        self.dropped += dropped_rows(report)
+        self.advice = dropped_rows_advice(report) or self.advice
 
     def _source(self, index: int, source: Mapping[str, Any], now: float) -> SourceProgress:
         rate = float(source.get("processedRowsPerSecond") or 0.0)
-        report = _ours(source.get("latestOffset"))
+        report = ours(source.get("latestOffset"))
         if report is None:
             return SourceProgress(printable(_short_class(str(source.get("description")))), False, rate)
         unit, behind = _behind(report)
@@ -106,6 +115,7 @@ class QueryProgress:
             tuple(_split(each) for each in worst[:_SPLITS]),
             max(0, int(report["splits"]["behind"]) - min(_SPLITS, len(worst))),
             _problem(report.get("discovery") or {}),
+            EventTimeState.of(report.get("eventTime")),
         )
 
 
@@ -152,15 +162,17 @@ def lines(state: QueryProgress) -> list[str]:
             shown.append(f"    {split.name.ljust(width)}  {behind}, {split.at}")
         if source.more:
             shown.append(f"    and {source.more:,} more behind")
-        if source.problem:
-            shown.append(f"    {source.problem}")
+        shown += [f"    {remark}" for remark in _remarks(source)]
+    if state.dropped:
+        shown.append(f"  {_dropped(state)}")
     return shown
 
 
 def one_line(state: QueryProgress) -> str:
     """Return one line for a log, without the splits."""
     sources = [f"{one.name} {_percent(one)}{_words(one)}" for one in state.sources]
-    return "; ".join([_title(state), *sources, *(one.problem for one in state.sources if one.problem)])
+    remarks = [remark for one in state.sources for remark in _remarks(one)]
+    return "; ".join([_title(state), *sources, *remarks, *([_dropped(state)] if state.dropped else [])])
 
 
 def html(state: QueryProgress) -> str:
@@ -179,9 +191,21 @@ def html(state: QueryProgress) -> str:
             parts.append(f"<table><thead>{head}</thead><tbody>{''.join(cells)}</tbody></table>")
         if source.more:
             parts.append(f"<p>and {source.more:,} more behind</p>")
-        if source.problem:
-            parts.append(f"<p>{escape(source.problem)}</p>")
+        parts += [f"<p>{escape(remark)}</p>" for remark in _remarks(source)]
+    if state.dropped:
+        parts.append(f"<p>{escape(_dropped(state))}</p>")
     return "".join(parts)
+
+
+def _remarks(source: SourceProgress) -> list[str]:
+    """Return what is to be said of a source beside its backlog."""
+    event_time = [] if source.event_time is None else [event_time_words(source.event_time)]
+    return [*event_time, *([source.problem] if source.problem else [])]
+
+
+def _dropped(state: QueryProgress) -> str:
+    text = f"Spark's watermark dropped {state.dropped:,} rows"
+    return f"{text}: {state.advice}" if state.advice else text
 
 
 def _title(state: QueryProgress) -> str:
@@ -210,7 +234,9 @@ def _words(source: SourceProgress) -> str:
         return speed
     if source.behind == 0:
         return f"caught up, {speed}"
-    return f"{source.behind:,} {source.unit} behind, {speed}{_when(source.seconds)}"
+    held = source.event_time is not None and source.event_time.held > 0
+    when = ", held back in event time" if held and source.seconds == float("inf") else _when(source.seconds)
+    return f"{source.behind:,} {source.unit} behind, {speed}{when}"
 
 
 def _when(seconds: float | None) -> str:
@@ -222,16 +248,6 @@ def _when(seconds: float | None) -> str:
         return f", caught up in about {max(1, round(seconds))} s"
     minutes = round(seconds / 60)
     return f", caught up in about {minutes} min" if minutes < 90 else f", caught up in about {round(seconds / 3600)} h"
-
-
-def _ours(latest: object) -> Mapping[str, Any] | None:
-    """Return the report of a source of forebay, or None."""
-    if isinstance(latest, str):
-        try:
-            latest = json.loads(latest)
-        except ValueError:
-            return None
-    return latest if isinstance(latest, Mapping) and {"source", "splits", "worst"} <= latest.keys() else None
 
 
 def _behind(report: Mapping[str, Any]) -> tuple[str, int]:

@@ -8,12 +8,13 @@
   "error": {"at": "2026-01-31T12:00:00Z", "text": "…", "split": "eu", "over": true}},
  "worst": [{"split": "eu", "position": 400, "end": 2500, "behind": 2100, "last": {"rows": 125}}, …]}
 ```
+With alignment it has `eventTime`, see `event_time_report`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
@@ -41,11 +42,24 @@ class Report:
     """The progress of a query as of the last poll. Called on the planning thread.
 
     `update` is cheap, for it is called with every poll; `payload` builds the report on demand.
+
+    Args:
+        source: The name of the source.
+        split_provider: Knows the cost and the failures of discovery.
+        negotiated: Knows the failures of probes; None = there are none.
+        event_time: Returns what alignment does; None = it is off.
     """
 
-    def __init__(self, source: str, split_provider: SplitProvider, negotiated: NegotiatedSplits | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        split_provider: SplitProvider,
+        negotiated: NegotiatedSplits | None = None,
+        event_time: Callable[[], Json] | None = None,
+    ) -> None:
         self._source = source
         self._split_provider = split_provider
+        self._event_time = event_time
         self._probes = None if negotiated is None else negotiated.failures
         self._available: Sequence[Planned] = ()
         self._taken: Mapping[str, Planned] = {}
@@ -93,6 +107,8 @@ class Report:
             "discovery": self._discovery(),
             "worst": [self._detail(one) for one in worst],
         }
+        if self._event_time is not None:
+            report["eventTime"] = self._event_time()
         if self._last is None:
             return report
         n, taken = self._last

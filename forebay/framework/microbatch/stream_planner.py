@@ -20,6 +20,7 @@ from forebay.framework.microbatch.admission.available_range import AvailableRang
 from forebay.framework.microbatch.admission.triggers import AvailableNow, Once, Trigger
 from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
 from forebay.framework.microbatch.event_time.alignment import StreamAlignment
+from forebay.framework.microbatch.event_time.event_time_report import event_time_report
 from forebay.framework.microbatch.event_time.ordered_alignment import OrderedAlignment
 from forebay.framework.microbatch.offsets.codec import OffsetCodec
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset
@@ -93,7 +94,8 @@ class StreamPlanner:
         self._trigger = Trigger()
         self._nothing_until = float("-inf")
         self._planned_at = float("-inf")  # the first micro-batch of a run waits for no other rows, as Spark's Kafka
-        self._report = Report(source.name, split_provider, negotiated)
+        event_time = None if self._alignment is None else self._event_time
+        self._report = Report(source.name, split_provider, negotiated, event_time)
 
     # ---- called by the host
 
@@ -281,6 +283,10 @@ class StreamPlanner:
             return available
         return self._alignment.hold_back(available, self._committed.open, ending=trigger.target is not None)
 
+    def _event_time(self) -> Json:
+        """Return what alignment does, for reports and offsets; None if it is off."""
+        return None if self._alignment is None else event_time_report(self._alignment, self._options)
+
     def _take(self, available: Sequence[Planned], trigger: Trigger) -> Sequence[Planned]:
         """Return the part of the available splits that the micro-batch reads."""
         taken, in_order = available, self._split_provider.in_order
@@ -322,6 +328,7 @@ class StreamPlanner:
             self._restart_guard.options,
             self._restart_guard.schema,
             unlimited=not trigger.limited and any(planned.to is UnknownEnd.NEGOTIATED for planned in taken),
+            event_time=self._event_time(),
         )
         committed.planned(offset)
         return self._codec.write(offset, committed.done)

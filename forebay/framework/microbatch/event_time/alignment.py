@@ -19,8 +19,9 @@ from typing import Final
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.microbatch.admission.available_range import Backlog
 from forebay.framework.microbatch.event_time.cuts import Cuts
+from forebay.framework.microbatch.event_time.long_hold import LongHold
 from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
-from forebay.framework.microbatch.event_time.split_time import SplitTime
+from forebay.framework.microbatch.event_time.split_time import SplitTime, slowest_of
 from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
 from forebay.framework.microbatch.split_providers.refresh_policy import FailureTracker
 from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
@@ -72,6 +73,8 @@ class StreamAlignment:
         self._failures = FailureTracker(runtime)
         self._asks_again = float("-inf")
         self._warned: set[str] = set()
+        self._long_hold = LongHold(source.name, runtime)
+        self._ending = False
         self.late = 0
         """How often a split came back, after the others had gone on, with records that are older than they allow."""
 
@@ -100,6 +103,13 @@ class StreamAlignment:
         return self._times
 
     @property
+    def active(self) -> Mapping[str, SplitTime]:
+        """The splits that hold back others, by id."""
+        if self._ending:
+            return {split_id: time for split_id, time in self._times.items() if not time.caught_up}
+        return {split_id: time for split_id, time in self._times.items() if not time.idle}
+
+    @property
     def limit(self) -> int | None:
         """The highest watermark that a split may reach, in microseconds; None before the first. It never falls."""
         return self._limit
@@ -118,17 +128,20 @@ class StreamAlignment:
         Raises:
             ForebayError: The source could not be asked, and there is nothing to go on with.
         """
+        self._ending = ending
         self._follow(available, splits)
         if not available:
+            self._long_hold.follow(None)
             return available
         self._check_ends(available)
-        self._look(available, self._outdated(available, splits, ending=ending, unknown=True), ending=ending)
-        aligned = self._aligned(available, ending=ending)
+        self._look(available, self._outdated(available, splits, unknown=True))
+        aligned = self._aligned(available)
         # Old answers are lower bounds, which serve as long as they hold nobody back.
         if any(one.held for one in self._times.values()):
-            outdated = self._outdated(available, splits, ending=ending)
-            if outdated and self._look(available, outdated, ending=ending):
-                aligned = self._aligned(available, ending=ending)
+            outdated = self._outdated(available, splits)
+            if outdated and self._look(available, outdated):
+                aligned = self._aligned(available)
+        self._long_hold.follow(None if aligned else self._caught_up_holder())
         return Backlog(aligned)
 
     def close(self) -> None:
@@ -162,16 +175,16 @@ class StreamAlignment:
     def _new(self) -> SplitTime:
         return SplitTime(None if self._idle_timeout is None else IdlenessTimer(self._idle_timeout))
 
-    def _active(self, available: Sequence[Planned], *, ending: bool) -> dict[str, SplitTime]:
-        """Return the splits that hold back others."""
-        if ending:
-            return {planned.split.id: self._times[planned.split.id] for planned in available}
-        return {split_id: time for split_id, time in self._times.items() if not time.idle}
+    def _caught_up_holder(self) -> str | None:
+        """Return the slowest split, if it holds back others for ever: it is caught up, and never becomes idle."""
+        if self._idle_timeout is not None:
+            return None
+        slowest = slowest_of(self.active)
+        return slowest if slowest is not None and self._times[slowest].caught_up else None
 
-    def _aligned(self, available: Sequence[Planned], *, ending: bool) -> list[Planned]:
+    def _aligned(self, available: Sequence[Planned]) -> list[Planned]:
         """Raise the limit, and cut the splits at it."""
-        active = self._active(available, ending=ending)
-        found = max_allowed((time.watermark for time in active.values()), self._drift)
+        found = max_allowed((time.watermark for time in self.active.values()), self._drift)
         if found == MAX_WATERMARK:  # no watermark is known
             return list(available)
         self._limit = found if self._limit is None else max(self._limit, found)
@@ -179,10 +192,10 @@ class StreamAlignment:
         return self._cuts.at(latest, available, self._times)
 
     def _outdated(
-        self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool, unknown: bool = False
+        self, available: Sequence[Planned], splits: Mapping[str, Split], *, unknown: bool = False
     ) -> list[Split]:
         """Return the active splits that have moved since they were looked at: all, or those without a lower bound."""
-        active = self._active(available, ending=ending)
+        active = self.active
         with_data = {planned.split.id: planned.slice() for planned in available}
         caught_up = (one.slice(one.position, one.position) for one in splits.values() if one.id not in with_data)
         return [
@@ -193,11 +206,11 @@ class StreamAlignment:
             and (time.watermark is None or time.returned or not unknown)
         ]
 
-    def _look(self, available: Sequence[Planned], splits: Sequence[Split], *, ending: bool) -> bool:
+    def _look(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
         """Ask for the next event times of splits; return whether there was an answer."""
-        if not splits or (self._clock.monotonic() < self._asks_again and not ending):
+        if not splits or (self._clock.monotonic() < self._asks_again and not self._ending):
             return False
-        needed = ending or self._limit is None
+        needed = self._ending or self._limit is None
         try:
             found = self._lookup.next_times(splits, needed=needed)
         except RetriableError as error:

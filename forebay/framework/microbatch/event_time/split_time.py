@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forebay.framework.split import Position
@@ -23,6 +24,7 @@ class SplitTime:
         looked: Whether there was a look, and it still tells what the next record is.
         at_end: Whether the split was caught up at that look.
         empty: Whether the last look found no record, although the end of the split is beyond its position.
+        caught_up: Whether the last poll found nothing to read.
         held: Whether the split may not be read to its present end.
         returned: Whether it was idle and has records again, which were not looked at yet.
         behind: Whether it went on with records that are older than the others allow.
@@ -36,6 +38,7 @@ class SplitTime:
     looked: bool = False
     at_end: bool = False
     empty: bool = False
+    caught_up: bool = False
     held: bool = False
     returned: bool = False
     behind: bool = False
@@ -64,7 +67,7 @@ class SplitTime:
 
     def follow(self, position: Position | None, *, with_data: bool) -> None:
         """Note where the split is now, and whether there is something to read."""
-        self.held = False
+        self.held, self.caught_up = False, not with_data
         self.returned = with_data and (self.returned or self.idle)
         self.empty = self.empty and self.knows(position)
         if with_data and self.at_end:  # the last record was looked at, and now there is a next one
@@ -74,3 +77,10 @@ class SplitTime:
         """Judge idleness as of a completed look for new records, in seconds (WM-4)."""
         if self.timer is not None:
             self.timer.probe(looked_at, silent=silent)
+
+
+def slowest_of(times: Mapping[str, SplitTime]) -> str | None:
+    """Return the id of the split with the lowest watermark; None if no watermark is known."""
+    known = ((time.watermark, split_id) for split_id, time in times.items() if time.watermark is not None)
+    found = min(known, default=None)
+    return None if found is None else found[1]

@@ -95,6 +95,7 @@ class Offset:
         options: The texts of options that must not change between runs.
         version: The release of forebay that wrote it.
         unlimited: No limits apply, not even to splits with negotiated ends.
+        event_time: What alignment did when it was planned, for people; nothing is planned from it.
     """
 
     source: str
@@ -106,6 +107,7 @@ class Offset:
     schema: str = ""
     version: str = __version__
     unlimited: bool = False
+    event_time: Json = None
 
 
 def dump_offset(offset: Offset) -> dict[str, Json]:
@@ -119,6 +121,7 @@ def dump_offset(offset: Offset) -> dict[str, Json]:
         "options": dict(offset.options),
         "schema": offset.schema,
         "all": offset.unlimited,
+        "eventTime": offset.event_time,
     }
     return data | {name: value for name, value in optional.items() if value}
 
@@ -150,6 +153,7 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
             _text(head.get("schema", ""), "schema"),
             _text(head.get("forebay", ""), "forebay"),
             head.get("all") is True,
+            head.get("eventTime"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(source, f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about rows that Spark's watermark dropped: which split was furthest behind, and the option that helps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from forebay.inspection.event_time import EventTimeState, span
+from forebay.inspection.tables import printable
+
+
+def dropped_rows(report: Mapping[str, Any]) -> int:
+    """Return how many rows Spark dropped in the micro-batch of a progress report.
+
+    An aggregation counts after it has summed up each task's rows, so more rows may be lost.
+    """
+    return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ())
+
+
+def ours(latest: object) -> Mapping[str, Any] | None:
+    """Return the report of a source of forebay, from its `latestOffset` in Spark's progress; None of another source."""
+    if isinstance(latest, str):
+        try:
+            latest = json.loads(latest)
+        except ValueError:
+            return None
+    return latest if isinstance(latest, Mapping) and {"source", "splits", "worst"} <= latest.keys() else None
+
+
+def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
+    """Return what would have saved the rows that Spark dropped, in one sentence or two, safe to print.
+
+    Args:
+        report: A progress report of Spark, as JSON values.
+
+    Returns:
+        None if no row was dropped, or no source is one of forebay.
+    """
+    if not dropped_rows(report):
+        return None
+    sources = [found for each in report.get("sources") or () if (found := ours(each.get("latestOffset"))) is not None]
+    if not sources:
+        return None
+    aligned = [(source, state) for source in sources if (state := EventTimeState.of(source.get("eventTime")))]
+    if len(aligned) < len(sources):
+        return _unaligned([source for source in sources if not source.get("eventTime")])
+    source, state = min(aligned, key=lambda one: one[1].watermark.timestamp() if one[1].watermark else float("inf"))
+    return _aligned(source, state, _spark_watermark(report))
+
+
+def _unaligned(sources: list[Mapping[str, Any]]) -> str:
+    """Return the advice for sources without alignment: the furthest behind is that with the largest lag."""
+    found = [
+        (int(each.get("behind") or each.get("bytes") or 0), source, each)
+        for source in sources
+        for each in source["worst"]
+    ]
+    nothing: Mapping[str, Any] = {}
+    behind, source, worst = max(found, key=lambda one: one[0], default=(0, sources[0], nothing))
+    name = _name(source["source"])
+    advice = "set alignmentMaxDrift, and a withWatermark delay of at least alignmentMaxDrift + watermarkDelay"
+    if not behind:
+        return f"no split of {name} is behind now; for splits that fall behind in event time, {advice}"
+    unit = "rows" if worst.get("behind") else "bytes"
+    return f"the split of {name} that is furthest behind is {_name(worst['split'])}, by {behind:,} {unit}; {advice}"
+
+
+def _aligned(source: Mapping[str, Any], state: EventTimeState, spark: datetime | None) -> str:
+    """Return the advice for aligned sources: the furthest behind is the split with the lowest watermark."""
+    earliest = min(state.splits, key=lambda split: split.watermark, default=None)
+    parts = []
+    if earliest is not None:
+        parts.append(f"the split of {_name(source['source'])} that is furthest behind is {_name(earliest.split)}")
+        if spark is not None and spark > earliest.watermark:
+            parts[0] += f", {span((spark - earliest.watermark).total_seconds())} behind Spark's watermark"
+        parts[0] += " (idle)" if earliest.idle else ""
+    if state.late or (earliest is not None and earliest.idle):
+        parts.append("a split that was idle or new came back with old records: set a longer idleTimeout")
+    least = state.max_drift + state.delay
+    parts.append(
+        f"withWatermark needs a delay of at least alignmentMaxDrift + watermarkDelay, {span(least)}, and more for "
+        "records that are out of order by more than watermarkDelay"
+    )
+    return "; ".join(parts)
+
+
+def _spark_watermark(report: Mapping[str, Any]) -> datetime | None:
+    text = (report.get("eventTime") or {}).get("watermark")
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _name(text: object) -> str:
+    shown = printable(str(text))
+    return repr(shown if len(shown) <= 80 else f"…{shown[-79:]}")

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `eventTime` of a stream's report or offset, for people: watermark, drift, and which split all others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from forebay.inspection.tables import printable
+
+
+@dataclass(frozen=True)
+class SplitEventTime:
+    """The event time of one split.
+
+    Args:
+        split: Its id.
+        watermark: No unread record on time is earlier.
+        held: Whether it may not be read to its present end.
+        idle: Whether it holds back no others.
+    """
+
+    split: str
+    watermark: datetime
+    held: bool = False
+    idle: bool = False
+
+
+@dataclass(frozen=True)
+class EventTimeState:
+    """What alignment did when the last micro-batch was planned.
+
+    Args:
+        watermark: The lowest watermark of an active split; None if no watermark is known.
+        drift: Seconds between the lowest and the highest watermark of active splits.
+        max_drift: `alignmentMaxDrift`, in seconds.
+        delay: `watermarkDelay`, in seconds.
+        held: The number of splits that may not be read to their present ends.
+        idle: The number of splits that hold back no others.
+        late: How often a split came back with records that are older than the others allow.
+        slowest: The split with the lowest watermark, for which held ones wait; empty if unknown.
+        why: `unread` or `caught up`.
+        splits: The slowest and the fastest splits.
+    """
+
+    watermark: datetime | None
+    drift: float
+    max_drift: float
+    delay: float
+    held: int
+    idle: int
+    late: int
+    slowest: str
+    why: str
+    splits: tuple[SplitEventTime, ...]
+
+    @classmethod
+    def of(cls, report: object) -> Self | None:
+        """Return the state that the planner reported as `eventTime`; None if alignment is off.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is damaged.
+        """
+        if not isinstance(report, Mapping):
+            return None
+        slowest = report.get("slowest") or {}
+        return cls(
+            watermark=_time(report["watermark"]) if "watermark" in report else None,
+            drift=float(report.get("drift", 0.0)),
+            max_drift=float(report.get("maxDrift", 0.0)),
+            delay=float(report.get("delay", 0.0)),
+            held=int(report["held"]),
+            idle=int(report["idle"]),
+            late=int(report.get("late", 0)),
+            slowest=str(slowest.get("split", "")),
+            why=str(slowest.get("why", "")),
+            splits=tuple(_split(each) for each in report.get("splits", ())),
+        )
+
+
+def event_time_words(state: EventTimeState) -> str:
+    """Return one line: the watermark, the drift, and what waits for what. The texts are safe to print."""
+    if state.watermark is None:
+        return "no watermark of a split is known"
+    parts = [f"watermark {moment(state.watermark)}, drift {span(state.drift)} of {span(state.max_drift)}"]
+    if state.held:
+        slowest = printable(state.slowest)
+        slowest = slowest if len(slowest) <= 40 else f"…{slowest[-39:]}"
+        parts.append(f"{_count(state.held)} held for {slowest} ({printable(state.why)})")
+    if state.idle:
+        parts.append(f"{_count(state.idle)} idle")
+    if state.late:
+        parts.append(f"{state.late:,} times late after being idle or new")
+    return ", ".join(parts)
+
+
+def moment(at: datetime) -> str:
+    """Return an event time for people, in UTC."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(seconds: float) -> str:
+    """Return a span for people: `0.5 s`, `45 s`, `12.5 min`, `7.2 h`, `3.5 d`."""
+    for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 7_200.0), ("h", 3600.0, 172_800.0)):
+        if abs(seconds) < most:
+            return f"{round(seconds / size, 1):,g} {unit}"
+    return f"{round(seconds / 86_400, 1):,} d"
+
+
+def _count(number: int) -> str:
+    return f"{number:,} split{'' if number == 1 else 's'}"
+
+
+def _split(each: Mapping[str, Any]) -> SplitEventTime:
+    return SplitEventTime(
+        str(each["split"]), _time(each["watermark"]), each.get("held") is True, each.get("idle") is True
+    )
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
