@@ -113,6 +113,7 @@ def aligned(query):
 
 
 def test_al6_no_split_is_planned_beyond_the_slowest_one_and_the_drift(aligned):
+    """AL-6: of each split, the records up to the slowest one and the drift."""
     log = Log(slow=range(0, 100, 1), fast=range(0, 6000, 60))
     turns = aligned(log).turns(200)
     read = {"slow": 0, "fast": 0}
