@@ -121,9 +121,9 @@ def fill(broker: KafkaBroker, topic: str, steps: Sequence[float], rows: int, siz
     broker.create_topic(topic, len(steps), {"retention.ms": "-1"})
     with broker.appending() as append:
         for partition, step in enumerate(steps):
-            for first in range(0, rows, 2000):
+            for first in range(0, rows, 140):  # 16 KB, as producers write by default
                 batch = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
-                for number in range(first, min(rows, first + 2000)):
+                for number in range(first, min(rows, first + 140)):
                     batch.append(timestamp=int((BASE + number * step) * 1000), key=None, value=bytes(size))
                 batch.close()
                 append(topic, {partition: bytes(batch.buffer())})
@@ -225,8 +225,8 @@ def backfill(spark: SparkSession, broker: KafkaBroker, rows: int) -> list[dict[s
             batch.close()
             append("days", {partition: bytes(batch.buffer())})
     runs: tuple[tuple[str, str, dict[str, str]], ...] = (
-        ("by event time, drift 1 day", "1 day", {"alignmentMaxDrift": "1d"}),
-        ("unordered, delay 1 day", "1 day", {}),
+        ("by event time, drift 22 hours", "22 hours", {"alignmentMaxDrift": "22h"}),
+        ("unordered, delay 22 hours", "22 hours", {}),
         ("unordered, delay 60 days", "60 days", {}),
     )
     for name, delay, options in runs:

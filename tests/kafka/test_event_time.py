@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import kafka as kafka_python
 import pytest
 
 from forebay.clock import SystemClock
+from forebay.framework.microbatch.event_time.alignment import StreamAlignment
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.split import Json
 from forebay.sources.kafka.planning.event_times import RecordTimes
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit
@@ -144,3 +149,37 @@ def test_splits_are_held_back_by_a_time_inside_the_payload(kafka):
     assert read[0] == len(payloads[0])
     assert 2 <= read[1] <= 9
     assert waited > 5
+
+
+@pytest.mark.soak  # it waits for the broker's throttling
+def test_a_partition_behind_a_quota_is_never_called_idle(broker, kafka, throttle, request):
+    topic, client = kafka.topic(2), f"slow-{uuid.uuid4().hex[:8]}"
+    with kafka_python.KafkaProducer(bootstrap_servers=kafka.address, batch_size=0) as sending:
+        for number in range(24):
+            for partition, step in ((0, 1_000), (1, 60_000)):
+                at = BASE + number * step
+                sending.send(topic, os.urandom(40_000), partition=partition, timestamp_ms=at)
+    throttle(broker, 60_000.0, client)  # bytes a second, and a look at a partition fetches up to 128 KB
+    request.addfinalizer(lambda: throttle(broker, None, client))
+    options = {"bootstrap.servers": kafka.address, "client.id": client}
+    source = KafkaSource(subscribe=[topic], starting_offsets="earliest", kafka=options)
+    limits = HostOptions(alignment_max_drift="5s", idle_timeout="1s", max_rows_per_trigger=1)
+    planner = open_stream(source, limits, parallelism=1)
+    request.addfinalizer(planner.close)
+    alignment = planner._alignment
+    assert isinstance(alignment, StreamAlignment)
+    start: Mapping[str, Json] = planner.initial()
+    read, slowest, deadline = {0: 0, 1: 0}, 0.0, time.monotonic() + 120
+    while read[0] < 24:
+        assert time.monotonic() < deadline
+        began = time.monotonic()
+        end = planner.latest(start)
+        slowest = max(slowest, time.monotonic() - began)
+        assert not alignment.times[f"{topic}/0"].idle
+        for task in planner.tasks(start, end):
+            for one in task.slices:
+                assert isinstance(one.end, int)
+                read[int(one.id[-1])] = one.end
+        start = end
+        assert (read[1] - 1) * 60 <= min(read[0], 23) + 5
+    assert slowest > 1  # a look took longer than the timeout
