@@ -32,7 +32,7 @@ class InputFile(Protocol):
         """Open for reading, seekable, unbuffered or lightly buffered; the caller closes it.
 
         Raises:
-            DataError: The file is gone, or has changed since it was listed.
+            DataError: The file no longer exists, or has changed since it was listed.
         """
 
 

@@ -119,7 +119,7 @@ class RecordBlocks:
         return codec_of(file.path) is None and self.encoding == "UTF-8"
 
     def _next(self, window: Window, end: int | None) -> Block | None:
-        """The next block, or None at the end of the file."""
+        """Return the next block; None at the end of the file."""
         step = max(1, min(self.block_bytes, self.max_record_bytes // 2))
         while True:
             missing = step if end is None else end - window.base - len(window.data)
@@ -255,7 +255,7 @@ class Window:
             missing -= came
 
     def _append(self, most: int) -> int:
-        """Read up to so many bytes once; return how many."""
+        """Read at most `most` bytes, once; return how many were read."""
         readinto = getattr(self._stream, "readinto", None)
         if readinto is None:
             part = self._stream.read(most)

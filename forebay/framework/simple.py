@@ -188,7 +188,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
         slices = [one for one in items if isinstance(one, Split)]
         if not items or len(slices) < len(items):
             advice = "return slices made with split.slice(position, end)"
-            raise self._wrong(f"slices() gave {items!r:.200}", "DIS-2", advice, split)
+            raise self._wrong(f"slices() returned {items!r:.200}", "DIS-2", advice, split)
         starts, ends = [one.position for one in slices], [one.end for one in slices]
         whole = split.position in (None, starts[0]) and split.end in (None, ends[-1])
         if not whole or starts[1:] != ends[:-1] or None in starts[1:]:

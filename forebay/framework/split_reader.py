@@ -32,7 +32,7 @@ class Fetched:
 
 
 class SplitReader(ABC):
-    """Fetches record batches of its splits; written by connector authors, without threads of its own.
+    """Fetches record batches of its splits; written by connector authors. Needs no threads.
 
     The framework calls all methods on one fetcher thread, except `wake_up`, which comes from any thread.
     """

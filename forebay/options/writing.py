@@ -58,7 +58,7 @@ def redact_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> di
 
 
 def fixed_options(instance: object) -> dict[str, str]:
-    """Return the options that a restart may not change as texts, for a checkpoint; without secrets."""
+    """Return the texts of the options that must not change on restart, for a checkpoint; without secrets."""
     specs = class_options(type(instance))
     return _separate_texts(specs, [spec for spec in specs if not spec.may_change], option_values(instance))
 
@@ -72,7 +72,7 @@ def changeable_options(instance: object) -> dict[str, str]:
 def changed_on_restart(
     specs: Iterable[OptionSpec], old: Mapping[str, str], new: Mapping[str, str], *, source: str = ""
 ) -> None:
-    """Refuse a restart that changes options which may not change.
+    """Refuse a restart that changes fixed options.
 
     Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`). A missing
     option has its default. Secrets without a reference are not in the checkpoint, so they are not compared.
@@ -83,7 +83,8 @@ def changed_on_restart(
     changes = _changes([spec for spec in specs if not spec.may_change], old, new, source)
     if changes:
         raise ConfigurationError(
-            "these options changed since the checkpoint was written, but may not: " + ", ".join(changes.values()),
+            "these options must not change, but have changed since the checkpoint was written: "
+            + ", ".join(changes.values()),
             source=source or None,
             option=", ".join(changes),
             advice="restore the old values, or start from the beginning with another checkpoint location",

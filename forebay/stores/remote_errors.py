@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifies errors of fsspec stores: the file is gone, access is denied, or the store failed temporarily.
+"""Classifies errors of fsspec stores: the file does not exist, access is denied, or the store failed temporarily.
 
 fsspec raises `FileNotFoundError` also for other errors: with HTTP for every answer except success, with FTP for every
 refusal. The server's answer is in the chain of causes.
@@ -46,8 +46,8 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({said})",
             option="path",
-            advice=f"give credentials that may list and {doing} it, as storage options or as the store's own tools do; "
-            "if they have expired, give new ones",
+            advice=f"give credentials with the right to list and {doing} it, as storage options or for the store's own "
+            "tools; if they have expired, give new ones",
         )
     if _refused(error, status):
         return ConfigurationError(
@@ -78,7 +78,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _meaning(link: BaseException) -> bool | None:
-    """Whether one error of a chain means that the file is gone; None if it does not decide."""
+    """Whether one error of a chain means that the file does not exist; None if it does not decide."""
     if (status := _status(link)) is not None:
         return status in _GONE
     if isinstance(link, ftplib.Error):

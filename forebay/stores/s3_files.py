@@ -16,8 +16,8 @@ _UNKNOWN = frozenset({"NotImplemented", "501"})
 def delete(fs: Any, path: str, etag: str | None) -> bool | None:  # noqa: ANN401 - fsspec has no types
     """Delete an object if it still has this ETag.
 
-    Return True if it was deleted; False if it is gone or has changed; None if the store does not support conditions
-    and nothing was done.
+    Return True if it was deleted; False if it does not exist or has changed; None if the store does not support
+    conditions and nothing was done.
     """
     if etag is None or not hasattr(fs, "call_s3"):
         return None

@@ -56,7 +56,7 @@ class Store(Protocol):
     def delete(self, file: FileStatus) -> bool:
         """Delete a file that was read, but not a newer file at its path if the store can tell them apart.
 
-        Return whether it was deleted; False if it is gone or was replaced, which keeps the newer file.
+        Return whether it was deleted; False if it no longer exists or was replaced: a newer file is kept.
         """
 
     def move(self, file: FileStatus, target: str) -> bool:

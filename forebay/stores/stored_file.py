@@ -69,7 +69,7 @@ class StoredFile:
         """Open for reading, seekable; the caller closes it. A local file is checked when it is open.
 
         Raises:
-            DataError: The file is gone, or has changed since it was listed.
+            DataError: The file no longer exists, or has changed since it was listed.
             ConfigurationError: No permission.
             RetriableError: The store did not answer.
         """
@@ -95,7 +95,7 @@ class StoredFile:
         read. A file that was overwritten in place does not pass.
 
         Raises:
-            DataError: The file is gone or has changed.
+            DataError: The file no longer exists or has changed.
             RetriableError: The store did not answer.
         """
         if stream is not None and not is_url(self.path):

@@ -2,7 +2,7 @@
 """A Spark cluster on one machine, of the jars that pyspark brings.
 
 Unlike a local master it has speculation, and executors that can be killed without the driver. Speculation needs two
-hosts, so each Worker has a loopback address of its own (Linux answers on all of 127.0.0.0/8).
+hosts, so each Worker has its own loopback address (Linux answers on all of 127.0.0.0/8).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class SourceContract(ABC):
         return stack.enter_context(manager)
 
     def teardown_method(self) -> None:
-        """Exit what was entered. Called by pytest."""
+        """Exit the entered context managers. Called by pytest."""
         self.__dict__.pop("_contexts", ExitStack()).close()
 
     # ---- the rows written are the rows read
@@ -138,7 +138,7 @@ class SourceContract(ABC):
 
     @_with_rows(3, 2)
     def test_enu_10_a_reader_more_than_splits(self, subject: Subject, rows: Written) -> None:
-        """ENU-10: more readers than splits: all rows come, and every reader comes to its end."""
+        """ENU-10: more readers than splits: all rows are read, and every reader ends."""
         with SingleThreadHost(subject, len(rows) + 1) as host:
             host.run(lambda: host.has_read(rows))
         compare_written(subject, host.rows, rows, f"read by {host.readers} readers")
@@ -154,7 +154,7 @@ class SourceContract(ABC):
             later = {split_id: subject.rows_of(self._write(split_id, 3)) for split_id in rows}
             for split in subject.ended([split.slice(split.position, None) for split in held]):
                 wanted = {split.id: later[split.id]}
-                compare_written(subject, read(subject, [split]).rows, wanted, "read on after it had grown")
+                compare_written(subject, read(subject, [split]).rows, wanted, "read further after it had grown")
 
     @_with_rows(1, 2, unbounded=True)
     def test_sr_2_an_old_end_stays_an_end(self, subject: Subject, rows: Written) -> None:

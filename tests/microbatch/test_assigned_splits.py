@@ -535,7 +535,7 @@ def test_a_call_that_never_answers_is_an_error_in_bounded_time():
         def start(self):
             self.context.call_async(lambda: release.wait(60), lambda result, error: None)
 
-    with pytest.raises(FatalError, match="call_async work gave no result") as caught:
+    with pytest.raises(FatalError, match="call_async work returned no result") as caught:
         Query(lambda context: Silent(context, []), planning_timeout="1s").plan()
     release.set()
     assert caught.value.rule == "ENU-2"

@@ -203,7 +203,7 @@ def test_a_discovery_that_never_answers_ends_in_an_error_with_the_next_step():
             never.wait(60)
             return super().discover(known, first)
 
-    with pytest.raises(FatalError, match=r"discover\(\) gave no answer within 2 s") as caught:
+    with pytest.raises(FatalError, match=r"discover\(\) did not return within 2 s") as caught:
         plan(Stuck(), planning_timeout="2s")
     never.set()
     assert "planningTimeout" in str(caught.value.advice)
@@ -216,12 +216,12 @@ def test_a_discovery_that_never_answers_ends_in_an_error_with_the_next_step():
 def test_a_discovery_of_the_wrong_type_is_refused(answer):
     enumerator = Enumerator()
     vars(enumerator)["discover"] = lambda *_, **__: answer
-    with pytest.raises(ContractError, match=r"discover\(\) gave"):
+    with pytest.raises(ContractError, match=r"discover\(\) returned"):
         plan(enumerator)
 
 
 def test_an_enumerator_of_the_wrong_type_is_refused():
-    with pytest.raises(ContractError, match=r"create_enumerator\(\) gave int"):
+    with pytest.raises(ContractError, match=r"create_enumerator\(\) returned int"):
         plan(3)
 
 

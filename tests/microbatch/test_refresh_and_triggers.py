@@ -551,7 +551,7 @@ def test_close_waits_for_the_author_only_for_the_time_out_of_closing(query, two)
     split_provider.enumerator.close = over.wait
     split_provider._calls._runtime = ThreadRuntime()
     try:
-        with pytest.raises(FatalError, match=r"close\(\) gave no answer within 0\.05 s") as caught:
+        with pytest.raises(FatalError, match=r"close\(\) did not return within 0\.05 s") as caught:
             run.planner.close()
     finally:
         over.set()

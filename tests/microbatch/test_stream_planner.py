@@ -169,7 +169,7 @@ def test_an_end_before_the_position_reads_nothing_and_is_logged_once(query, outs
         assert run.turn() is None
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
-    assert f"the end {then!r} of the split 'a' is before {first!r}" in told[0]
+    assert f"the end {then!r} of the split 'a' is before its position {first!r}" in told[0]
 
 
 # ---- S4: only what is new makes a new number

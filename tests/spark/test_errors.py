@@ -269,7 +269,7 @@ def test_a_source_that_never_answers_while_planning_ends_in_an_error(spark):
 
     _, error = failure(lambda: read(spark, Silent(), planning_timeout="2s").collect())
     assert isinstance(error, FatalError)
-    assert "discover() gave no answer within 2 s" in error.message
+    assert "discover() did not return within 2 s" in error.message
 
 
 def test_a_read_that_blocks_for_ever_can_be_cancelled(spark, tmp_path):

@@ -265,7 +265,7 @@ def test_a_file_of_webhdfs_has_its_time_of_change():
     ("options", "name"), [("modified_after", "modifiedAfter"), ("modified_before", "modifiedBefore")]
 )
 def test_a_store_without_times_cannot_be_filtered_by_them(faulty, options, name):
-    with pytest.raises(ConfigurationError, match=r"does not say when '.*/a\.csv' was changed") as caught:
+    with pytest.raises(ConfigurationError, match=r"does not report when '.*/a\.csv' was changed") as caught:
         list_files([faulty], ListOptions(**{options: "2024-06-01T12:00:00"}))
     assert caught.value.option == name
     assert paths(faulty, path_glob_filter="b*", **{options: "2024-06-01T12:00:00"}) == []

@@ -251,7 +251,7 @@ def _rows(mask: pa.Array) -> list[int]:
 
 
 def _wide(data_type: pa.Decimal128Type) -> pa.DataType:
-    """Return a type wide enough for numbers of the type's precision at the type's scale."""
+    """Return a decimal type with the same scale and more digits, so that numbers parsed with this scale fit."""
     if data_type.precision + data_type.scale < 38:
         return pa.decimal128(38, data_type.scale)
     return pa.decimal256(76, data_type.scale)

@@ -107,7 +107,7 @@ class ArrowTier:
 
 
 def _runs(lines: list[bytes]) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of consecutive lines that Arrow may parse, or may not."""
+    """Yield runs of consecutive lines, each with whether Arrow may parse it."""
     block = b"\n".join(lines)
     check_each = has_unsafe_number(block) or not is_utf8(block)
     start, safe = 0, True

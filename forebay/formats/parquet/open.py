@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens Parquet files, and tells damage from failures of the storage."""
+"""Opens Parquet files, and distinguishes damage from storage failures."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _wall_micros(days: int | None, fields: list[int]) -> int | None:
 
 
 def _fields(text: str) -> tuple[list[int], str | None, bool] | None:
-    """Return year to microsecond, the zone's name, and whether there is only a time; None for another shape."""
+    """Return the fields from year to microsecond, the zone, and whether the date is missing; None for another shape."""
     trimmed = text.strip(_TRIMMED)
     if not trimmed or (trimmed[0] == "T" and text[0] != "T"):
         return None

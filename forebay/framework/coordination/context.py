@@ -109,7 +109,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._hosts = MappingProxyType({each: host for each, host in self._hosts.items() if each != subtask})
 
     def clear_no_more_splits(self, subtask: int) -> None:
-        """Forget that a reader was told that no split follows, since its replacement does not know it (CTX-3)."""
+        """Forget that no more splits were signalled to a reader, since its replacement does not know it (CTX-3)."""
         self._no_more_sent.discard(subtask)
 
     def accepts_request(self, subtask: int) -> bool:
@@ -129,7 +129,7 @@ class CoordinatorContext(SplitEnumeratorContext):
             self._gateway(subtask, "CTX-2")
             if subtask in self._no_more_sent:
                 raise self._broken(
-                    f"splits were assigned to reader {subtask} after it was told that none follow",
+                    f"splits were assigned to reader {subtask} after signal_no_more_splits",
                     "CTX-3",
                     "assign to another reader, or signal only after every split is assigned",
                 )

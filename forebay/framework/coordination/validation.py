@@ -19,7 +19,7 @@ def checked_enumerator(source: Source, made: object) -> SplitEnumerator | Discov
     if isinstance(made, (SplitEnumerator, DiscoveryEnumerator)):
         return made
     raise ContractError(
-        f"create_enumerator() gave {type(made).__name__}",
+        f"create_enumerator() returned {type(made).__name__}",
         source=source.name,
         rule="SRC-1",
         advice="return a SplitEnumerator or a DiscoveryEnumerator",
@@ -34,7 +34,7 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
     """
     if not isinstance(result, Discovered):
         raise ContractError(
-            f"discover() gave {type(result).__name__}",
+            f"discover() returned {type(result).__name__}",
             source=source.name,
             rule="SRC-1",
             advice="return Discovered(splits)",

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 class Run(Iterator[pa.RecordBatch]):
     """A running source: an iterator of record batches, and a context manager. Created by `run`.
 
-    Everything runs in the thread that calls `next`; only fetchers have threads of their own, and read ahead. A run ends
+    Everything runs in the thread that calls `next`; only fetchers have their own threads, and read ahead. A run ends
     when it is exhausted or fails. End an unfinished run with `close`, or by leaving the `with` block.
 
     Asking for the next batch acknowledges the last one, as does `ack`. Checkpoints, including the last one at the end

@@ -139,7 +139,7 @@ class Report:
         return finished
 
     def _measured(self, planned: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
-        """Return what the micro-batch leaves of a split; a split that waits is measured once, not in every report."""
+        """Return the rest of a split after the micro-batch; a waiting split is measured once, not in every report."""
         split = planned.split
         taken = self._taken.get(split.id)
         if taken is not None:
@@ -194,7 +194,7 @@ _UNKNOWN: Final = _Amount(None, None)
 
 
 class _Rest(NamedTuple):
-    """An available split, where the micro-batch leaves it, and what is left; None = nothing."""
+    """An available split, the position after the micro-batch, and the rest; None = nothing."""
 
     planned: Planned
     at: To | None

@@ -69,7 +69,7 @@ class ConnectorCalls:
         self._runtime.submit(f"forebay-{self._source}-planning", work, done)
         if not answered.wait(max(0.0, deadline - self._runtime.clock.monotonic())):
             raise FatalError(
-                f"{doing} gave no answer within {timeout[1]:g} s",
+                f"{doing} did not return within {timeout[1]:g} s",
                 source=self._source,
                 advice=f"give the connector's network calls a time-out, or raise the option {timeout[0]}",
             )

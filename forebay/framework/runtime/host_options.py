@@ -89,8 +89,8 @@ class HostOptions:
     )
     state_location: str | None = option(
         None,
-        doc="a directory, local or on S3, for what a stream remembers beyond its offsets; "
-        "by default below spark.sql.streaming.checkpointLocation, if the session sets it",
+        doc="a directory, local or on S3, for the state that a stream keeps besides its offsets; by default below "
+        "spark.sql.streaming.checkpointLocation, if the session sets it",
     )
     state_storage: dict[str, Secret] = option(
         default_factory=dict,

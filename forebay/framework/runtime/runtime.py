@@ -32,7 +32,7 @@ class Next(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Step again when signalled, or after so many seconds."""
+    """Step again when signalled, or after the given seconds."""
 
     seconds: float
 

@@ -168,7 +168,7 @@ def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> 
 
 
 def _leader(topics: Mapping[str, Topic], partition: TopicPartition) -> int | None:
-    """Return the leader of a partition; -1 = none, None = the partition is gone."""
+    """Return the leader of a partition; -1 = none, None = the partition does not exist."""
     topic = topics.get(partition.topic)
     return None if topic is None else topic.leaders.get(partition.partition)
 

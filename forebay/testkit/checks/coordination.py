@@ -52,7 +52,7 @@ def all_splits_are_assigned(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def idle_readers_end(subject: Subject) -> None:
-    """ENU-10: more readers than splits: all rows come, and every reader comes to its end."""
+    """ENU-10: more readers than splits: all rows are read, and every reader ends."""
     _need_all(subject)
     with SingleThreadHost(subject, len(subject.everything) + 2) as host:
         _finish(host, subject, "read by more readers than there are splits")
@@ -71,7 +71,7 @@ def readers_register_late(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def killed_readers(subject: Subject) -> None:
-    """ENU-3: splits of a killed reader come back and are read on: each row once."""
+    """ENU-3: splits of a killed reader are returned and resumed: each row comes once."""
     chance = subject.random("kill")
     for moment, when in _moments(subject, chance):
         with SingleThreadHost(subject, _READERS) as host:

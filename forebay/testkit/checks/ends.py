@@ -65,8 +65,8 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
     for start in starts:
         if rows := read(subject, [split.slice(start, latest)]).rows[split.id]:
             raise Broken(
-                f"split {split.id!r} was read up to latest(), {latest!r}; a second read from {start!r} to there, "
-                f"it gave {len(rows)} more rows",
+                f"split {split.id!r} was read up to latest(), {latest!r}; a second read from {start!r} to there "
+                f"returned {len(rows)} more rows",
                 "stop at split.end, not before; let latest() return the position after the last existing row",
             )
 

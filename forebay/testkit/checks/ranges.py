@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of ranges whose borders the plain read did not return: SR-2, RDR-5.
 
-Such borders are ends that latest() gave before the input grew, and positions in the gaps of ids.
+Such borders are ends that latest() returned before the input grew, and positions in the gaps of ids.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _SHORT = 0.15
 
 
 def available(subject: Subject) -> None:
-    """RDR-3: driven by is_available() alone, a reader comes to the end of every split."""
+    """RDR-3: driven by is_available() alone, a reader reaches the end of every split."""
     read_plain(subject)
 
 
@@ -79,7 +79,7 @@ def snapshots_are_complete(subject: Subject) -> None:
 
 @check_into(READERS)
 def resumes_from_snapshots(subject: Subject) -> None:
-    """RDR-5: the rows before any snapshot, and those that a new reader reads from it, are all rows."""
+    """RDR-5: the rows before a snapshot and the rows that a new reader reads from it are all rows."""
     chance = subject.random("snapshot")
     for count in _some(chance, range(_marks(subject) + 1)):
         with ReaderSession(subject, subject.splits) as first:
@@ -149,7 +149,7 @@ def splits_come_late(subject: Subject) -> None:
 
 @check_into(READERS)
 def pauses(subject: Subject) -> None:
-    """RDR-8: a paused split gives nothing, the others everything; resumed, it goes on where it was."""
+    """RDR-8: a paused split gives no rows and the others give all; after resuming, it continues at the same row."""
     chance = subject.random("pause")
     ids = [split.id for split in subject.splits]
     for count in _some(chance, range(_marks(subject)), _SAMPLES // 2):
@@ -165,7 +165,7 @@ def pauses(subject: Subject) -> None:
 
 @check_into(READERS)
 def closes_clean(subject: Subject) -> None:
-    """RDR-9: closing a reader, unread, half read or read, leaves no thread and no open file."""
+    """RDR-9: closing a reader before, during or after reading leaves no thread and no open file."""
     leaks = Leaks(subject.patience)
 
     def use() -> None:

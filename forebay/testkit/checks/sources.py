@@ -41,7 +41,7 @@ def schema_stable(subject: Subject) -> None:
         others = [subject.source.schema(), copied(subject.source).schema()]
     for other in others:
         if not other.equals(first):
-            raise Broken(f"schema() gave\n{first}\nand then\n{other}", "let the schema depend on the options alone")
+            raise Broken(f"schema() returned\n{first}\nand then\n{other}", "let the schema depend on the options alone")
     if len(set(first.names)) < len(first.names):
         raise Broken(f"column names repeat: {first.names}", "give each column its own name")
 

@@ -60,7 +60,7 @@ def woken_from_waiting(subject: Subject) -> None:
 
 @check_into(SPLIT_READERS)
 def fetches_go_on(subject: Subject) -> None:
-    """SR-2: each fetch goes on where the one before ended, in order, up to the end."""
+    """SR-2: each fetch continues where the previous one ended, in order, up to the end."""
     with SplitReaderSession(subject, subject.splits) as reading:
         reading.run()
     subject.compare_traces(reading.rows, "fetched with all the others", _GO_ON)
@@ -83,7 +83,7 @@ def empty_ranges_finish(subject: Subject) -> None:
                 reading.run(lambda: empty.id in reading.finished)  # noqa: B023 - called at once
             if rows := reading.rows[split.id]:
                 raise Broken(
-                    f"split {split.id!r}, empty from {position!r} to {position!r}, gave {rows[:2]}",
+                    f"split {split.id!r} is empty from {position!r} to {position!r}, but fetch() returned {rows[:2]}",
                     "return no record at or after split.end",
                 )
     if not starts:
@@ -124,7 +124,7 @@ def fetch_pauses(subject: Subject) -> None:
             for split_id, count in before.items():
                 if len(reading.rows[split_id]) > count:
                     raise Broken(
-                        f"pause_or_resume_splits() returned True, but fetch() went on with {split_id!r}",
+                        f"pause_or_resume_splits() returned True, but fetch() still returned rows of {split_id!r}",
                         "fetch nothing of paused splits, or return False to let the framework pause them",
                     )
             reading.pause_or_resume([], paused)

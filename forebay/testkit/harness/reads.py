@@ -104,7 +104,7 @@ def check_written(subject: Subject, rows: Written) -> None:
     if found != rows.keys():
         raise Broken(f"discovery found {sorted(found)}, but the splits are {sorted(rows)}", _DISCOVER, rule="SPL-1")
     read_plain(subject)
-    compare_written(subject, {one.split.id: one.rows for one in subject.traces}, rows, "read by a reader of its own")
+    compare_written(subject, {one.split.id: one.rows for one in subject.traces}, rows, "read by its own reader")
     compare_written(subject, read(subject, subject.splits).rows, rows, "read by one reader with all the others")
 
 

@@ -85,13 +85,13 @@ class _Reader:
 class SingleThreadHost(Closing):
     """A coordinator and readers.
 
-    Rows count as delivered when the reader emits them: after a reader is killed its splits go back at that position,
-    so no row may come twice. After a crash of everything, the rows are counted from the checkpoint on.
+    Rows count as delivered when the reader emits them: after a reader is killed its splits go back at that position, so
+    no row may come twice. After a crash of everything, the rows are counted from the checkpoint on.
 
     Args:
         subject: The source.
         readers: Their number.
-        restored: The checkpoint to go on from.
+        restored: The checkpoint to continue from.
         register: The subtasks that register at once; all by default.
     """
 
@@ -208,7 +208,7 @@ class SingleThreadHost(Closing):
         return self.steps > before
 
     def all_ended(self) -> bool:
-        """Whether every reader has come to its end."""
+        """Whether every reader has ended."""
         return len(self._readers) == self.readers and all(reader.ended for reader in self._readers.values())
 
     def has_read(self, wanted: Mapping[str, Sequence[str]]) -> bool:

@@ -40,10 +40,12 @@ class Subject(SourceCalls):
     def rows(self, batch: object, split_id: str) -> list[str]:
         """Return the rows of a record batch as text; refuse another schema than the source's."""
         if not isinstance(batch, pa.RecordBatch):
-            raise Broken(f"split {split_id!r} gave a {type(batch).__name__}", "give pyarrow.RecordBatch", rule="SRC-7")
+            raise Broken(
+                f"split {split_id!r} returned a {type(batch).__name__}", "give pyarrow.RecordBatch", rule="SRC-7"
+            )
         if not batch.schema.equals(self.schema):
             raise Broken(
-                f"split {split_id!r} gave a record batch of\n{batch.schema}\nbut schema() says\n{self.schema}",
+                f"split {split_id!r} returned a record batch of\n{batch.schema}\nbut schema() says\n{self.schema}",
                 "give every record batch exactly the names, order and types of the schema",
                 rule="SRC-7",
             )
@@ -132,7 +134,7 @@ class Subject(SourceCalls):
         if found := [trace for trace in self.traces if trace.last >= 2]:
             return found
         raise Skip(
-            "no split gave two record batches, so no read was stopped and resumed in its middle",
+            "no split has two record batches, so no read could be stopped and resumed in the middle",
             "check a source with more rows, or smaller pages",
         )
 

@@ -50,7 +50,7 @@ class Kill:
 
     Args:
         point: One of `POINTS`.
-        victim: The process that comes to the point, its executor (the JVM above a worker), the driver's JVM, the
+        victim: The process that reaches the point, its executor (the JVM above a worker), the driver's JVM, the
             driver's Python process, or a broker that the source reads from.
         at: The visit of the point, over all processes and restarts, from 1; for `offset-logged` and `commit-logged`,
             which are watched from outside, the number of the micro-batch.
@@ -127,7 +127,7 @@ class KillList:
         return _loaded(self._root / "armed", f"{point}.*")
 
     def take(self, path: Path) -> Kill | None:
-        """Make one armed kill a fired one; None if another process was first."""
+        """Move an armed kill to the fired ones; return None if another process was first."""
         fired = self._root / "fired" / path.name
         with suppress(FileNotFoundError):
             path.rename(fired)

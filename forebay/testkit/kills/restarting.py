@@ -146,4 +146,6 @@ def _wait_for_jvm(kills: KillList, deadline: float) -> None:
 
 
 def _endless(starts: int) -> FatalError:
-    return FatalError(f"the query did not end in {starts} starts", advice="look at KillList.fired() and at its log")
+    return FatalError(
+        f"the query did not end in {starts} starts", advice="check KillList.fired() and the log of the query"
+    )

@@ -81,7 +81,7 @@ class CheckpointStore:
         """Read the newest checkpoint; None if there is none.
 
         Raises:
-            ConfigurationError: It belongs to another source or a newer version, an option changed that may not, or the
+            ConfigurationError: It belongs to another source or a newer version, a fixed option has changed, or the
                 directory cannot be read.
             DataError: The file is damaged. An older one is not used silently: that would repeat rows.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what a micro-batch reads: hard limits, fair shares, no starvation (S16)."""
+"""Limits what a micro-batch reads: hard limits, fair shares, no starvation (S16)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Admission:
         self._counts_rows: bool | None = None
 
     def admit(self, available: Sequence[Planned]) -> list[Planned]:
-        """Return what the micro-batch reads of the available splits: at least one part, and no empty ones.
+        """Return the parts of the available splits that the micro-batch reads: at least one, and no empty ones.
 
         Args:
             available: The splits with data, each up to its present end. The first one has waited longest and is always
@@ -107,7 +107,7 @@ class Admission:
         return taken
 
     def admit_in_order(self, available: Iterable[Planned]) -> list[Planned]:
-        """Return what the micro-batch reads of the available splits, in order, until a limit is reached."""
+        """Return the parts of the available splits that the micro-batch reads, in order, up to a limit."""
         limits = self._limits
         rows, byte_budget, files = limits.rows, limits.byte_budget, limits.files
         taken: list[Planned] = []

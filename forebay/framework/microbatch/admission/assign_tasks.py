@@ -79,7 +79,7 @@ def cut(
     Args:
         splits: The splits to read.
         size: Estimates the bytes of a split; None = unknown.
-        slices: Cuts a split into about so many slices.
+        slices: Cuts a split into about the given number of slices.
         partitions: The number of tasks.
         least: Minimum bytes of a share.
 

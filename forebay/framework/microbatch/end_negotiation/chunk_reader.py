@@ -70,7 +70,7 @@ class ChunkReader:
         self.done = False
 
     def start(self, seconds: float) -> None:
-        """Begin to read, and stop after `planningTimeout` without rows, else after so many seconds."""
+        """Begin to read; stop after the given seconds, or while there are no rows, after `planningTimeout`."""
         now = self._clock.monotonic()
         self._stops_at = now + seconds
         self._gives_up_at = now + max(seconds, self._options.planning_timeout.total_seconds())

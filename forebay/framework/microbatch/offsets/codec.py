@@ -177,7 +177,7 @@ class InlineOffsetCodec(OffsetCodec):
                 f"{what} does not fit into an offset: it needs {size} characters, and {most} is the maximum",
                 source=self._source.name,
                 option="stateLocation",
-                advice="set stateLocation to a directory for the state of the stream, and restart: no row is lost or "
+                advice="set stateLocation to a directory for the state of the stream, and restart: nothing is lost or "
                 "read twice",
             )
         if size > most // 2 and not self._warned:

@@ -148,7 +148,7 @@ class LazySequence(Sequence[T]):
 
 
 class EndedSplits(LazySequence[Split]):
-    """Finished splits for an enumerator: the remembered ones, of which none may be removed, and `more`."""
+    """Finished splits for an enumerator: the remembered ones, which must not be removed meanwhile, and `more`."""
 
     def __init__(self, done: FinishedSplits, more: Sequence[Split] = ()) -> None:
         self._done = done

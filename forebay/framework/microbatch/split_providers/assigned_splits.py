@@ -112,7 +112,7 @@ class AssignedContext(PlanningContext):
             elif (left := deadline - self.clock.monotonic()) > 0:
                 self._signal.wait(left)
             elif strict:
-                raise self._late("its call_async work gave no result")
+                raise self._late("its call_async work returned no result")
             else:
                 return
 

@@ -80,7 +80,7 @@ class PlanningContext(SplitEnumeratorContext):
         self._on_planning_thread(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Refuse: Spark has no such channel."""
+        """Refuse the event: Spark has no channel to readers."""
         raise event_refused(self._source, event)
 
     def call_async(

@@ -169,11 +169,11 @@ class DiscoverySplitProvider(SplitProvider):
         return DiscoveryStatus(self._refresh.took, discovery.failed + ends.failed, failure)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Notify the author."""
+        """Pass the positions on to the author's `committed`."""
         self._calls.call("committed()", lambda: self.enumerator.committed(positions))
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Notify the author."""
+        """Pass the splits on to the author's `finished`."""
         self._calls.call("finished()", lambda: self.enumerator.finished(splits))
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class FutureWaiter:
         self._watched: list[Future[None]] = []
 
     def wait(self, futures: Iterable[Future[None]], timeout: float) -> None:
-        """Return once a future is done, or after so many seconds; may return early."""
+        """Return when a future is done, or after the given seconds; may return early."""
         watched = list(futures)
         for future in watched:
             if not any(future is known for known in self._watched):

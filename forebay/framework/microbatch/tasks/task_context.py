@@ -125,7 +125,7 @@ class TaskContext(SourceReaderContext):
         """Do nothing: every split of this task was planned."""
 
     def send_source_event(self, event: SourceEvent) -> None:
-        """Refuse: Spark has no such channel."""
+        """Refuse the event: Spark has no channel to the enumerator."""
         raise event_refused(self._source.name, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:

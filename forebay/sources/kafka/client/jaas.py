@@ -29,7 +29,7 @@ class Login:
 
 
 def parse_jaas(given: str | Secret) -> Login:
-    """Parse `…PlainLoginModule required username="alice" password="…";`, or the same of Scram.
+    """Parse `…PlainLoginModule required username="alice" password="…";`, or the same with `ScramLoginModule`.
 
     Raises:
         ConfigurationError: The text is invalid. The error does not repeat it, since it holds a password.
@@ -90,5 +90,5 @@ def _wrong(why: str, advice: str | None = None) -> ConfigurationError:
         option=OPTION,
         advice=advice
         or 'write org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="…"; '
-        "or scram.ScramLoginModule likewise",
+        "or the same with org.apache.kafka.common.security.scram.ScramLoginModule",
     )

@@ -75,7 +75,7 @@ class KafkaOptions(Source):
     value_schema: str | None = option(
         default=None, doc="the fields of JSON values, as for Spark's from_json: id BIGINT, tags ARRAY<STRING>"
     )
-    key_schema: str | None = option(default=None, doc="the fields of JSON keys, likewise")
+    key_schema: str | None = option(default=None, doc="the fields of JSON keys, like valueSchema")
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = option(
         default="PERMISSIVE", doc="how to handle a record whose key or value cannot be decoded"
     )

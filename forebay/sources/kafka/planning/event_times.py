@@ -78,7 +78,7 @@ class RecordTimes:
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 raise RetriableError(
-                    f"the brokers gave no record of {len(waiting)} partitions within {_TIMEOUT:g} s",
+                    f"the brokers returned no record of {len(waiting)} partitions within {_TIMEOUT:g} s",
                     source=self._source.name,
                     split=min(waiting),
                 )

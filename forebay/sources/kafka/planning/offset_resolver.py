@@ -31,7 +31,7 @@ class OffsetResolver:
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
-            DataLossError: The record at a starting offset is gone.
+            DataLossError: The record at a starting offset no longer exists.
         """
         bound = self._range.start or Bound(default, "startingOffsets")
         bound.check_names(partitions)

@@ -137,7 +137,7 @@ class TopicDiscovery:
         for name in names or ():
             if name not in topics and name not in optional and (first or self._source.fail_on_data_loss):
                 raise ConfigurationError(
-                    f"there is no topic {name!r} on {self._cluster.servers}, or the user may not see it",
+                    f"there is no topic {name!r} on {self._cluster.servers}, or the user has no right to see it",
                     option="assign" if subscription.partitions else "subscribe",
                     advice="check its name; a topic that comes later is found by subscribePattern",
                 )

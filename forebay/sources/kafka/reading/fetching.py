@@ -131,7 +131,7 @@ class PartitionFetcher:
             timeout: Maximum seconds to wait. A `wake_up` ends the wait, also one from before the call.
 
         Raises:
-            PositionLostError: Offsets of a range are gone; the range is forgotten.
+            PositionLostError: Offsets of a range no longer exist; the range is forgotten.
             DataError: Damaged bytes; the range is forgotten.
             RetriableError: The brokers do not answer, or a range makes no progress.
             KafkaError: A broker refuses otherwise, for example for missing rights.
@@ -296,7 +296,7 @@ def _connect(**arguments: object) -> Any:  # noqa: ANN401 - kafka-python has no 
 
 
 def _with_defaults(arguments: Mapping[str, object], *, check_crcs: bool) -> dict[str, object]:
-    """Return a consumer's arguments: defaults, overridden by the user's, overridden by those that reading needs."""
+    """Return a consumer's arguments: the defaults, then the user's, then those that reading needs; the last wins."""
     return {
         "max_partition_fetch_bytes": FETCH_BYTES,
         "fetch_max_bytes": ALL_BYTES,

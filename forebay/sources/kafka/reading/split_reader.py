@@ -58,7 +58,7 @@ class KafkaSplitReader(SplitReader):
         """Return available records of any partition; wait for some if there are none.
 
         Raises:
-            DataLossError: Records are gone, under `failOnDataLoss`.
+            DataLossError: Records no longer exist, under `failOnDataLoss`.
             RetriableError: The brokers do not answer; the next call continues after the last record batch.
             DataError: A record batch is damaged; or a record is corrupt and the mode is FAILFAST.
         """

@@ -36,7 +36,7 @@ def corrupt_batch(partition: TopicPartition, what: str, offset: int) -> DataErro
     return DataError(
         f"topic {partition.topic}, partition {partition.partition}, offset {offset}: {what}",
         position=offset,
-        advice="skip this offset, or look at the broker's disk and at the network in between",
+        advice="check the broker's disk and the network to it, or skip this offset",
     )
 
 
