@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
+from forebay_simulator.event_log import Timed
 from forebay_simulator.inline import InlineRuntime
 
 from forebay.clock import ManualClock
@@ -188,3 +189,13 @@ def outside():
 def query():
     """Return the class of the driver."""
     return Query
+
+
+@pytest.fixture
+def aligned(query):
+    """Return a function that starts a query over a log."""
+
+    def start(log, **options):
+        return query(log, Timed, **{"alignment_max_drift": "10s", "retries": 0, **options})
+
+    return start

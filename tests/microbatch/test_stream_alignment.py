@@ -4,112 +4,11 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
 
-import pyarrow as pa
 import pytest
+from forebay_simulator.event_log import BASE, Enumerator, Log, Timed
 
-from forebay.clock import ManualClock
-from forebay.errors import ConfigurationError, ContractError, RetriableError
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.source import Source
-from forebay.framework.split import Split
-
-US = 1_000_000
-BASE = 1_700_000_000
-
-
-class Log:
-    """Splits with the event times of their records, in seconds after BASE; None = a record without one."""
-
-    def __init__(self, **splits):
-        self.records = {split_id: list(times) for split_id, times in splits.items()}
-        self.clock = ManualClock(BASE + 1_000_000)
-        self.calls = []
-        self.fail = {}
-        self.by_time = True
-        self.by_position = True
-
-    def called(self, what, *arguments):
-        self.calls.append((what, *arguments))
-        if self.fail.get(what, 0):
-            self.fail[what] -= 1
-            raise RetriableError(f"{what} is not there")
-
-
-class Enumerator(DiscoveryEnumerator):
-    """Positions are row numbers; finds times as Kafka does, from the beginning of the log."""
-
-    exact_ends = True
-
-    def __init__(self, log):
-        self.log = log
-
-    def discover(self, known, first):
-        return Discovered([Split(split_id, position=0) for split_id in self.log.records])
-
-    def latest(self, splits):
-        self.log.called("latest")
-        return {split.id: len(self.log.records[split.id]) for split in splits}
-
-    def advance(self, split, *, rows=None, byte_budget=None):
-        return min(split.position + rows, split.end)
-
-    def positions_at(self, event_time, splits):
-        self.log.called("positions_at", event_time)
-        if not self.log.by_time:
-            return None
-        return {
-            split.id: next(
-                (
-                    index
-                    for index, at in enumerate(self.log.records[split.id])
-                    if at is not None and (BASE + at) * US >= event_time
-                ),
-                split.end,
-            )
-            for split in splits
-        }
-
-    def event_times(self, splits, column):
-        self.log.called("event_times", {split.id: split.position for split in splits})
-        found = {}
-        for split in splits:
-            rows = self.log.records[split.id]
-            at = rows[split.position] if split.position < split.end else (rows[split.position - 1 :] or [None])[0]
-            if split.position == 0 == split.end:
-                at = None
-            if at is not None:
-                found[split.id] = (BASE + at) * US
-        return found
-
-
-class Timed(Source):
-    """Unbounded, with the event time in `at`."""
-
-    name = "timed"
-    bounded = False
-    event_time: ClassVar[str | None] = "at"
-    outside: ClassVar[Log]
-
-    def schema(self):
-        return pa.schema({"at": pa.timestamp("us", "UTC")})
-
-    def create_enumerator(self, context):
-        return Enumerator(self.outside)
-
-    def create_split_reader(self, context):
-        raise NotImplementedError
-
-
-@pytest.fixture
-def aligned(query):
-    """Return a function that starts a query over a log."""
-
-    def start(log, **options):
-        return query(log, Timed, **{"alignment_max_drift": "10s", "retries": 0, **options})
-
-    return start
+from forebay.errors import ConfigurationError, ContractError
 
 
 def test_al6_no_split_is_planned_beyond_the_slowest_one_and_the_drift(aligned):

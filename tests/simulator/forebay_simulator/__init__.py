@@ -3,6 +3,7 @@
 
 `python -m forebay_simulator --seeds 5000` simulates the in-process host over scripted sources. `simulate` is
 one such run. With `--streams` it kills and restarts the planner of streams instead; `simulate_stream` is one of those.
+With `--alignment` its splits have event times, and no record on time may be dropped.
 `SimulatedRuntime` alone is for tests of anything else that is made of workers.
 """
 

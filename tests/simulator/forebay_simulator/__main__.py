@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
+from forebay_simulator.aligned import describe_alignments, shrink, simulate_alignment
+from forebay_simulator.aligned_log import Recipe
 from forebay_simulator.microbatch import describe_streams, simulate_stream
 from forebay_simulator.report import Report, described
 from forebay_simulator.simulation import Outcome, simulate
@@ -23,6 +25,8 @@ _SEEDS_AT_A_TIME = 50
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 without problems, 1 otherwise."""
     asked = _parser().parse_args(arguments)
+    if asked.alignment:
+        return _alignments(asked)
     if asked.streams and asked.seed is not None:
         return _streams(range(asked.seed, asked.seed + 1), trace=asked.trace)
     if asked.seed is not None:
@@ -44,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one per core)")
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
     parser.add_argument("--streams", action="store_true", help="the planner of streams, under Spark's log and replays")
+    parser.add_argument("--alignment", action="store_true", help="the planner that aligns splits in event time")
+    parser.add_argument("--without", default="", metavar="NAMES", help="with --alignment: leave these features out")
     parser.add_argument("--trace", action="store_true", help="with --seed: show every step")
     return parser
 
@@ -76,6 +82,25 @@ def _streams(seeds: range, *, trace: bool = False) -> int:
     _say(f"seconds       {time.monotonic() - began:>9.1f}")
     for outcome in failed:
         _say(f"\nseed {outcome.seed}: {outcome.problem}\n  replay: {outcome.replay}")
+    return 1 if failed else 0
+
+
+def _alignments(asked: argparse.Namespace) -> int:
+    """Simulate alignment, in this process; the first problems are shrunk."""
+    seeds = range(asked.first, asked.first + asked.seeds) if asked.seed is None else (asked.seed,)
+    without = frozenset(filter(None, asked.without.split(",")))
+    outcomes = []
+    failed = []
+    for seed in seeds:
+        outcomes.append(outcome := simulate_alignment(Recipe(seed, without), _say if asked.trace else None))
+        if outcome.problem is not None:
+            failed.append(outcome if asked.trace else shrink(outcome))
+            if len(failed) == _MOST_FAILURES:
+                break
+    for name, count in describe_alignments(outcomes).items():
+        _say(f"{name:<13} {count:>9,}")
+    for outcome in failed:
+        _say(f"\nseed {outcome.recipe.seed}: {outcome.problem}\n  replay: {outcome.replay}")
     return 1 if failed else 0
 
 

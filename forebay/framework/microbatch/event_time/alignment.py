@@ -6,8 +6,26 @@ watermark of a split   event time of its next record, or of its last one, less w
 limit                  lowest watermark of an active split + alignmentMaxDrift                   (AL-2)
 micro-batch            of each split the records up to limit + watermarkDelay                    (AL-6)
 ```
-All that it decides is an end in the offset, so a replay does not need it. docs/event-time.md has the proof that Spark
-drops no record on time.
+All that it decides is an end in the offset, so a replay does not need it.
+
+With `withWatermark(column, D)`, D ≥ drift (at least 1 ms) + watermarkDelay, Spark drops no record on time of an active
+split:
+
+```
+on time   at most watermarkDelay older than every earlier record of the split; records without a time, more than a day
+          in the future, or from before 1970, where Spark's watermark begins, do not count
+active    from its discovery on, but not while it is
+  idle      each look of this process, for longer than idleTimeout, found it caught up
+  done      it has reached its end of an AvailableNow run
+  undated   this process saw no event time of it: it is caught up, or four looks in a row were in vain
+```
+Proof. Let n be the latest event time that was seen of an active split, of a next or a last record.
+1. An unread record on time is n - delay or later, so it is above the split's watermark w = n - delay - 1 µs.
+2. The limit is at most w + drift: it only rises to the minimum of all w + drift, and w never falls.
+3. So a micro-batch reads nothing later than limit + delay ≤ n + drift - 1 µs.
+4. Spark's watermark after it, rounded down to milliseconds, is at most n + drift - 1 µs - D ≤ n - delay - 1 µs = w.
+5. Spark drops what is at or below its watermark, and the unread record on time is above w.
+6. A restart sees n again before it plans. It makes idle splits active, but takes back nothing that was allowed before.
 """
 
 from __future__ import annotations
@@ -22,6 +40,7 @@ from forebay.framework.microbatch.event_time.cuts import Cuts
 from forebay.framework.microbatch.event_time.long_hold import LongHold
 from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
 from forebay.framework.microbatch.event_time.split_time import SplitTime, slowest_of
+from forebay.framework.microbatch.event_time.time_warnings import TimeWarnings
 from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
 from forebay.framework.microbatch.split_providers.refresh_policy import FailureTracker
 from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
@@ -38,6 +57,9 @@ _log = logging.getLogger(__name__)
 
 _LEAST_DRIFT: Final = 0.001
 """Seconds. Spark's watermarks and Kafka's timestamps have milliseconds: with less, no record could be read."""
+
+_UNDATED_LOOKS: Final = 4
+"""Looks in a row without an event time after which a split that never had one holds the others no longer."""
 
 
 class StreamAlignment:
@@ -68,15 +90,14 @@ class StreamAlignment:
         self._delay = micros(options.watermark_delay.total_seconds(), "watermarkDelay")
         self._idle_timeout = None if options.idle_timeout is None else options.idle_timeout.total_seconds()
         self._times: dict[str, SplitTime] = {}
-        self._cuts = Cuts(source, lookup, split_provider.enumerator, self._delay)
+        self._cuts = Cuts(source, lookup, self._delay)
+        self._exact_ends = split_provider.enumerator is not None and split_provider.enumerator.exact_ends
         self._limit: int | None = None
         self._failures = FailureTracker(runtime)
-        self._asks_again = float("-inf")
-        self._warned: set[str] = set()
+        self._looks_again = self._cuts_again = float("-inf")
+        self._warnings = TimeWarnings(source.name)
         self._long_hold = LongHold(source.name, runtime)
         self._ending = False
-        self.late = 0
-        """How often a split came back, after the others had gone on, with records that are older than they allow."""
 
     @classmethod
     def of(
@@ -114,6 +135,11 @@ class StreamAlignment:
         """The highest watermark that a split may reach, in microseconds; None before the first. It never falls."""
         return self._limit
 
+    @property
+    def late(self) -> int:
+        """How often a split came back, after the others had gone on, with records that are older than they allow."""
+        return self._warnings.late
+
     def hold_back(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool
     ) -> Sequence[Planned]:
@@ -133,7 +159,10 @@ class StreamAlignment:
         if not available:
             self._long_hold.follow(None)
             return available
+        available = list(available)  # a Backlog makes its entries at each iteration
         self._check_ends(available)
+        if self._clock.monotonic() < self._cuts_again and not ending:
+            return Backlog(())
         self._look(available, self._outdated(available, splits, unknown=True))
         aligned = self._aligned(available)
         # Old answers are lower bounds, which serve as long as they hold nobody back.
@@ -184,31 +213,52 @@ class StreamAlignment:
 
     def _aligned(self, available: Sequence[Planned]) -> list[Planned]:
         """Raise the limit, and cut the splits at it."""
-        found = max_allowed((time.watermark for time in self.active.values()), self._drift)
-        if found == MAX_WATERMARK:  # no watermark is known
-            return list(available)
-        self._limit = found if self._limit is None else max(self._limit, found)
-        latest = last_event_time(self._limit, self._delay)
-        return self._cuts.at(latest, available, self._times)
+        active = self.active
+        found = max_allowed((time.watermark for time in active.values()), self._drift)
+        if found != MAX_WATERMARK and not self._waits_for_first_times(active, available):
+            self._limit = found if self._limit is None else max(self._limit, found)
+        if self._limit is None:  # no event time is known: look further
+            return self._cuts.undated(available, self._times)
+        try:
+            return self._cuts.at(last_event_time(self._limit, self._delay), available, self._times)
+        except RetriableError as error:
+            if self._ending:
+                raise
+            self._cuts_again = self._back_off(error, f"{len(available)} splits could not be cut at an event time")
+            return []
+
+    def _waits_for_first_times(self, active: Mapping[str, SplitTime], available: Sequence[Planned]) -> bool:
+        """Return whether a split may soon show its first event time: until then the limit stays."""
+        with_data = {planned.split.id for planned in available}
+        unanswered = self._split_provider.unanswered
+        return any(
+            not time.looked
+            or split_id in unanswered
+            or (split_id in with_data and time.unknown_looks <= _UNDATED_LOOKS)
+            for split_id, time in active.items()
+            if time.watermark is None
+        )
 
     def _outdated(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, unknown: bool = False
     ) -> list[Split]:
         """Return the active splits that have moved since they were looked at: all, or those without a lower bound."""
         active = self.active
-        with_data = {planned.split.id: planned.slice() for planned in available}
-        caught_up = (one.slice(one.position, one.position) for one in splits.values() if one.id not in with_data)
-        return [
-            split
-            for split in (*with_data.values(), *caught_up)
-            if (time := active.get(split.id)) is not None
-            and not time.knows(split.position)
-            and (time.watermark is None or time.returned or not unknown)
-        ]
+
+        def outdated(split: Split) -> bool:
+            time = active.get(split.id)
+            if time is None or time.knows(split.position):
+                return False
+            return time.watermark is None or time.returned or not unknown
+
+        moved = [planned.slice() for planned in available if outdated(planned.split)]
+        with_data = {planned.split.id for planned in available}
+        rest = (one for one in splits.values() if one.id not in with_data and outdated(one))
+        return moved + [one.slice(one.position, one.position) for one in rest]
 
     def _look(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
         """Ask for the next event times of splits; return whether there was an answer."""
-        if not splits or (self._clock.monotonic() < self._asks_again and not self._ending):
+        if not splits or (self._clock.monotonic() < self._looks_again and not self._ending):
             return False
         needed = self._ending or self._limit is None
         try:
@@ -216,15 +266,7 @@ class StreamAlignment:
         except RetriableError as error:
             if needed:
                 raise
-            pause = self._failures.fail(error)
-            self._asks_again = self._clock.monotonic() + pause
-            _log.warning(
-                "%s: the event times of %d splits could not be asked for, again in %.1f s: %s",
-                self._source.name,
-                len(splits),
-                pause,
-                error,
-            )
+            self._looks_again = self._back_off(error, f"the event times of {len(splits)} splits could not be asked for")
             return False
         self._failures.succeed()
         with_data = {planned.split.id for planned in available}
@@ -232,46 +274,19 @@ class StreamAlignment:
             self._note(split, found.get(split.id), with_data)
         return True
 
+    def _back_off(self, error: RetriableError, what: str) -> float:
+        """Warn of a failure; return the monotonic time of the next try."""
+        pause = self._failures.fail(error)
+        _log.warning("%s: %s, again in %.1f s: %s", self._source.name, what, pause, error)
+        return self._clock.monotonic() + pause
+
     def _note(self, split: Split, event_time: int | None, with_data: Collection[str]) -> None:
         time = self._times[split.id]
-        time.empty = event_time is None and split.id in with_data
+        time.empty = event_time is None and split.id in with_data and not self._exact_ends
         if event_time is not None and event_time > round(self._clock.now() * 1_000_000) + FUTURE:
-            self._warn(
-                f"future {split.id}",
-                "%s: the split %r has a record at %s whose event time, %d us, is more than a day in the future; it is "
-                "read without alignment, and raises Spark's watermark unless the query drops it before withWatermark",
-                self._source.name,
-                split.id,
-                split.position,
-                event_time,
-            )
+            self._warnings.future(split, time, event_time)
             event_time = None
-        if event_time is not None and split.id in with_data:
-            self._check_behind(split, time, event_time)
+        if event_time is not None and split.id in with_data and self._limit is not None:
+            floor = self._limit - micros(self._drift, "alignmentMaxDrift")
+            self._warnings.check_behind(split, time, watermark_before(event_time, self._delay), floor)
         time.note(split.position, event_time, self._delay, at_end=split.id not in with_data)
-
-    def _check_behind(self, split: Split, time: SplitTime, event_time: int) -> None:
-        """Count a split that was not waited for, and goes on with records that the others have left behind."""
-        if self._limit is None:
-            return
-        floor = self._limit - micros(self._drift, "alignmentMaxDrift")
-        waited_for = time.watermark is not None and time.watermark >= floor
-        found = watermark_before(event_time, self._delay)
-        if waited_for or found >= floor:
-            time.behind = False
-        elif not time.behind:
-            time.behind = True
-            self.late += 1
-            _log.warning(
-                "%s: the split %r was new, idle or finished for a run, and goes on with records that are up to %.3f s "
-                "older than the other splits allow: Spark may drop them; a longer idleTimeout, or a longer delay in "
-                "withWatermark, keeps them",
-                self._source.name,
-                split.id,
-                (floor - found) / 1e6,
-            )
-
-    def _warn(self, key: str, text: str, *values: object) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            _log.warning(text, *values)

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
 from forebay.framework.microbatch.event_time.split_time import SplitTime
 from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
 from forebay.framework.microbatch.split_providers.validation import before
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split, normalise
+from forebay.framework.split import Position, Split
 
 _MOST_STEPS: Final = 20
 """Maximum exponent of the number of records without event times that one micro-batch reads of a split."""
@@ -32,16 +31,12 @@ class Cuts:
 
     Args:
         lookup: Finds positions by time.
-        enumerator: `advance` returns the position after some rows.
         delay: The delay of the watermarks, in microseconds.
     """
 
-    def __init__(
-        self, source: Source, lookup: EventTimeLookup, enumerator: DiscoveryEnumerator | None, delay: int
-    ) -> None:
+    def __init__(self, source: Source, lookup: EventTimeLookup, delay: int) -> None:
         self._source = source
         self._lookup = lookup
-        self._enumerator = enumerator
         self._delay = delay
         self._answers: dict[str, _Answer] = {}
 
@@ -51,6 +46,7 @@ class Cuts:
         Sets `held` of the splits that are cut.
         """
         self._ask(latest, [one for one in available if not times[one.split.id].later_than(latest, one.split.position)])
+        self._answers = {one: known for one, known in self._answers.items() if one in times}
         aligned = []
         for planned in available:
             time = times[planned.split.id]
@@ -58,6 +54,16 @@ class Cuts:
             time.held = part is not planned
             if not part.empty:
                 aligned.append(part)
+        return aligned
+
+    def undated(self, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
+        """Return a few records of each split whose next one has no event time; the others are held."""
+        aligned = []
+        for planned in available:
+            time = times[planned.split.id]
+            time.held = True
+            if time.knows(planned.split.position) and time.next_time is None:
+                aligned.append(self._steps(planned, time))
         return aligned
 
     def _ask(self, latest: int, wanted: Sequence[Planned]) -> None:
@@ -84,7 +90,7 @@ class Cuts:
         """Return the part of a split to read: `planned` itself if that is all of it."""
         split = planned.split
         nothing = Planned(split, split.position)
-        if time.later_than(latest, split.position):
+        if time.must_be_looked_at or time.later_than(latest, split.position):
             return nothing
         unknown = time.knows(split.position) and time.next_time is None
         answer = self._answer(planned, latest)
@@ -108,11 +114,13 @@ class Cuts:
 
     def _steps(self, planned: Planned, time: SplitTime) -> Planned:
         """Return a few records of a split whose next one has no event time: one, and twice as many each time."""
-        enumerator, part = self._enumerator, planned.slice()
-        if enumerator is None or isinstance(planned.to, UnknownEnd):
+        if isinstance(planned.to, UnknownEnd):
             return planned
-        to = enumerator.advance(part, rows=1 << min(time.unknown_looks, _MOST_STEPS))
-        return planned if to is None or to == planned.to else Planned(planned.split, normalise(to, part.id))
+        part = planned.slice()
+        to = self._lookup.after_rows(part, 1 << min(time.unknown_looks - 1, _MOST_STEPS))
+        if to is None or to == part.position or not self._before(to, part.end, part):
+            return planned
+        return Planned(planned.split, to)
 
     def _searched(self, planned: Planned, latest: int) -> Planned:
         """Return the records up to a first later one, found by looking at single records (positions are numbers).
@@ -140,7 +148,7 @@ class Cuts:
     def _is_later(self, planned: Planned, position: int, latest: int) -> bool:
         split = planned.split.slice(position, planned.slice().end)
         found = self._lookup.next_times([split]).get(split.id)
-        return found is not None and found > latest - self._delay
+        return found is None or found > latest - self._delay
 
     def _before(self, one: Position, other: Position, split: Split) -> bool:
         return before(self._source, one, other, split.id)

@@ -81,6 +81,14 @@ class EventTimeLookup:
             return {}
         return {split_id: normalise(position, split_id) for split_id, position in answer.items()}
 
+    def after_rows(self, split: Split, rows: int) -> Position | None:
+        """Return the position after so many rows of a split; None if the source cannot tell."""
+        enumerator = self._enumerator
+        if enumerator is None:
+            return None
+        to = self._calls.call("advance()", lambda: enumerator.advance(split, rows=rows))
+        return None if to is None else normalise(to, split.id)
+
 
 def checked_event_times(source: Source, answer: object) -> Mapping[str, int | None]:
     """Return the answer of an author's `event_times`.

@@ -20,7 +20,7 @@ class SplitTime:
         watermark: No record on time that is unread has an event time up to this one; None = not known yet. Only rises.
         next_time: The event time of the record at `position`, or of the last one before it; None = unknown.
         position: Where `next_time` was looked up.
-        unknown_looks: How many looks in a row found no event time.
+        unknown_looks: How many looks in a row found no event time of a next record.
         looked: Whether there was a look, and it still tells what the next record is.
         at_end: Whether the split was caught up at that look.
         empty: Whether the last look found no record, although the end of the split is beyond its position.
@@ -28,6 +28,7 @@ class SplitTime:
         held: Whether the split may not be read to its present end.
         returned: Whether it was idle and has records again, which were not looked at yet.
         behind: Whether it went on with records that are older than the others allow.
+        warned: Whether there was a warning of an event time in the future.
     """
 
     timer: IdlenessTimer | None
@@ -42,11 +43,17 @@ class SplitTime:
     held: bool = False
     returned: bool = False
     behind: bool = False
+    warned: bool = False
 
     @property
     def idle(self) -> bool:
         """Whether the split holds nobody back: it was caught up for the idle timeout."""
         return self.timer is not None and self.timer.idle
+
+    @property
+    def must_be_looked_at(self) -> bool:
+        """Whether the split may not be read before a look, which counts it if the others have left it behind."""
+        return self.returned or (self.watermark is None and not self.looked)
 
     def knows(self, position: Position | None) -> bool:
         """Return whether there was a look at this position."""
@@ -60,7 +67,7 @@ class SplitTime:
         """Note an answer, in microseconds; the watermark only rises."""
         self.looked, self.at_end, self.position, self.next_time = True, at_end, position, event_time
         self.returned = False
-        self.unknown_looks = self.unknown_looks + 1 if event_time is None else 0
+        self.unknown_looks = self.unknown_looks + 1 if event_time is None and not at_end else 0
         if event_time is not None:
             found = watermark_before(event_time, delay)
             self.watermark = found if self.watermark is None else max(self.watermark, found)
