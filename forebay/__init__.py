@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from forebay.inspection.peek import Peek as Peek
     from forebay.inspection.peek import peek as peek
     from forebay.inspection.progress import progress as progress
+    from forebay.inspection.report.report import report as report
     from forebay.sources.files import FileSource as FileSource
     from forebay.sources.kafka import KafkaSource as KafkaSource
     from forebay.sources.rate import RateSource as RateSource
+    from forebay.spark.progress_listener import record_progress as record_progress
     from forebay.spark.register import read as read
     from forebay.spark.register import read_stream as read_stream
     from forebay.spark.register import register as register
@@ -64,7 +66,9 @@ _LAZY = {
     "progress": "forebay.inspection.progress",
     "read": "forebay.spark.register",
     "read_stream": "forebay.spark.register",
+    "record_progress": "forebay.spark.progress_listener",
     "register": "forebay.spark.register",
+    "report": "forebay.inspection.report.report",
     "run": "forebay.framework.inprocess",
 }
 
@@ -113,7 +117,9 @@ __all__ = [
     "progress",
     "read",
     "read_stream",
+    "record_progress",
     "register",
+    "report",
     "run",
     "testkit",
     "unwrap",

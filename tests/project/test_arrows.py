@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "watermarks": set(),
     "framework": {"watermarks", "state"},
     "sources": {"framework", "formats", "stores", "watermarks"},
-    "spark": {"framework"},
+    "spark": {"framework", "inspection"},
     "inspection": {"framework", "state", "stores"},
     "cli": {"inspection", "sources"},
     "testkit": {"spark", "framework", "state", "watermarks"},

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay.record_progress`: writes the progress reports of all queries of a session to files, and names lost rows."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from forebay.errors import ConfigurationError
+from forebay.inspection.dropped_rows import dropped_rows, dropped_rows_advice
+
+_log = logging.getLogger(__name__)
+
+
+def record_progress(spark: SparkSession, directory: str | None = None) -> StreamingQueryListener:
+    """Write each progress report of the session's queries to `<directory>/<query id>.jsonl`, and warn of lost rows.
+
+    `forebay.report(directory)` draws the files. When Spark's watermark drops rows of a query with a source of forebay,
+    one warning in the log of this process names the split that is furthest behind, and the option that would have
+    saved the rows. Spark calls the listener on a thread of its own; it cannot delay or end a query.
+
+    Args:
+        spark: The session; queries that are already running count.
+        directory: A local directory, created if needed; None = only warn.
+
+    Returns:
+        The listener; `spark.streams.removeListener` ends the recording.
+
+    Raises:
+        ConfigurationError: The directory cannot be written.
+    """
+    path = None if directory is None else Path(directory)
+    try:
+        if path is not None:
+            path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"progress cannot be recorded in {directory}: {error}", advice="give a local directory that can be written"
+        ) from error
+    listener = ProgressListener(path)
+    spark.streams.addListener(listener)
+    return listener
+
+
+class ProgressListener(StreamingQueryListener):
+    """Appends reports to files. Spark calls it on one thread; an error is logged and has no other effect."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._warned: set[str] = set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Write the report, and warn once per query of rows that were dropped."""
+        try:
+            report = json.loads(event.progress.json)
+            if self._directory is not None:
+                with (self._directory / f"{event.progress.id}.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(report) + "\n")
+            self._warn(str(event.progress.id), report)
+        except Exception:  # noqa: BLE001 - nothing may reach Spark's listener bus
+            _log.warning("a progress report could not be recorded", exc_info=True)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def _warn(self, query: str, report: dict[str, object]) -> None:
+        if query in self._warned or (advice := dropped_rows_advice(report)) is None:
+            return
+        self._warned.add(query)
+        name = report.get("name") or query
+        _log.warning("%s: Spark's watermark dropped %d rows: %s", name, dropped_rows(report), advice)
