@@ -142,7 +142,7 @@ def test_without_alignment_there_is_no_such_report(query):
 def test_before_any_event_time_is_known_only_counts_are_reported(aligned):
     query = aligned(Log(a=[None, None]))
     query.turn()
-    assert query.planner.report()["eventTime"] == {"held": 0, "idle": 0, "late": 0, "delay": 0.0, "maxDrift": 10.0}
+    assert query.planner.report()["eventTime"] == {"held": 1, "idle": 0, "late": 0, "delay": 0.0, "maxDrift": 10.0}
 
 
 def test_the_offset_carries_the_same_report_and_a_restart_reads_it(aligned):
