@@ -18,6 +18,7 @@ from forebay.framework.microbatch.event_time.alignment import StreamAlignment
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Json
+from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 from forebay.sources.kafka.planning.event_times import RecordTimes
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit
@@ -64,6 +65,21 @@ def test_the_time_of_the_next_record_or_of_the_last_one(kafka, times):
     write(kafka, topic, {0: range(100), 1: [7], 2: [3, 1, 2]})
     asked = [(0, 42, 100), (1, 1, 1), (2, 1, 3), (3, 0, 0)]
     assert times(topic, *asked) == {"0": 42, "1": 7, "2": 1}
+
+
+def test_the_record_that_ended_a_micro_batch_is_not_fetched_again(kafka, times, monkeypatch):
+    topic = kafka.topic()
+    write(kafka, topic, {0: range(100)})
+    source = KafkaSource(subscribe=[topic], kafka={"bootstrap.servers": kafka.address})
+    enumerator = KafkaEnumerator(source, SystemClock(), streaming=True)
+    split = KafkaSplit(id=f"{topic}/0", position=0, end=100)
+    at_42 = (BASE + 42) * 1000
+    assert enumerator.positions_at(at_42, [split]) == {split.id: 42}
+    monkeypatch.setattr(RecordTimes, "_connected", lambda self: pytest.fail("fetched"))
+    assert enumerator.event_times([split.at(42)], "timestamp") == {split.id: at_42}
+    with pytest.raises(pytest.fail.Exception, match="fetched"):
+        enumerator.event_times([split.at(43)], "timestamp")
+    enumerator.close()
 
 
 def test_the_last_record_is_found_before_the_markers_of_transactions(kafka, times):

@@ -708,7 +708,7 @@ def test_without_a_place_for_claims_it_is_refused_at_once_and_in_a_replay(monkey
     world.options = HostOptions()
     world.restart()
     for call in (lambda: world.planner.latest(world.start), lambda: world.planner.tasks(world.start, end)):
-        with pytest.raises(ConfigurationError, match="not known") as caught:
+        with pytest.raises(ConfigurationError, match="unknown") as caught:
             call()
         assert caught.value.option == "stateLocation" and caught.value.split == "a"
 

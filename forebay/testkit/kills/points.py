@@ -146,7 +146,7 @@ class KillList:
         pid = registered.get(kill.victim) if own is None else own()
         if pid is None:
             raise ConfigurationError(
-                f"the kill list has no process registered as the {kill.victim!r} is",
+                f"no process is registered as {kill.victim!r}",
                 advice="call these_are(…), or broker_is(…) for a broker, before the query starts",
             )
         with suppress(ProcessLookupError):

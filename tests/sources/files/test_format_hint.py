@@ -114,7 +114,7 @@ def test_options_that_no_format_has_are_refused_before_a_listing(directory: Path
 def test_the_advice_for_a_misspelt_option_names_those_of_the_format() -> None:
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path="f.txt", format_options={"wholetxt": "true"})
-    assert "choose from wholetext, lineSep" in str(raised.value.advice)
+    assert "use one of wholetext, lineSep" in str(raised.value.advice)
 
 
 def test_passwords_in_paths_are_refused_and_not_shown() -> None:

@@ -91,11 +91,17 @@ class Cluster:
                 without such a record.
             committed: The end is the last stable offset, before the first open transaction.
         """
+        return {partition: offset for partition, (offset, _) in self.timed_offsets(specs, committed=committed).items()}
+
+    def timed_offsets(
+        self, specs: Mapping[TopicPartition, int], *, committed: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return `offsets` with the timestamp of the record there, in ms since 1970; -1 = not known."""
         if not specs:
             return {}
         level = "read_committed" if committed else "read_uncommitted"
         found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(specs, level))
-        return {TopicPartition(*one): int(answer.offset) for one, answer in found.items()}
+        return {TopicPartition(*one): (int(answer.offset), int(answer.timestamp)) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
         """Return the bytes of each partition on disk; empty if a broker fails, None if the user lacks the right.

@@ -161,8 +161,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         own = {split.topic_partition: split for split in map(_own, splits)}
         ends = {one: split.end for one, split in own.items() if isinstance(split.end, int)}
         ends |= self._resolver.offsets(own.keys() - ends.keys(), LATEST)
-        found = self._resolver.offsets(own, max(0, -(-event_time // 1000)))
-        return {split.id: found[one] if found[one] >= 0 else ends[one] for one, split in own.items()}
+        found = self._resolver.at_time(own, max(0, -(-event_time // 1000)))
+        self._record_times.note({split.id: found[one] for one, split in own.items()})
+        return {split.id: found[one][0] if found[one][0] >= 0 else ends[one] for one, split in own.items()}
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
         """Return the timestamps of the next records; None for a column in keys or values."""

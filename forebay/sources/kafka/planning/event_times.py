@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -42,6 +42,16 @@ class RecordTimes:
         self._source = source
         self._clock = clock
         self._fetcher: PartitionFetcher | None = None
+        self._noted: dict[str, tuple[int, int]] = {}
+
+    def note(self, records: Mapping[str, tuple[int, int]]) -> None:
+        """Note the offset and the timestamp (ms since 1970) of a record of each split, which a broker told.
+
+        A micro-batch often ends before this record, so it is the next one to look up. Under `read_committed` it may
+        belong to an aborted transaction, and not be the next one that is read.
+        """
+        if not self._source.client_options.read_committed:
+            self._noted |= {split_id: (offset, time) for split_id, (offset, time) in records.items() if time >= 0}
 
     def of(self, splits: Iterable[KafkaSplit]) -> dict[str, int]:
         """Return by id the timestamp (µs since 1970) of the next record of each split, or of the last one before it.
@@ -53,7 +63,11 @@ class RecordTimes:
             ForebayError: The brokers do not answer, or refuse.
         """
         lookups = [_Lookup(one) for one in splits]
-        waiting = {one.split.id: one for one in lookups if one.split.left}
+        for one in lookups:
+            one.know(self._noted.get(one.split.id))
+        waiting = {one.split.id: one for one in lookups if one.split.left and one.found is None}
+        if not waiting:
+            return {one.split.id: one.found for one in lookups if one.found is not None}
         try:
             fetcher = self._connected()
             for one in waiting.values():
@@ -118,6 +132,11 @@ class _Lookup:
         self._next = bool(split.left)
         self.split = split if self._next else split.slice(max(0, split.start - _LAST), split.start)
         self.found: int | None = None
+
+    def know(self, record: tuple[int, int] | None) -> None:
+        """Take the timestamp of the next record, if it is this one, without reading it."""
+        if record is not None and self._next and record[0] == self.split.start:
+            self.found = record[1] * 1000
 
     def take(self, part: Fetched) -> bool:
         """Take records in; return whether that is enough."""

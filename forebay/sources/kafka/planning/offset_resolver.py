@@ -100,6 +100,10 @@ class OffsetResolver:
         """Return for each partition the earliest, the latest, or the first offset at or after a time."""
         return self._cluster.offsets(dict.fromkeys(partitions, spec), committed=self._committed)
 
+    def at_time(self, partitions: Collection[TopicPartition], moment: int) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the first record at or after a time in ms: its offset, or -1 without such a record, and its time."""
+        return self._cluster.timed_offsets(dict.fromkeys(partitions, moment), committed=self._committed)
+
     def _at_times(self, partitions: Collection[TopicPartition], bound: Bound) -> dict[TopicPartition, int]:
         times = {partition: moment for partition in partitions if (moment := bound.time_of(partition)) is not None}
         # Ends first: a record that arrives between the two requests is found by its time.
