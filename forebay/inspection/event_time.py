@@ -43,6 +43,7 @@ class EventTimeState:
         slowest: The split with the lowest watermark, for which held ones wait; empty if unknown.
         why: `unread` or `caught up`.
         splits: The slowest and the fastest splits.
+        limit: The event time up to which splits may be read, or, of splits in order, may begin; None before the first.
     """
 
     watermark: datetime | None
@@ -55,6 +56,7 @@ class EventTimeState:
     slowest: str
     why: str
     splits: tuple[SplitEventTime, ...]
+    limit: datetime | None = None
 
     @classmethod
     def of(cls, report: object) -> Self | None:
@@ -77,13 +79,17 @@ class EventTimeState:
             slowest=str(slowest.get("split", "")),
             why=str(slowest.get("why", "")),
             splits=tuple(_split(each) for each in report.get("splits", ())),
+            limit=_time(report["limit"]) if "limit" in report else None,
         )
 
 
 def event_time_words(state: EventTimeState) -> str:
-    """Return one line: the watermark, the drift, and what waits for what. The texts are safe to print."""
+    """Return one line: the watermark, the drift, and what waits for what. The texts are safe to print.
+
+    Splits that are read in order, such as files, have no watermarks: of them, the limit is told.
+    """
     if state.watermark is None:
-        return "no watermark of a split is known"
+        return _limit_words(state)
     parts = [f"watermark {moment(state.watermark)}, drift {span(state.drift)} of {span(state.max_drift)}"]
     if state.held:
         slowest = printable(state.slowest)
@@ -93,6 +99,18 @@ def event_time_words(state: EventTimeState) -> str:
         parts.append(f"{_count(state.idle)} idle")
     if state.late:
         parts.append(f"{state.late:,} times late after being idle or new")
+    return ", ".join(parts)
+
+
+def _limit_words(state: EventTimeState) -> str:
+    if state.limit is None:
+        parts = ["no event time of a split is known"]
+    else:
+        parts = [f"event time limit {moment(state.limit)} (alignmentMaxDrift {span(state.max_drift)})"]
+    if state.idle:
+        parts.append(f"{_count(state.idle)} idle")
+    if state.late:
+        parts.append(f"{state.late:,} times late by more than watermarkDelay ({span(state.delay)})")
     return ", ".join(parts)
 
 

@@ -80,7 +80,19 @@ def test_idle_and_late_splits_are_counted():
     assert "drift 45 s of 60 s, 1 split idle, 3 times late after being idle or new" in one_line(state)
     state = QueryProgress()
     state.update("q", report(source({"held": 0, "idle": 0, "late": 0, "delay": 0.0, "maxDrift": 9.0})))
-    assert "no watermark of a split is known" in one_line(state)
+    assert "no event time of a split is known" in one_line(state)
+
+
+def test_of_splits_in_order_the_limit_is_shown():
+    files = {"limit": ALIGNED["limit"], "held": 0, "idle": 0, "late": 2, "delay": 5.0, "maxDrift": 60.0}
+    state = QueryProgress()
+    state.update("q", report(source(files), dropped=1))
+    words = (
+        "event time limit 2024-01-01 00:01:10 UTC (alignmentMaxDrift 60 s), 2 times late by more than watermarkDelay"
+    )
+    assert f"    {words} (5 s)" in lines(state)
+    assert "new splits came 2 times later than watermarkDelay allows" in state.advice
+    assert "idleTimeout" not in state.advice and NEEDED in state.advice
 
 
 def test_dropped_rows_are_summed_up_and_explained():
