@@ -64,7 +64,9 @@ def written(given, tmp_path):
 def test_a_query_is_drawn_from_its_recent_progress(tmp_path):
     query = SimpleNamespace(recentProgress=[progress(second, dropped=second) for second in range(5)])
     text = written(query, tmp_path)
-    assert text.count("<polyline") == 5  # two splits, Spark's watermark, lag, dropped rows
+    assert (
+        text.count("<polyline") == 8
+    )  # watermarks of two splits, Spark's, two splits and limit ahead, lag, dropped rows
     assert 'class="held"' in text and 'class="idle"' in text
     assert "dropped by Spark's watermark: 10<" in text and "withWatermark needs a delay" in text
     assert "prefers-color-scheme:dark" in text
@@ -85,7 +87,39 @@ def test_a_checkpoint_is_drawn_without_lag(tmp_path):
         offset = json.dumps({"v": 1, "source": "orders", "n": number, "eventTime": event_time(number)})
         (tmp_path / "offsets" / str(number)).write_text(f"v1\n{metadata}\n{offset}")
     text = written(tmp_path, tmp_path)
-    assert text.count("<polyline") == 3 and "record_progress" in text
+    assert text.count("<polyline") == 5 and "record_progress" in text
+
+
+def test_lines_and_spans_stop_where_the_query_did(tmp_path):
+    seconds = [0, 1, 2, 3, 50, 51]
+    text = written(SimpleNamespace(recentProgress=[progress(second) for second in seconds]), tmp_path)
+    # All seven lines are in two parts but one: "us" is idle after the gap, and not ahead of active splits then.
+    assert text.count("<polyline") == 13
+    assert text.count('class="held"') == 2, "one bar for each run of reports"
+
+
+def test_a_line_has_a_colour_of_its_own_or_none(tmp_path):
+    report = progress(1)
+    latest = json.loads(report["sources"][0]["latestOffset"])
+    at = "2024-01-01T00:00:0{}.000000Z"
+    splits = [{"split": f"t/{n}", "watermark": at.format(0 if n == 10 else 5)} for n in range(12)]
+    latest["eventTime"] = {**event_time(1), "splits": splits}
+    report["sources"][0]["latestOffset"] = json.dumps(latest)
+    text = written(SimpleNamespace(recentProgress=[report]), tmp_path)
+    chart = text.partition("<h3>Watermarks")[2].partition("</ul>")[0]
+    styles = [part.partition('"')[0] for part in chart.split('<polyline class="')[1:]]
+    assert sorted(styles) == [*(f"c{n}" for n in range(8)), *["rest"] * 4, "spark"]
+    names = [part.partition("<")[0].strip() for part in chart.split("</svg> ")[1:]]
+    assert names == [*(f"t/{n}" for n in range(7)), "t/10", "Spark&#x27;s watermark", "4 other splits"]
+
+
+def test_files_show_their_limit(tmp_path):
+    report = progress(1)
+    latest = json.loads(report["sources"][0]["latestOffset"])
+    latest["eventTime"] = {"held": 0, "idle": 0, "limit": "2024-01-01T00:00:09.000000Z", "maxDrift": 9.0}
+    report["sources"][0]["latestOffset"] = json.dumps(latest)
+    text = written(SimpleNamespace(recentProgress=[report]), tmp_path)
+    assert "event time limit 2024-01-01 00:00:09 UTC" in text and '<polyline class="limit"' in text
 
 
 def test_names_that_others_chose_are_escaped(tmp_path):

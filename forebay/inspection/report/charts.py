@@ -3,69 +3,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
-from forebay.inspection.event_time import moment
+from forebay.inspection.event_time import span
 
 _WIDTH: Final = 900
-_HEIGHT: Final = 220
+_HEIGHT: Final = 240
 _LEFT: Final = 150
 """Room for the labels, in units of the drawing."""
-_COLOURS: Final = 8
 _ROW: Final = 18
+_GAP: Final = 10
+"""A line or a span is interrupted where the next report comes after this many times the usual interval."""
 
-Points = Sequence[tuple[datetime, float]]
+_TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_TICKS: Final = 6
+"""Maximum ticks of an axis, about."""
 
 
-def lines(series: Mapping[str, Points], label: Callable[[float], str]) -> str:
-    """Return a chart with one line for each name, and a legend.
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart.
 
     Args:
-        series: Points by name.
-        label: Returns the text of a value on the axis.
+        name: The text of the legend; lines of one name have one entry.
+        style: The class of the page's style: `c0` to `c7`, `rest`, `spark` or `limit`.
+        points: Time and value; None where nothing is known, which interrupts the line.
+        title: The text on hovering; `name` if empty.
     """
-    at = [when.timestamp() for points in series.values() for when, _ in points]
-    values = [value for points in series.values() for _, value in points]
-    if not at:
+
+    name: str
+    style: str
+    points: Sequence[tuple[datetime, float | None]]
+    title: str = ""
+
+
+def lines(drawn: Sequence[Line], label: Callable[[float], str] | None = None) -> str:
+    """Return a chart of lines, with a legend if there is more than one; empty without a value.
+
+    Args:
+        drawn: The lines; the last one is drawn above the others.
+        label: Returns the text of a value, whose axis begins at 0; without it, values are times in seconds since 1970.
+    """
+    known = [(at.timestamp(), value) for line in drawn for at, value in line.points if value is not None]
+    if not known:
         return ""
-    first, last, low, high = min(at), max(at), min(values), max(values)
-    drawn = []
-    for index, (name, points) in enumerate(series.items()):
-        pairs = " ".join(
-            f"{_x(when.timestamp(), first, last):.1f},{_y(value, low, high):.1f}" for when, value in points
-        )
-        title = f"<title>{escape(name)}</title>"
-        drawn.append(f'<polyline class="c{index % _COLOURS}" points="{pairs}">{title}</polyline>')
-    axis = [
-        f'<text x="{_LEFT - 6}" y="{_y(value, low, high) + 4:.1f}" text-anchor="end">{escape(label(value))}</text>'
-        for value in sorted({low, (low + high) / 2, high})
-    ]
-    legend = "".join(
-        f'<li><span class="c{index % _COLOURS}">&#9632;</span> {escape(name)}</li>' for index, name in enumerate(series)
+    first, last = min(at for at, _ in known), max(at for at, _ in known)
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    if label is None:
+        label, values = _date_time, _time_ticks(low, high)
+    else:
+        low = min(0.0, low)
+        values = _time_ticks(low, high) if label is span else _ticks(low, high)
+    grid = []
+    for value in values:
+        y = _y(value, low, high)
+        grid.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        grid.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(label(value))}</text>')
+    parts = []
+    for line in drawn:
+        title = f"<title>{escape(line.title or line.name)}</title>"
+        for piece in _pieces(line.points):
+            pairs = " ".join(f"{_x(at, first, last):.1f},{_y(value, low, high):.1f}" for at, value in piece)
+            parts.append(f'<polyline class="{line.style}" points="{pairs}">{title}</polyline>')
+    legend = {line.name: line.style for line in sorted(drawn, key=lambda line: line.style == "rest")}
+    svg = _svg(_HEIGHT, [*grid, *_time_axis(first, last, _HEIGHT), *parts])
+    return svg + (_legend(legend) if len(legend) > 1 else "")
+
+
+def _legend(styles: Mapping[str, str]) -> str:
+    entries = (
+        f'<li><svg class="key" viewBox="0 0 24 8"><line class="{style}" x1="0" x2="24" y1="4" y2="4"/></svg> '
+        f"{escape(name)}</li>"
+        for name, style in styles.items()
     )
-    return f"{_svg(_HEIGHT, [*axis, *_time_axis(first, last, _HEIGHT), *drawn])}<ul>{legend}</ul>"
+    return f"<ul>{''.join(entries)}</ul>"
+
+
+def _pieces(points: Sequence[tuple[datetime, float | None]]) -> Iterator[list[tuple[float, float]]]:
+    """Yield the parts of a line between its gaps. A part of one point is doubled, so that its dot is drawn."""
+    times = [at.timestamp() for at, _ in points]
+    longest = longest_interval([at for at, _ in points])
+    piece: list[tuple[float, float]] = []
+    for at, (_, value) in zip(times, points, strict=True):
+        if piece and (value is None or at - piece[-1][0] > longest):
+            yield piece if len(piece) > 1 else piece * 2
+            piece = []
+        if value is not None:
+            piece.append((at, value))
+    if piece:
+        yield piece if len(piece) > 1 else piece * 2
+
+
+def longest_interval(times: Sequence[datetime]) -> float:
+    """Return the seconds between reports above which the query did not run, or was not recorded."""
+    usual = median([(after - before).total_seconds() for before, after in pairwise(times)] or [0.0])
+    return _GAP * usual if usual > 0 else math.inf
 
 
 def spans(rows: Mapping[str, Sequence[tuple[datetime, datetime, str]]], first: datetime, last: datetime) -> str:
-    """Return a chart with one row for each name, and a bar for each span: its begin, its end and its kind."""
+    """Return a chart with one row for each name, and a bar for each span: its begin, its end and its kind.
+
+    Bars of the kind `idle` are lower, so that the kinds differ without colours.
+    """
     start, end = first.timestamp(), last.timestamp()
     height = 30 + _ROW * len(rows)
     drawn = []
     for index, (name, bars) in enumerate(rows.items()):
         top = 6 + _ROW * index
         shown = name if len(name) <= 22 else f"…{name[-21:]}"
-        drawn.append(f'<text x="{_LEFT - 6}" y="{top + 11}" text-anchor="end">{escape(shown)}</text>')
+        title = f"<title>{escape(name)}</title>"
+        drawn.append(f'<text x="{_LEFT - 6}" y="{top + 10}" text-anchor="end">{escape(shown)}{title}</text>')
         for begin, finish, kind in bars:
             left, right = _x(begin.timestamp(), start, end), _x(finish.timestamp(), start, end)
-            title = f"<title>{escape(name)}: {escape(kind)}</title>"
+            title = f"<title>{escape(name)}: {escape(kind)}, {begin:%H:%M:%S} to {finish:%H:%M:%S}</title>"
+            inset = 4 if kind == "idle" else 0
             drawn.append(
-                f'<rect class="{escape(kind)}" x="{left:.1f}" y="{top}" width="{max(1.5, right - left):.1f}" '
-                f'height="{_ROW - 6}">{title}</rect>'
+                f'<rect class="{escape(kind)}" x="{left:.1f}" y="{top + inset}" width="{max(1.5, right - left):.1f}" '
+                f'height="{_ROW - 6 - 2 * inset}">{title}</rect>'
             )
-    return _svg(height, [*drawn, *_time_axis(start, end, height)])
+    return _svg(height, [*_time_axis(start, end, height), *drawn])
 
 
 def _x(at: float, first: float, last: float) -> float:
@@ -77,12 +140,42 @@ def _y(value: float, low: float, high: float) -> float:
 
 
 def _time_axis(first: float, last: float, height: int) -> list[str]:
-    ends = [(_LEFT, first, "start"), (_WIDTH - 20, last, "end")]
-    return [f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_clock(at)}</text>' for x, at, anchor in ends]
+    """Return the labels and grid lines of the horizontal axis, in processing time."""
+    label, drawn = _clock(first, last), []
+    for at in _time_ticks(first, last):
+        x = _x(at, first, last)
+        drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 22}"/>')
+        drawn.append(f'<text x="{x:.1f}" y="{height - 6}" text-anchor="middle">{label(at)}</text>')
+    return drawn
 
 
-def _clock(at: float) -> str:
-    return moment(datetime.fromtimestamp(at, UTC))
+def _time_ticks(low: float, high: float) -> list[float]:
+    """Return round times; the only time of an axis without length."""
+    least = (high - low) / _TICKS
+    step = next((step for step in _TIME_STEPS if step >= least), 86_400 * math.ceil(least / 86_400))
+    return _multiples(low, high, step) or [low]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round numbers."""
+    least = max(1.0, (high - low) / _TICKS)
+    power = 10.0 ** math.floor(math.log10(least))
+    return _multiples(low, high, next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)) or [low]
+
+
+def _multiples(low: float, high: float, step: float) -> list[float]:
+    return [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _clock(low: float, high: float) -> Callable[[float], str]:
+    """Return what shows the times of an axis in UTC: the date too, unless all have the same one."""
+    days = {datetime.fromtimestamp(at, UTC).date() for at in (low, high)}
+    pattern = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M:%S" if high - low < 3600 else "%Y-%m-%d %H:%M"
+    return lambda at: datetime.fromtimestamp(at, UTC).strftime(pattern)
+
+
+def _date_time(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _svg(height: int, parts: Sequence[str]) -> str:
