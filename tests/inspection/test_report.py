@@ -120,6 +120,9 @@ def test_files_show_their_limit(tmp_path):
     report["sources"][0]["latestOffset"] = json.dumps(latest)
     text = written(SimpleNamespace(recentProgress=[report]), tmp_path)
     assert "event time limit 2024-01-01 00:00:09 UTC" in text and '<polyline class="limit"' in text
+    del latest["eventTime"]
+    report["sources"][0]["latestOffset"] = json.dumps(latest)
+    assert "limit" not in written(SimpleNamespace(recentProgress=[report]), tmp_path).partition("<body>")[2]
 
 
 def test_names_that_others_chose_are_escaped(tmp_path):

@@ -51,6 +51,7 @@ def lines(drawn: Sequence[Line], label: Callable[[float], str] | None = None) ->
         drawn: The lines; the last one is drawn above the others.
         label: Returns the text of a value, whose axis begins at 0; without it, values are times in seconds since 1970.
     """
+    drawn = [line for line in drawn if any(value is not None for _, value in line.points)]
     known = [(at.timestamp(), value) for line in drawn for at, value in line.points if value is not None]
     if not known:
         return ""
