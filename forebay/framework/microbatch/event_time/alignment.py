@@ -87,6 +87,7 @@ class StreamAlignment:
         self._lookup = lookup
         self._clock = runtime.clock
         self._drift = max(_LEAST_DRIFT, options.alignment_max_drift.total_seconds())
+        self._drift_us = micros(self._drift, "alignmentMaxDrift")
         self._delay = micros(options.watermark_delay.total_seconds(), "watermarkDelay")
         self._idle_timeout = None if options.idle_timeout is None else options.idle_timeout.total_seconds()
         self._times: dict[str, SplitTime] = {}
@@ -287,6 +288,6 @@ class StreamAlignment:
             self._warnings.future(split, time, event_time)
             event_time = None
         if event_time is not None and split.id in with_data and self._limit is not None:
-            floor = self._limit - micros(self._drift, "alignmentMaxDrift")
+            floor = self._limit - self._drift_us
             self._warnings.check_behind(split, time, watermark_before(event_time, self._delay), floor)
         time.note(split.position, event_time, self._delay, at_end=split.id not in with_data)
