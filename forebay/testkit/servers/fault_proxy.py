@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A proxy on loopback, in front of an HTTP or S3 server, that makes requests fail by rule and counts them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from forebay.errors import ConfigurationError
+from forebay.testkit.servers.fault_rules import Fault, FaultKind, Request, Rule
+from forebay.testkit.servers.http_wire import Head, Wire
+
+HOST = "127.0.0.1"
+# The status, code and message of the proxy's own answers.
+_REFUSED: dict[str | None, tuple[str, str, str]] = {
+    "internal_error": ("500 Internal Server Error", "InternalError", "We encountered an internal error."),
+    "slow_down": ("503 Slow Down", "SlowDown", "Please reduce your request rate."),
+    "changed": ("412 Precondition Failed", "PreconditionFailed", "A precondition did not hold."),
+}
+_RST = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends RST instead of FIN
+_STOP_POLL = 0.02
+
+
+class FaultProxy:
+    """Forwards HTTP/1.1 to a server, in a `with` block, and injects faults. Any thread may call its methods.
+
+    Requests and answers pass byte for byte, `Host` included, so that signed requests stay valid. Each connection of a
+    client has its own connection to the server. No TLS.
+
+    Args:
+        server: The server's URL, such as `http://127.0.0.1:9000`.
+        faults: The first rules; see `inject`.
+        seed: Decides, with the order of a rule's requests, which ones its `probability` selects.
+    """
+
+    def __init__(self, server: str, *faults: Fault, seed: int = 0) -> None:
+        parts = urlsplit(server)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ConfigurationError(f"the proxy needs an http:// URL, not {server!r}")
+        self._address = (parts.hostname, parts.port or 80)
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._closing = threading.Event()
+        self._requests: list[Request] = []
+        self.inject(*faults)
+        self._listener = _Listener(self)
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(_STOP_POLL,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._listener.shutdown()
+        self._closing.set()
+        with self._lock:
+            for each in self._sockets:
+                with suppress(OSError):  # the other end was faster
+                    each.shutdown(socket.SHUT_RDWR)
+        self._listener.server_close()  # waits for the threads of all connections
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: `http://127.0.0.1:port`."""
+        return f"http://{HOST}:{self._listener.server_address[1]}"
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests since the start, or since `forget`."""
+        with self._lock:
+            return list(self._requests)
+
+    def operations(self) -> Counter[str]:
+        """Return how many requests of each operation came; see `Request.operation`."""
+        return Counter(request.operation for request in self.requests)
+
+    def forget(self) -> None:
+        """Forget the requests so far."""
+        with self._lock:
+            self._requests.clear()
+
+    def inject(self, *faults: Fault) -> None:
+        """Replace the rules; without one, nothing fails. Counts for `nth` begin anew.
+
+        If several rules select a request, the first one holds.
+        """
+        with self._lock:
+            self._rules = [Rule(fault, f"{self._seed}/{number}") for number, fault in enumerate(faults)]
+
+    def note(self, head: Head) -> Fault | None:
+        """Remember a request; return the fault for it. Called by each connection's thread."""
+        method, target, _ = head.words
+        with self._lock:
+            selected = [rule.fault for rule in self._rules if rule.selects(method, unquote(target))]
+            fault = selected[0] if selected else None
+            self._requests.append(Request(method, target, head.get("Range"), None if fault is None else fault.kind))
+        return fault
+
+    def connect(self) -> socket.socket:
+        """Return a new connection to the server. Called by each connection's thread."""
+        return self.track(socket.create_connection(self._address))
+
+    def track(self, connection: socket.socket) -> socket.socket:
+        """Shut a connection down when the proxy closes. Raises ConnectionError if it has closed."""
+        with self._lock:
+            if self._closing.is_set():
+                connection.close()
+                raise ConnectionError("the proxy is closed")
+            self._sockets.add(connection)
+        return connection
+
+    def release(self, connection: socket.socket) -> None:
+        """Close a connection of `track`."""
+        with self._lock:
+            self._sockets.discard(connection)
+        connection.close()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not longer than the proxy is open."""
+        self._closing.wait(seconds)
+
+
+class _Listener(ThreadingTCPServer):
+    daemon_threads = False  # or closing would not wait for them
+    request_queue_size = 128
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self.proxy = proxy
+        super().__init__((HOST, 0), _Connection)
+
+
+class _Connection(BaseRequestHandler):
+    """A connection of a client, and its connection to the server. One thread."""
+
+    server: _Listener
+
+    def setup(self) -> None:
+        """Called by the listener, before `handle`."""
+        self._proxy = self.server.proxy
+        self._upstream: Wire | None = None
+
+    def handle(self) -> None:
+        """Forward requests until an end closes. Called by the listener."""
+        # A broken connection is what proxies see all day: the other end is told by closing.
+        with suppress(OSError):
+            self._client = Wire(self._proxy.track(self.request))
+            while (head := self._client.head()) is not None and self._exchange(head, self._proxy.note(head)):
+                pass
+        if self._upstream is not None:
+            self._proxy.release(self._upstream.socket)
+        self._proxy.release(self.request)
+
+    def _exchange(self, request: Head, fault: Fault | None) -> bool:
+        """Answer one request; return whether the connection stays open."""
+        kind = None if fault is None else fault.kind
+        if fault is not None and kind == "delay":
+            self._proxy.pause(fault.seconds)
+        if kind == "reset":
+            return self._reset()
+        if kind == "silence":
+            while self.request.recv(65536):  # until the client gives up, or the proxy closes
+                pass
+            return False
+        if kind in _REFUSED and (kind != "changed" or request.get("If-Match")):
+            return self._refuse(request, *_REFUSED[kind])
+        return self._relay(request, kind)
+
+    def _relay(self, request: Head, kind: FaultKind | None) -> bool:
+        """Forward a request and its answer, down to where the fault ends it."""
+        server = self._server()
+        answer = self._forward(request, server)
+        if kind == "cut_before_head":
+            return False
+        if kind == "changed":
+            answer = answer.with_header("ETag", '"00000000000000000000000000000000"')
+        self._client.send(answer.raw)
+        if kind == "cut_after_head":
+            return False
+        # HEAD and these statuses have no body, whatever Content-Length says.
+        has_body = request.words[0] != "HEAD" and answer.status not in (204, 304)
+        pieces = server.body(answer, to_end=True) if has_body else iter(())
+        if kind in ("truncate", "reset_in_body"):
+            self._send_half(pieces, int(answer.get("Content-Length") or 0))
+            return kind == "reset_in_body" and self._reset()
+        for piece in pieces:
+            self._client.send(piece)
+        return not has_body or any(answer.get(name) for name in ("Content-Length", "Transfer-Encoding"))
+
+    def _server(self) -> Wire:
+        """Return the connection to the server; a new one, if the server has closed it or there is none."""
+        if self._upstream is not None and select.select([self._upstream.socket], [], [], 0)[0]:
+            self._proxy.release(self._upstream.socket)
+            self._upstream = None
+        if self._upstream is None:
+            self._upstream = Wire(self._proxy.connect())
+        return self._upstream
+
+    def _forward(self, request: Head, server: Wire) -> Head:
+        """Send a request to the server; return the head of its final answer."""
+        server.send(request.raw)
+        if _expects(request) and not self._client.buffered:
+            # The client waits for the server's word, but may lose patience first.
+            ready, _, _ = select.select([self._client.socket, server.socket], [], [])
+            if server.socket in ready:
+                answer = self._answer(server)
+                if answer.status != 100:
+                    return answer  # the client sends no body now
+                self._client.send(answer.raw)
+        for piece in self._client.body(request):
+            server.send(piece)
+        while (answer := self._answer(server)).status < 200:
+            self._client.send(answer.raw)
+        return answer
+
+    def _answer(self, server: Wire) -> Head:
+        head = server.head()
+        if head is None:
+            raise ConnectionError("the server closed the connection without an answer")
+        return head
+
+    def _refuse(self, request: Head, status: str, code: str, message: str) -> bool:
+        """Answer as S3 does, after taking the body of the request."""
+        if _expects(request):
+            self._client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        for _ in self._client.body(request):
+            pass
+        body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>'
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._client.send((head if request.words[0] == "HEAD" else head + body).encode())
+        return True
+
+    def _send_half(self, pieces: Iterator[bytes], length: int) -> None:
+        """Send the first half of a body; of one of unknown length half of its first piece."""
+        left = length // 2
+        for piece in pieces:
+            part = piece[: left if length else len(piece) // 2]
+            self._client.send(part)
+            left -= len(part)
+            if left <= 0:
+                return
+
+    def _reset(self) -> bool:
+        self._client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)
+        return False
+
+
+def _expects(request: Head) -> bool:
+    return (request.get("Expect") or "").lower() == "100-continue"

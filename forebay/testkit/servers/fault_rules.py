@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the fault proxy: which requests fail, and how."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, NamedTuple, get_args
+from urllib.parse import urlsplit
+
+from forebay.errors import ConfigurationError
+
+FaultKind = Literal[
+    "delay",
+    "internal_error",
+    "slow_down",
+    "changed",
+    "reset",
+    "cut_before_head",
+    "cut_after_head",
+    "truncate",
+    "reset_in_body",
+    "silence",
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A rule: which requests fail, and how.
+
+    Args:
+        kind: What happens; docs/writing-a-source.md has the table.
+        method: Only requests of this method; None: of every method.
+        path: Only requests whose path with query, decoded, matches this pattern (`*`, `?`, `[…]`).
+        nth: Only these of the requests that match, counted from 1; empty: each of them.
+        probability: How probable the fault is for a request that matches.
+        seconds: How long `delay` waits.
+
+    Raises:
+        ConfigurationError: There is no such kind, or the probability is not between 0 and 1.
+    """
+
+    kind: FaultKind
+    method: str | None = None
+    path: str = "*"
+    nth: Collection[int] = ()
+    probability: float = 1.0
+    seconds: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(FaultKind):
+            raise ConfigurationError(
+                f"there is no fault {self.kind!r}", advice=f"use one of: {', '.join(get_args(FaultKind))}"
+            )
+        if not 0 <= self.probability <= 1:
+            raise ConfigurationError(f"a probability of {self.probability} is not between 0 and 1")
+
+
+class Request(NamedTuple):
+    """A request that came.
+
+    Args:
+        method: Its method.
+        target: Its path and query, as sent.
+        range: Its header `Range`; None without one.
+        fault: What happened to it; None: nothing.
+    """
+
+    method: str
+    target: str
+    range: str | None
+    fault: FaultKind | None
+
+    @property
+    def operation(self) -> str:
+        """The method, and for S3's listings and ranged reads also that: `GET list`, `GET range`, `GET`, `PUT`."""
+        if "list-type=" in urlsplit(self.target).query:
+            return f"{self.method} list"
+        return self.method if self.range is None else f"{self.method} range"
+
+
+class Rule:
+    """A fault, and how many requests have matched it. Under the proxy's lock."""
+
+    def __init__(self, fault: Fault, seed: str) -> None:
+        self.fault = fault
+        self._matched = 0
+        self._random = random.Random(seed)
+
+    def selects(self, method: str, target: str) -> bool:
+        """Count a request that matches; return whether it fails."""
+        if self.fault.method not in (None, method) or not fnmatchcase(target, self.fault.path):
+            return False
+        self._matched += 1
+        chosen = self._random.random() < self.fault.probability
+        return chosen and (not self.fault.nth or self._matched in self.fault.nth)
