@@ -64,14 +64,14 @@ def test_a_run_with_options_has_a_watermark(source, one_thread):
     ],
 )
 def test_options_beside_a_strategy_are_refused_by_name(source, options, name):
-    with pytest.raises(ConfigurationError, match=f"watermarks= and {name}") as caught:
+    with pytest.raises(ConfigurationError, match=f"watermarks= and the options {name}") as caught:
         run(source, watermarks=WatermarkStrategy.monotonous(), options=HostOptions(**options))
     assert caught.value.option == name
 
 
 def test_all_options_beside_a_strategy_are_named(source):
     options = HostOptions(watermark_delay="1s", idle_timeout="2s")
-    with pytest.raises(ConfigurationError, match="watermarkDelay and idleTimeout"):
+    with pytest.raises(ConfigurationError, match="watermarkDelay, idleTimeout"):
         run(source, watermarks=WatermarkStrategy.monotonous(), options=options)
 
 

@@ -381,7 +381,7 @@ def test_a_run_that_timed_out_goes_on(world, source, one_thread, kit, tmp_path):
     world.bounded = False
     with run(source, checkpoint=tmp_path, poll_timeout=3, runtime=one_thread) as reading:
         rows = []
-        with pytest.raises(TimeoutError, match=r"worldly: no record batch came within 3 s") as caught:
+        with pytest.raises(TimeoutError, match=r"worldly: no record batch came within poll_timeout=3 s") as caught:
             rows += [row for batch in reading for row in kit.rows_of([batch])]
         assert "call next() again" in str(caught.value)
         world.sizes["b"] = 2

@@ -111,13 +111,13 @@ def test_large_rows_are_converted_early() -> None:
         ([{"n": "one"}], ContractError, r"'n' is int64, but got 'one' \(str\)"),
         ([{"n": 1}] * 3 + [{"n": None}], DataError, "'n' must not be null"),
         ([{"n": 1 << 80}], ContractError, "int64"),
-        ([(1,)], ContractError, "a tuple has 1 values for 2 columns"),
+        ([(1,)], ContractError, "a tuple of 1 values, but schema\\(\\) has 2 columns"),
         ([{"m": 1}], ContractError, r"none of the columns \['n', 's'\]"),
         ([42], ContractError, "yielded a int"),
-        ([Batch([1, 2], 1)], ContractError, "a row is a int"),  # type: ignore[list-item]  # that is the point
+        ([Batch([1, 2], 1)], ContractError, "a row that is a int"),  # type: ignore[list-item]  # that is the point
         ([{"n": 1}, Batch([], 1)], ContractError, "a Batch after plain rows"),
         ([Batch([{"n": 1}], 1), {"n": 1}], ContractError, "plain rows after a Batch"),
-        ([Batch([{"n": 1}], 5), Batch([{"n": 1}], 5)], ContractError, "reached before these rows"),
+        ([Batch([{"n": 1}], 5), Batch([{"n": 1}], 5)], ContractError, "where the split was before these rows"),
         ([Batch([{"n": 1}], 1.5)], ContractError, "a float is not exact"),  # type: ignore[arg-type]  # that is the point
         ([pa.RecordBatch.from_pydict({"m": [1]})], ContractError, "does not fit the schema"),
         ([pa.RecordBatch.from_pydict({"n": ["x"], "s": ["y"]})], ContractError, "does not fit the schema"),

@@ -239,7 +239,7 @@ class FetchesPagesBeyondTheEnd(Raw):
     reader = FetchesWholePages
 
 
-@planted("SR-2", "the read ends at", "stop exactly at split.end")
+@planted("SR-2", "beyond the end", "stop exactly at split.end")
 class PagesBeyondItsEndWhenItGrows(PagesBeyondItsEnd):
     """Its positions are no columns of its rows; the input grows whenever it is asked for its end."""
 

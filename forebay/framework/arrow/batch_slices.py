@@ -9,9 +9,9 @@ import pyarrow as pa
 
 
 def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield a record batch in slices within both limits; nothing for a batch without rows.
+    """Yield slices of `batch` of at most `max_rows` rows and `max_bytes` bytes; none if it has no rows.
 
-    A single row of more than `max_bytes` is its own slice. Copies nothing.
+    A single row of more than `max_bytes` is a slice of its own. No data is copied.
     """
     if 0 < batch.num_rows <= max_rows and batch.nbytes <= max_bytes:
         yield batch
@@ -26,7 +26,7 @@ def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> It
 
 
 def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
-    """Return how many of the first rows fit into `max_bytes`: at least 1, and not all of them."""
+    """Return how many leading rows of a batch that is larger than `max_bytes` fit into it: at least 1."""
     low, high = 1, max(2, batch.num_rows)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safe casts between Arrow types: `Casting` for the batches of `read()`, functions for Spark's host too."""
+"""Safe casts between Arrow types.
+
+`Casting` casts the record batches of a connector's `read()`. The Spark host uses the functions too.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ _LIST_ARRAYS: Final = (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)
 
 
 class ConversionError(Exception):
-    """A type has no counterpart, or a value does not fit its type; the text gives the reason."""
+    """An Arrow type has no counterpart in Spark, or a value does not fit its target type; the text says why."""
 
 
 def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether one type can be cast to the other without loss; single values may still not fit.
+    """Whether the type `have` can be cast to `want` without loss; a single value may still be out of range.
 
-    Text is not parsed, numbers do not become text, and no digit is lost: a cast would hide such a mistake of the
+    Parsing text, turning numbers into text, and dropping digits are not safe: they would hide a mistake of the
     connector.
     """
     if have == want or kinds.is_null(have):
@@ -47,7 +50,7 @@ def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the storage type of an extension type, and the value type of a dictionary."""
+    """Return the storage type of an extension type, the value type of a dictionary type, any other type unchanged."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
@@ -75,24 +78,24 @@ def _is_safe_leaf_cast(have: pa.DataType, want: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether this is a text type."""
+    """Whether `kind` is one of Arrow's text types (string, large_string, string_view)."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether this is a bytes type."""
+    """Whether `kind` is one of Arrow's binary types."""
     if kinds.is_fixed_size_binary(kind) or kinds.is_binary(kind):
         return True
     return bool(kinds.is_large_binary(kind) or kinds.is_binary_view(kind))
 
 
 def cast_array(array: pa.Array, want: pa.DataType, *, truncate_time: bool = False) -> pa.Array:
-    """Cast the array to `want`; `is_safe_cast` must be true for the types.
+    """Cast an array to `want`. Requires that `is_safe_cast(array.type, want)` is true.
 
-    With `truncate_time`, times finer than the unit of `want` are truncated; otherwise they do not fit.
+    With `truncate_time`, times finer than the unit of `want` are truncated. Without it, they are an error.
 
     Raises:
-        ConversionError: A value does not fit.
+        ConversionError: A value of the array does not fit `want`.
     """
     if array.type == want:
         return array
@@ -107,13 +110,13 @@ def cast_array(array: pa.Array, want: pa.DataType, *, truncate_time: bool = Fals
 
 
 def refuse_nulls(array: pa.Array, field: pa.Field) -> None:
-    """Refuse nulls in a field, or a nested field, that is not nullable.
+    """Check that `array` has no null where `field`, or a field nested in it, is not nullable.
 
     Raises:
-        ConversionError: There is a null.
+        ConversionError: There is such a null.
     """
     if not field.nullable and array.null_count:
-        raise ConversionError(f"{field.name!r} must not be null, and {array.null_count} values are")
+        raise ConversionError(f"the field {field.name!r} must not be null, but has {array.null_count} nulls")
     if not forbids_nulls(field.type):
         return
     # The children of a null struct or list do not count.
@@ -130,7 +133,7 @@ def refuse_nulls(array: pa.Array, field: pa.Field) -> None:
 
 
 def forbids_nulls(kind: pa.DataType) -> bool:
-    """Whether a nested type has a field that is not nullable."""
+    """Whether a type has a field, at any depth, that is not nullable."""
     fields: list[pa.Field] = []
     if isinstance(kind, pa.StructType):
         fields = [kind.field(index) for index in range(kind.num_fields)]
@@ -142,7 +145,10 @@ def forbids_nulls(kind: pa.DataType) -> bool:
 
 
 def first_failing(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
-    """Return the index of the first value for which `check` raises a `ConversionError`, by bisection."""
+    """Return the index of the first value for which `check` raises a `ConversionError`, found by bisection.
+
+    `check` takes an array; it fails for a part of `array` if and only if one value of the part fails.
+    """
     start, stop = 0, len(array)
     while stop - start > 1:
         middle = (start + stop) // 2
@@ -157,7 +163,7 @@ def first_failing(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """How to make one column from a batch: its index, and whether to cast it and check it for nulls."""
+    """How to make one target column: its index in the batch, whether to cast it, whether to check it for nulls."""
 
     index: int
     cast: bool
@@ -165,7 +171,7 @@ class ColumnPlan:
 
 
 def plan_columns(have: pa.Schema, want: pa.Schema) -> list[ColumnPlan]:
-    """Return how to make the columns of `want` from batches of `have`, which must contain all of them."""
+    """Return a plan for each column of `want`; the batches have the schema `have`, with all these columns."""
     # Nullability is always checked: Arrow does not enforce it.
     return [
         ColumnPlan(index, have.field(index).type != field.type, not field.nullable or forbids_nulls(field.type))
@@ -179,16 +185,16 @@ def schema_problems(have: pa.Schema, want: pa.Schema) -> Iterator[str]:
     counts = Counter(have.names)
     for field in want:
         if counts[field.name] != 1:
-            yield f"the column {field.name!r} is {'there twice' if counts[field.name] else 'missing'}"
+            yield f"the column {field.name!r} {'appears twice' if counts[field.name] else 'is missing'}"
         elif not is_safe_cast(kind := have.field(field.name).type, field.type):
             yield f"the column {field.name!r} is {kind}, not {field.type}"
 
 
 class Casting:
-    """Casts the record batches that an author yields to the schema. One per read of a split; not thread-safe.
+    """Casts the record batches that an author's `read()` yields to the source's schema; not thread-safe.
 
-    Columns are planned once per schema of a batch. A batch that has the right schema passes unchanged. `labels` returns
-    the labels of an error for a row number.
+    There is one for each read of a split. A batch that has the right schema already passes unchanged. `labels` takes a
+    row number and returns the labels (source, split, position) of an error about this row.
     """
 
     def __init__(self, schema: pa.Schema, labels: Callable[[int], dict[str, str]]) -> None:
@@ -199,9 +205,9 @@ class Casting:
         self._unchanged = False
 
     def cast(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        """Return the batch with the columns, the order and the types of the schema.
+        """Return the batch with the columns, the order and the types of the source's schema.
 
-        Columns that are not in the schema are dropped. `first` is the number of the first row, for errors.
+        Columns that are not in the schema are dropped. `first` is the row number of the first row of the batch.
 
         Raises:
             ContractError: A column is missing, appears twice, or has a type without a safe cast; or a value would lose
@@ -237,7 +243,7 @@ class Casting:
                 raise DataError(
                     f"a value of the column {field.name!r} does not fit its type {field.type}: {error}",
                     **self._labels(first + row),
-                    advice="correct it in read(), or make the field nullable in schema()",
+                    advice="give a value in read(), or make the field nullable in schema()",
                 ) from error
         return array
 
@@ -247,7 +253,7 @@ class Casting:
                 f"a record batch does not fit the schema: {problems}",
                 **self._labels(first),
                 rule="SR-2",
-                advice=f"cast it in read(), or change schema(); the columns are {self._schema.names}",
+                advice=f"cast it in read(), or change schema(); the columns of schema() are {self._schema.names}",
             )
         self._columns = plan_columns(schema, self._schema)
         self._known = schema

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses Python values that `pa.array` would cut, round, parse or drop without an error.
 
-`pa.array` converts 0.99 to the int64 0, a `datetime` to a date, and a misspelt key of a struct to a null. Each type
-inside a column has a check. It checks the *types* of all values at once, which is cheap, and single values only if
-their type may lose information in the column.
+`pa.array` converts 0.99 to the int64 0, a `datetime` to a date, and a misspelt key of a struct to a null. Each column,
+and each type nested in it, has a `ValueCheck`. It looks at the Python *types* of all values at once, which is cheap,
+and at single values only if their Python type may lose information in the column.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ GIVE_NONE: Final = "give None for a missing value, in read()"
 
 
 class UnfitValueError(Exception):
-    """A value does not fit its type.
+    """A Python value does not fit its Arrow type.
 
-    Its path is a column `c`, or inside it `c.x` (struct), `c.element` (list), `c.key` or `c.value` (map).
+    `path` is the column `c`, or a place inside it: `c.x` (struct), `c.element` (list), `c.key` or `c.value` (map).
     """
 
     def __init__(self, path: str, kind: pa.DataType, value: object, reason: str, *, advice: str | None = None) -> None:
@@ -52,7 +52,7 @@ class UnfitValueError(Exception):
 
 
 class ValueCheck(ABC):
-    """Checks values for one type. Not thread-safe."""
+    """Checks whether Python values fit one Arrow type. Not thread-safe."""
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
         self.path = path
@@ -60,25 +60,25 @@ class ValueCheck(ABC):
 
     @abstractmethod
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Refuse values that would lose information. Arrow refuses values that it cannot convert.
+        """Check that `pa.array` would lose no information. It refuses by itself what it cannot convert at all.
 
         With `convert`, values are also converted one by one, to find the one that Arrow refuses.
 
         Raises:
-            UnfitValueError: A value does not fit.
+            UnfitValueError: A value would lose information, or Arrow refuses it.
         """
 
     def accepts(self, cls: type) -> bool:
-        """Whether all values of a Python type fit."""
+        """Whether every value of the Python type `cls` fits, so that none has to be looked at."""
         return False
 
     def missing(self) -> Iterator[str]:
-        """Return the paths of fields that were missing from every dict."""
+        """Return the paths of the struct fields that were missing from every dict checked so far."""
         return iter(())
 
 
 def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> ValueCheck:
-    """Return the check of a column, or of a value inside one.
+    """Return the check for values of the type `kind` at `path`: a column, or a place inside it.
 
     With `extra_keys`, keys that are not fields of a struct are ignored instead of refused.
     """
@@ -99,7 +99,7 @@ def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> Va
 
 
 class _LeafCheck(ValueCheck):
-    """Checks a type without nested types."""
+    """Checks values of a type that is not nested."""
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
         super().__init__(path, kind)
@@ -147,7 +147,7 @@ class _ListCheck(ValueCheck):
         return self._element.missing()
 
     def _elements(self, value: object) -> Iterable[object]:
-        """Return the elements to check, of a list value."""
+        """Return the elements of a list value that need a check; none if Arrow checks them itself."""
         if isinstance(value, _TEXTS):
             raise UnfitValueError(self.path, self.kind, value, "text and bytes are not accepted as lists")
         numpy = sys.modules.get("numpy")
@@ -159,7 +159,7 @@ class _ListCheck(ValueCheck):
 
 
 class _MapCheck(ValueCheck):
-    """Checks a map: a dict or a list of pairs."""
+    """Checks the values of a map type: dicts, or lists of pairs."""
 
     def __init__(self, path: str, kind: pa.MapType, key: ValueCheck, item: ValueCheck) -> None:
         super().__init__(path, kind)
@@ -186,7 +186,7 @@ class _MapCheck(ValueCheck):
 
 
 class _StructCheck(ValueCheck):
-    """Checks a struct: a dict, a tuple of all values, or a list of pairs."""
+    """Checks the values of a struct type: dicts, tuples of all field values, or lists of pairs."""
 
     def __init__(self, path: str, kind: pa.DataType, fields: Mapping[str, ValueCheck], *, extra_keys: bool) -> None:
         super().__init__(path, kind)
@@ -218,7 +218,7 @@ class _StructCheck(ValueCheck):
                 yield from field.missing()
 
     def _complete(self, values: Sequence[Any]) -> dict[str, list[object]] | None:
-        """Return the values by field if all values are plain dicts of exactly these fields; None otherwise."""
+        """Return the values of each field if all structs are plain dicts of exactly these fields; None otherwise."""
         if not {dict}.issuperset(map(type, values)):  # a defaultdict would create missing keys
             return None
         if not (self._extra_keys or {len(self._fields)}.issuperset(map(len, values))):
@@ -229,7 +229,7 @@ class _StructCheck(ValueCheck):
             return None
 
     def _as_dict(self, value: object) -> dict[str, object] | None:
-        """Return the values of one struct by field; None for a value that Arrow refuses or checks itself."""
+        """Return one struct as a dict by field name; None for a value that Arrow refuses or checks itself."""
         if isinstance(value, tuple):
             return dict(zip(self._fields, value, strict=True)) if len(value) == len(self._fields) else None
         if isinstance(value, list):
@@ -248,7 +248,7 @@ class _StructCheck(ValueCheck):
 
 
 def strange_key(key: object, names: Iterable[str]) -> str:
-    """Return the reason for a key that is not in the schema, with a similar name if there is one."""
+    """Return a text that there is no field `key`; it suggests the most similar of `names`, if there is one."""
     known = {name.lower(): name for name in names}
     near = get_close_matches(key.lower(), known, 1) if isinstance(key, str) else []
     return f"there is no {key!r}" + (f"; did you mean {known[near[0]]!r}?" if near else "")
@@ -258,4 +258,4 @@ STRANGE_KEY_ADVICE: Final = (
     "name the keys in read() as schema() does, or add the field to schema(); or set extra_keys = True on the class "
     "to ignore keys that are not in the schema"
 )
-"""The advice for such a key."""
+"""The next step in the error for a key that is not in the schema."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts dicts and tuples to record batches; errors name column, row and value."""
+"""Converts the rows of an author, dicts and tuples, to record batches; errors name column, row and value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Row = Mapping[str, object] | tuple[object, ...]
 class RowConverter:
     """Converts rows to record batches of a schema. One per read of a split; not thread-safe.
 
-    With `extra_keys`, keys of dicts that are not in the schema are dropped instead of refused.
+    `labels` takes a row number and returns the labels (source, split, position) of an error about this row. With
+    `extra_keys`, keys of dicts that are not in the schema are dropped instead of refused.
     """
 
     def __init__(self, schema: pa.Schema, labels: Callable[[int], dict[str, str]], *, extra_keys: bool) -> None:
@@ -44,9 +45,12 @@ class RowConverter:
         self._given: set[object] = set()
 
     def take(self, row: object, number: int) -> tuple[object, ...]:
-        """Return the values of a row in schema order. The author may reuse the dict afterwards.
+        """Return the values of a row in schema order. The author may change the dict afterwards.
 
-        A missing key is null. Unknown keys, tuples of another length and other types are refused.
+        A missing key is null. `number` is the row number, for errors.
+
+        Raises:
+            ContractError: The row has an unknown key, is a tuple of another length, or neither a dict nor a tuple.
         """
         if type(row) is dict:  # a defaultdict would create missing keys
             try:
@@ -56,17 +60,21 @@ class RowConverter:
             return values if len(row) <= self._most else self._take_partial(row, number)
         if isinstance(row, tuple):
             if len(row) != len(self._names):
-                raise self._broken(f"a tuple has {len(row)} values for {len(self._names)} columns", number)
+                problem = f"read() yielded a tuple of {len(row)} values, but schema() has {len(self._names)} columns"
+                raise self._broken(problem, number)
             return row
         if isinstance(row, Mapping):
             return self._take_partial(row, number)
-        raise self._broken(f"a row is a {type(row).__name__}", number)
+        raise self._broken(f"read() yielded a row that is a {type(row).__name__}", number)
 
     def record_batch(self, rows: Sequence[tuple[object, ...]], first: int) -> pa.RecordBatch:
-        """Return one record batch of at least one row.
+        """Return `rows`, at least one result of `take`, as one record batch.
 
-        `rows` are results of `take`; `first` is the number of the first one, for errors. Refuses nulls in fields that
-        are not nullable, values that do not fit, and columns of more than 2 GiB.
+        `first` is the row number of the first of them, for errors.
+
+        Raises:
+            ContractError: A value does not fit its column, or a column has more than 2 GiB.
+            DataError: A value is null in a field that is not nullable.
         """
         arrays = [
             self._array(field, check, list(map(itemgetter(number), rows)), first)
@@ -75,18 +83,18 @@ class RowConverter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def never_given(self, rows: int) -> list[str]:
-        """Return the columns, and fields inside them, that were missing from every row.
+        """Return the columns, and the struct fields inside them, that were missing from every row.
 
-        `rows` is the number of all rows; every row except a partial dict has all columns.
+        `rows` is the number of rows read so far. A tuple has all columns, and so has a dict without a missing key.
         """
         columns = [name for name in self._names if name not in self._given] if rows and self._partial == rows else []
         return columns + [path for check in self._checks if check.path not in columns for path in check.missing()]
 
     def _take_partial(self, row: Mapping[str, object], number: int) -> tuple[object, ...]:
-        """Return the values of a row with missing or unknown keys."""
+        """Return the values of a dict that has missing or unknown keys."""
         unknown = [key for key in row if key not in self._known]
         if row and len(unknown) == len(row) and self._names:
-            raise self._broken(f"a row has none of the columns {self._names}, only {unknown[:10]}", number)
+            raise self._broken(f"a row has none of the columns {self._names}, only the keys {unknown[:10]}", number)
         if unknown and not self._extra_keys:
             raise self._broken(
                 f"a row has a key that is not a column: {strange_key(unknown[0], self._names)}",
@@ -115,7 +123,7 @@ class RowConverter:
         return self._broken(
             f"the column {field.name!r} of {len(values)} rows has more than 2 GiB, which no record batch can hold",
             first,
-            advice="yield smaller Batches; for plain rows lower maxRowsPerBatch",
+            advice="yield Batch objects with fewer rows; for plain rows, lower the option maxRowsPerBatch",
         )
 
     def _check_nulls(self, array: pa.Array, field: pa.Field, first: int) -> None:
@@ -129,13 +137,13 @@ class RowConverter:
                 if array.null_count and not field.nullable
                 else f"column {field.name!r} is {field.type}: {error}",
                 **self._labels(first + first_failing(array, lambda part: refuse_nulls(part, field))),
-                advice="fill it in read(), or make the field nullable in schema()",
+                advice="give a value in read(), or make the field nullable in schema()",
             ) from error
 
     def _unfit(
         self, values: Sequence[object], field: pa.Field, check: ValueCheck, first: int, error: Exception
     ) -> ContractError:
-        """Return the error of the first value that Arrow or the check refuses."""
+        """Return the error about the first value that Arrow or `check` refuses; `error` is about all of them."""
         for index, value in enumerate(values):
             try:
                 check.check([value], convert=True)
@@ -145,7 +153,9 @@ class RowConverter:
             except ARROW_ERRORS as cause:
                 refused = UnfitValueError(field.name, field.type, value, str(cause))
                 return self._broken(str(refused), first + index, advice=refused.advice)
-        return self._broken(f"column {field.name!r} ({field.type}): {error}", first, advice=CONVERT)
+        return self._broken(
+            f"the values of the column {field.name!r} are not {field.type}: {error}", first, advice=CONVERT
+        )
 
     def _broken(self, problem: str, number: int, *, advice: str = "") -> ContractError:
         advice = advice or "yield dicts by column name or tuples in schema order"
@@ -153,7 +163,7 @@ class RowConverter:
 
 
 def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
-    """Return a function from a dict to the tuple of its values; it raises KeyError for a missing key."""
+    """Return a function that returns the values of a dict for `names`; it raises KeyError for a missing key."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda row: tuple([row[name] for name in names])  # with one name, itemgetter returns no tuple

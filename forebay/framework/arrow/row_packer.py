@@ -20,15 +20,16 @@ Rows = Row | pa.RecordBatch | pa.Table
 
 _FIRST_CHUNK: Final = 16
 """Rows of the first conversion, before their size is known; each later chunk has at most four times as many."""
+_EITHER: Final = "in read(), yield either only Batch objects or only plain rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows, and the position to resume at after them.
+    """Rows of a split, and the position of the next record after them.
 
     Args:
         rows: Dicts, tuples in schema order, a record batch or a table; empty to only move the position.
-        position: The next record not in `rows`.
+        position: A read from this position begins with the first record after `rows`.
     """
 
     rows: Sequence[Row] | pa.RecordBatch | pa.Table
@@ -44,9 +45,10 @@ class Packed:
 
 
 class RowPacker:
-    """Packs rows into record batches by count, bytes and time. One per read of a split.
+    """Packs the rows of one read of a split into record batches.
 
-    Not thread-safe: the generator worker calls it under a lock.
+    A record batch is full at `maxRowsPerBatch` or `maxBytesPerBatch`, and due when its first row has waited for
+    `maxBatchDelay`. Not thread-safe: the generator worker calls it under a lock.
     """
 
     def __init__(
@@ -88,10 +90,10 @@ class RowPacker:
         return self._split.end is not None and self.position == self._split.end
 
     def add(self, item: object) -> Packed | None:
-        """Add an item of the generator; return a record batch once one is full.
+        """Add an item that `read()` yielded; return a record batch if it is full now, else None.
 
         Raises:
-            ContractError: The item has no rows, or its positions break the contract.
+            ContractError: The item is not of a type that `read()` may yield, or its position breaks the contract.
             DataError: A value does not fit the schema.
         """
         if isinstance(item, Batch):
@@ -116,14 +118,14 @@ class RowPacker:
         return self.take() if full else None
 
     def check_complete(self, *, counted: bool) -> None:
-        """Refuse a read that stopped before the planned end: the next read begins at that end, so rows would be lost.
+        """Check that `read()` returned at the planned end of the split.
 
-        Called once the generator has returned, if the next read starts at that end. An author's own positions may have
-        gaps and are not checked. With `counted`, the source declares that positions are row numbers; plain rows imply
-        it.
+        The next read begins at that end, so it would skip unread rows. Called when the generator has returned, if the
+        end was planned. Only row numbers are checked: positions of an author's own may have gaps. Positions are row
+        numbers if `read()` yields plain rows, or if the source declares it with `counted`.
 
         Raises:
-            ContractError: Rows are missing.
+            ContractError: `read()` returned too early.
         """
         end, position = self._split.end, 0 if self.position is None else self.position
         if not (counted or self._counting) or not (isinstance(end, int) and isinstance(position, int)):
@@ -131,7 +133,7 @@ class RowPacker:
         if position < end:
             raise ContractError(
                 f"read() returned at row {position}, before the planned end {end}: the next micro-batch begins at "
-                f"{end}, and the rows between would be lost",
+                f"{end}, and the rows in between would be lost",
                 source=self._source,
                 split=self._split.id,
                 position=position,
@@ -141,20 +143,20 @@ class RowPacker:
             )
 
     def never_given(self) -> list[str]:
-        """Return the columns, and fields inside them, that were missing from every row; empty without rows."""
+        """Return the columns, and the struct fields inside them, that were missing from every row added so far."""
         return self._converter.never_given(self._taken + self._count)
 
     def due_in(self) -> float | None:
-        """Return the seconds until `take_due` returns rows; None without rows."""
+        """Return the seconds until the waiting rows are due; None if no rows wait."""
         return None if not self._count else max(0.0, self._since + self._max_delay - self._clock.monotonic())
 
     def take_due(self) -> Packed | None:
-        """Return the unfilled record batch if its rows have waited for the delay."""
+        """Return the waiting rows as a record batch if the first has waited for `maxBatchDelay`, else None."""
         due = self.due_in()
         return self.take() if due is not None and due <= 0 else None
 
     def take(self) -> Packed | None:
-        """Return all rows as one record batch; None if there are none."""
+        """Return all waiting rows as one record batch; None if no rows wait."""
         self._convert()
         if not self._batches or self.position is None:
             return None
@@ -164,7 +166,7 @@ class RowPacker:
         if len(batches) != 1:  # the first one alone must not have the position after all rows
             raise self._broken(
                 f"a column of {self._count} rows has more than 2 GiB of text or bytes, which no record batch can hold",
-                "yield smaller record batches, tables or Batches",
+                "yield record batches, tables or Batch objects with fewer rows",
             )
         self._batches = []
         self._taken += self._count
@@ -173,14 +175,14 @@ class RowPacker:
 
     def _add_batch(self, item: Batch) -> None:
         if self._counting:
-            raise self._broken("read() yielded a Batch after plain rows", "yield Batch always, or never")
+            raise self._broken("read() yielded a Batch after plain rows", _EITHER)
         self._counting = False
         rows = item.rows
         count = rows.num_rows if isinstance(rows, (pa.RecordBatch, pa.Table)) else len(rows)
         position = Split(self._split.id, item.position).position
         if count and position == self.position:
             raise self._broken(
-                f"{count} rows have the position {position!r}, which was reached before these rows",
+                f"read() yielded {count} rows with the position {position!r}, where the split was before these rows",
                 "give the position after the rows: a read from there must not repeat them",
             )
         self._check_range(position)
@@ -192,22 +194,29 @@ class RowPacker:
         self._advance(count, position)
 
     def _check_range(self, position: Position) -> None:
-        """Refuse a position after the end, or before the last position; without an end positions have no order."""
+        """Refuse a position beyond the split's end or before the previous position.
+
+        Positions of a split without an end are not compared: they need no order.
+        """
         end, key = self._split.end, self._order_key
         if end is None:
             return
         if key(position) > key(end):
             raise self._text_order_error(position, end) or self._broken(
-                f"rows were read up to {position!r}, but the read ends at {end!r}: the next read would repeat them",
-                "stop exactly at split.end",
+                f"read() yielded rows up to {position!r}, beyond the end {end!r}: the next read would repeat them",
+                "let read() stop exactly at split.end",
             )
         if self.position is not None and key(position) < key(self.position):
             raise self._text_order_error(self.position, position) or self._broken(
-                f"the position went backwards, from {self.position!r} to {position!r}", "move positions forward only"
+                f"the position went backwards, from {self.position!r} to {position!r}",
+                "let read() yield each position after the previous one",
             )
 
     def _text_order_error(self, before: Position, after: Position) -> ContractError | None:
-        """Return the error for two numbers in text that sort differently as numbers; None if there is none."""
+        """Return the error for positions that are numbers in text, such as "9" and "10"; None for all others.
+
+        As text, `after` sorts before `before`.
+        """
         one, two = self._order_key(before), self._order_key(after)
         if not (isinstance(one, str) and isinstance(two, str) and one.isdecimal() and two.isdecimal()):
             return None
@@ -218,7 +227,7 @@ class RowPacker:
             source=self._source,
             split=self._split.id,
             rule="SPL-3",
-            advice="override order_key(position) to return int(position)",
+            advice="override order_key(position) in the connector, and return int(position)",
         )
 
     def _add_arrow(self, rows: pa.RecordBatch | pa.Table) -> None:
@@ -232,14 +241,14 @@ class RowPacker:
         self._bytes += sum(batch.nbytes for batch in cast)
 
     def _count_on(self, rows: int) -> tuple[int, int]:
-        """Return the row-number position after `rows` more rows, and how many of these are before the split's end."""
+        """Return the row number after `rows` more plain rows, and how many of these are before the split's end."""
         if self._counting is False:
-            raise self._broken("read() yielded plain rows after a Batch", "yield Batch always, or never")
+            raise self._broken("read() yielded plain rows after a Batch", _EITHER)
         self._counting = True
         position = 0 if self.position is None else self.position
         if not isinstance(position, int):
             raise self._broken(
-                f"plain rows are counted, but the split's position is {position!r}",
+                f"read() yielded plain rows, whose positions are row numbers, but the split is at {position!r}",
                 "yield Batch(rows, position) with positions of your own",
             )
         if isinstance(self._split.end, int):
@@ -247,7 +256,7 @@ class RowPacker:
         return position + rows, rows
 
     def _advance(self, rows: int, position: Position) -> None:
-        """Move the position after rows that were added."""
+        """Count `rows` rows that were added, and move to the position after them."""
         if not self._count:
             self._since = self._clock.monotonic()
         self._count += rows
@@ -256,7 +265,7 @@ class RowPacker:
             self._converted = position
 
     def _convert(self) -> None:
-        """Convert the pending rows to a record batch, and choose the size of the next chunk by its bytes."""
+        """Convert the waiting Python rows to a record batch; choose from its bytes how many to convert next time."""
         if not self._rows:
             return
         rows, self._rows = self._rows, []

@@ -18,7 +18,10 @@ _RESOLVED = "_resolved_schema"  # without annotation, so not an option; pickled 
 
 
 def resolve_schema(source: S, schema: pa.Schema) -> S:
-    """Return a copy of the source that remembers its schema. Hosts call it once per read, before all other calls."""
+    """Return a copy of the source that keeps `schema` as the answer of `schema()` for this read.
+
+    Hosts call it once per read, before all other calls of the source.
+    """
     own = source.with_schema(schema)
     if own is not None:
         return own
@@ -28,22 +31,24 @@ def resolve_schema(source: S, schema: pa.Schema) -> S:
 
 
 class HasSchema(Protocol):
-    """An object with a schema."""
+    """An object with a method `schema()`, such as a source."""
 
     def schema(self) -> pa.Schema: ...  # noqa: D102 - see Source
 
 
 def resolved_schema(source: HasSchema) -> pa.Schema:
-    """Return the remembered schema, or ask the source."""
+    """Return the schema that `resolve_schema` stored in the source; else ask `source.schema()`."""
     schema = vars(source).get(_RESOLVED)
     return schema if isinstance(schema, pa.Schema) else source.schema()
 
 
 def select(names: Sequence[str], columns: Sequence[str], source: str) -> list[str]:
-    """Return the column names that the option `columns` selects, in its order. Case matters only between duplicates.
+    """Return those of `names` that the option `columns` selects, in the order of the option.
+
+    Case is ignored, unless two names differ only in case. `source` is the name of the source, for errors.
 
     Raises:
-        ConfigurationError: A column does not exist or is selected twice, or none is selected.
+        ConfigurationError: A selected column does not exist or is selected twice, or no column is selected.
     """
 
     def refused(problem: str) -> ConfigurationError:

@@ -109,7 +109,7 @@ def rule_of(cls: type, kind: pa.DataType) -> Rule | None:
 
 
 def is_missing(cls: type) -> bool:
-    """Whether this is the type of pandas' missing values."""
+    """Whether `cls` is the type of a missing value of pandas, such as `NaT`."""
     return cls.__name__ in _MISSING and cls.__module__.startswith("pandas.")
 
 
@@ -156,12 +156,15 @@ def _refused(reason: str) -> Rule:
 
 
 def _each(loses: Callable[[Any], bool], reason: str) -> Rule:
-    """Return a rule that checks each value."""
+    """Return a rule that checks each value, and refuses the first one for which `loses` is true."""
     return lambda values: next(((value, reason) for value in values if loses(value)), None)
 
 
 def _finer(cls: type, unit: str, field: str) -> Rule | None:
-    """Return the rule for values finer than a unit; pandas' values also have nanoseconds."""
+    """Return the rule that refuses values with a part finer than `unit`; None if the type `cls` has no such values.
+
+    `field` is the attribute with the microseconds. Values of pandas also have nanoseconds.
+    """
     whole, nanos = _MICROSECONDS[unit], field.replace("micro", "nano")
     reason = f"the part finer than {unit} would be cut off"
     if unit != "ns" and hasattr(cls, nanos):
@@ -178,7 +181,7 @@ def _numpy_unit(value: object) -> object:
 
 
 def _out_of_range(values: Sequence[Any], kind: pa.DataType) -> Mismatch | None:
-    """Refuse floats that become infinite or zero in a narrower type; rounding is accepted."""
+    """Return the first float that becomes infinite or zero in the narrower type `kind`; rounding is accepted."""
     wide = pa.array(values, pa.float64())
     narrow = wide.cast(kind, safe=False).cast(pa.float64())
     lost = pc.or_(pc.is_inf(narrow), pc.equal(narrow, 0.0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records which splits each reader got since which checkpoint, so that a reset loses none (TRK-1 … TRK-3)."""
+"""Records which splits were assigned after which checkpoint, so that a reset loses none (TRK-1 … TRK-3)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from forebay.framework.split import Split
 class AssignmentTracker:
     """Keeps assignments until a completed checkpoint contains them. Used on the coordinator thread only.
 
-    A completed checkpoint contains the splits assigned before it, in the state of their reader. Splits assigned later
-    are only here, for the reset of their reader.
+    A completed checkpoint contains the splits that were assigned before it, in the state of their reader. Splits
+    assigned later are recorded only here; when their reader is reset, they return to the enumerator.
 
-    Example (TRK-2): assign {0}; checkpoint 100; assign {3}; checkpoint 101. A reset to 99 takes {0, 3}, to 100 takes
-    {3}, to 101 takes nothing.
+    Example (TRK-2): assign {0}; checkpoint 100; assign {3}; checkpoint 101. `take` returns {0, 3} for a reset to
+    checkpoint 99, {3} for a reset to 100, and nothing for a reset to 101.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,14 @@ class AssignmentTracker:
         self._cut: dict[int, dict[int, list[Split]]] = {}
 
     def record(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Record an assignment. Called before it is sent (CTX-1)."""
+        """Record that splits are assigned to a reader. Called before they are sent to it (CTX-1)."""
         self._open.setdefault(subtask, []).extend(splits)
 
     def cut(self, checkpoint_id: int) -> None:
-        """Begin a checkpoint: open assignments belong to it (TRK-1). Called before the enumerator's snapshot."""
+        """Begin a checkpoint: it contains the assignments since the previous one (TRK-1).
+
+        Called before the enumerator's snapshot.
+        """
         cut, self._open = self._open, {}
         if cut:
             self._cut[checkpoint_id] = cut
@@ -37,9 +40,9 @@ class AssignmentTracker:
         self._cut = {key: cut for key, cut in self._cut.items() if key > checkpoint_id}
 
     def take(self, subtask: int, restored_checkpoint: int) -> list[Split]:
-        """Remove and return the splits that a reader got after a checkpoint, in assignment order (TRK-2).
+        """Remove and return the splits that a reader got after `restored_checkpoint`, in assignment order (TRK-2).
 
-        A checkpoint lower than all ids means "to the beginning".
+        Checkpoint ids grow. For an id below all of them, these are all splits recorded for the reader.
         """
         taken: list[Split] = []
         for key in sorted(self._cut):

@@ -27,11 +27,17 @@ class _Due:
 
 
 class AsyncCalls:
-    """The calls of one enumerator. `call` and `fire_due` run on the coordinator thread; results arrive on others.
+    """The asynchronous calls of one enumerator. Its methods are called on the coordinator thread.
 
     Runs of a periodic call do not overlap: a run that is due while the previous one is running is skipped. Different
-    calls may overlap. When a run starts, `on_start` may replace its handler, or return None to skip the run. `now`
-    gives the time up to which calls are due.
+    calls may overlap.
+
+    Args:
+        name: The name of the source, for the names of threads.
+        runtime: Threads and time.
+        inbox: Receives the results, and calls the handlers on the coordinator thread.
+        on_start: Called with the handler when a run starts; returns the handler to use, or None to skip the run.
+        now: The monotonic time at which calls count as due; by default that of the runtime's clock.
     """
 
     def __init__(
@@ -56,7 +62,9 @@ class AsyncCalls:
         self._all_done: Signal = runtime.signal()
 
     def call(self, work: Callable[[], Any], handler: Handler, delay: float, period: float | None) -> None:
-        """Schedule a call; without delay it starts at the next `fire_due`.
+        """Schedule `work`; `handler` gets its result or its error. Without a delay it starts in the next `fire_due`.
+
+        `delay` and `period` are in seconds; without a period, `work` runs once.
 
         Raises:
             ContractError: The delay is negative, or the period is not positive.
@@ -81,7 +89,7 @@ class AsyncCalls:
             return bool(self._immediate)
 
     def fire_due(self) -> float | None:
-        """Start all work that is due; return the seconds until the next, or None."""
+        """Start all work that is due; return the seconds until the next work is due, or None if none is scheduled."""
         now = self._now()
         while self._due and self._due[0].at <= now:
             due = heapq.heappop(self._due)
@@ -92,7 +100,7 @@ class AsyncCalls:
         return max(0.0, self._due[0].at - now) if self._due else None
 
     def close(self, timeout: float) -> bool:
-        """Start no more work and wait at most `timeout` seconds for running work; return whether all has ended."""
+        """Start no more work, and wait at most `timeout` seconds for running work; return whether all of it ended."""
         self._due.clear()
         with self._lock:
             busy = bool(self._running)

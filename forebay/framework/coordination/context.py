@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class CoordinatorContext(SplitEnumeratorContext):
-    """The context of one enumerator.
+    """The `SplitEnumeratorContext` that the coordinator gives to its enumerator.
 
     The enumerator calls the methods of `SplitEnumeratorContext` on any thread; calls from other threads move to the
     coordinator thread (CTX-9). The coordinator calls the other methods, on its own thread.
@@ -56,7 +56,7 @@ class CoordinatorContext(SplitEnumeratorContext):
 
     @property
     def clock(self) -> Clock:
-        """The time source."""
+        """The clock of the run."""
         return self._runtime.clock
 
     def current_parallelism(self) -> int:
@@ -68,16 +68,19 @@ class CoordinatorContext(SplitEnumeratorContext):
         return self._hosts
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Assign all splits or none, in messages of at most `MAX_SPLITS_PER_MESSAGE` (CTX-1 … CTX-3, SPL-1)."""
+        """Assign splits to readers, by subtask: all of them or none (CTX-1 … CTX-3, SPL-1).
+
+        Each message to a reader has at most `MAX_SPLITS_PER_MESSAGE` splits.
+        """
         copied = {subtask: tuple(splits) for subtask, splits in assignment.items()}
         self._inbox.call(lambda: self._assign(copied))
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that no split follows (CTX-3)."""
+        """Tell a reader that it gets no more splits (CTX-3)."""
         self._inbox.call(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Send an event, in order with the assignments (CTX-10)."""
+        """Send an event to a reader, in order with the splits that it is assigned (CTX-10)."""
         self._inbox.call(lambda: self._gateway(subtask, "CTX-10")(EnumeratorEvent(event)))
 
     def call_async(
@@ -92,13 +95,13 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._inbox.call(lambda: self.async_calls.call(work, handler, delay, period))
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action after all waiting ones (CTX-8)."""
+        """Queue an action for the coordinator thread, behind all actions queued before (CTX-8)."""
         self._inbox.post(action)
 
     # ---- called by the coordinator
 
     def register(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """Register a reader and the gateway to it."""
+        """Register a reader; `gateway` sends messages to it."""
         self._check_index(subtask)
         self._gateways[subtask] = gateway
         self._hosts = MappingProxyType(dict(sorted({**self._hosts, subtask: host}.items())))
@@ -109,11 +112,11 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._hosts = MappingProxyType({each: host for each, host in self._hosts.items() if each != subtask})
 
     def clear_no_more_splits(self, subtask: int) -> None:
-        """Forget that no more splits were signalled to a reader, since its replacement does not know it (CTX-3)."""
+        """Forget that a reader was told that it gets no more splits: its replacement was not told (CTX-3)."""
         self._no_more_sent.discard(subtask)
 
     def accepts_request(self, subtask: int) -> bool:
-        """Whether a reader is registered and was not told that no split follows (CTX-3)."""
+        """Whether a reader may request a split: it is registered, and was not told that no more follow (CTX-3)."""
         return subtask in self._hosts and subtask not in self._no_more_sent
 
     def holder(self, split_id: str) -> int | None:
@@ -121,7 +124,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         return self._holders.get(split_id)
 
     def release(self, split_id: str) -> None:
-        """Note that a split is finished or returned, so that its id may be assigned again."""
+        """Note that a split is finished or was returned by its reader, so that its id may be assigned again."""
         self._holders.pop(split_id, None)
 
     def _assign(self, assignment: Mapping[int, tuple[Split, ...]]) -> None:
@@ -129,7 +132,7 @@ class CoordinatorContext(SplitEnumeratorContext):
             self._gateway(subtask, "CTX-2")
             if subtask in self._no_more_sent:
                 raise self._broken(
-                    f"splits were assigned to reader {subtask} after signal_no_more_splits",
+                    f"splits were assigned to reader {subtask} after signal_no_more_splits({subtask})",
                     "CTX-3",
                     "assign to another reader, or signal only after every split is assigned",
                 )
@@ -179,7 +182,7 @@ class CoordinatorContext(SplitEnumeratorContext):
             raise self._broken(
                 f"there is no reader {subtask!r}; there are {self._parallelism}, counted from 0",
                 "CTX-3",
-                "call context.current_parallelism() every time",
+                "take the number of readers from context.current_parallelism(): it may differ after a restart",
             )
 
     def _broken(self, message: str, rule: str, advice: str, split: str | None = None) -> ContractError:

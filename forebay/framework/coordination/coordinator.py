@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator: runs one enumerator in steps, in order, and keeps its errors (COO-1 … COO-6)."""
+"""The coordinator: calls one enumerator in steps, in order, and keeps the error that ends it (COO-1 … COO-6)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _CLOSE_ASYNC_CALLS = 5.0
 
 
 class Coordinator:
-    """A `Worker` that makes all calls of an enumerator, one per step (ENU-1).
+    """A `Worker` that calls the methods of one enumerator, one in each step (ENU-1).
 
-    Other methods only queue an action and may be called on any thread, unless they say otherwise. An error of the
-    enumerator ends the coordinator: the exception is kept in `error`, and the signal is set (COO-3).
+    The methods other than `step` only queue an action and may be called on any thread, unless they say otherwise. An
+    error of the enumerator ends the coordinator: the exception is kept in `error`, and `signal` is set (COO-3).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Coordinator:
 
     @property
     def discovering(self) -> DiscoveringEnumerator | None:
-        """The framework's enumerator, if the source uses one; on the coordinator thread only."""
+        """The enumerator, if it is a `DiscoveringEnumerator`; else None. On the coordinator thread only."""
         return self._enumerator if isinstance(self._enumerator, DiscoveringEnumerator) else None
 
     def warn_of_unused_positions(self) -> None:
@@ -72,10 +72,10 @@ class Coordinator:
     # ---- called by the host
 
     def reset_to_checkpoint(self, state: Json) -> None:
-        """Restore the enumerator from its snapshot when it starts; None = a new one (COO-2).
+        """Set the snapshot from which `start` restores the enumerator; None starts a new one (COO-2).
 
         Raises:
-            ContractError: The coordinator has started (COO-1).
+            ContractError: The coordinator was started before (COO-1).
         """
         if self._started:
             raise _misused("reset_to_checkpoint was called after start")
@@ -84,10 +84,11 @@ class Coordinator:
     def start(
         self, restored_splits: Sequence[Split] = (), positions: Mapping[str, Position] = MappingProxyType({})
     ) -> None:
-        """Make, restore and start the enumerator, in the first step.
+        """Create, restore and start the enumerator, in the first step of the coordinator.
 
-        Splits that readers held at the checkpoint go through `add_splits_back`, after `start` and before any reader
-        registers (FLIP-537). Start positions, by split id, are only for runs without a restored checkpoint.
+        `restored_splits`, which readers held at the checkpoint, go through `add_splits_back`, after the enumerator's
+        `start` and before any reader registers (FLIP-537). `positions` are start positions by split id, for a run
+        without a checkpoint.
         """
         if self._started:
             raise _misused("start came twice")
@@ -96,7 +97,7 @@ class Coordinator:
         self._inbox.post(lambda: self._begin(splits, starts))
 
     def register_reader(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """Register a reader; `gateway` takes its messages (ENU-4)."""
+        """Register a reader; `gateway` takes the messages to it (ENU-4)."""
 
         def register(enumerator: SplitEnumerator) -> None:
             self._context.register(subtask, host, gateway)
@@ -105,7 +106,10 @@ class Coordinator:
         self._post(register)
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Pass on a reader's request; dropped if the reader has failed or was told that no split follows (CTX-3)."""
+        """Pass a reader's request for a split to the enumerator (CTX-3).
+
+        It is dropped if the reader has failed, or was told that it gets no more splits.
+        """
 
         def request(enumerator: SplitEnumerator) -> None:
             if self._context.accepts_request(subtask):
@@ -114,11 +118,11 @@ class Coordinator:
         self._post(request)
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Pass on an event of a reader (ENU-8)."""
+        """Pass an event of a reader to the enumerator (ENU-8)."""
         self._post(lambda enumerator: enumerator.handle_source_event(subtask, event))
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Note that a reader delivered these splits to their end: no reset returns them."""
+        """Note that a reader delivered these splits to their end: a reset of the reader does not return them."""
         finished = list(splits)
 
         def finish(enumerator: SplitEnumerator) -> None:
@@ -157,7 +161,9 @@ class Coordinator:
         self._post(reset)
 
     def snapshot(self, checkpoint_id: int, done: SnapshotDone) -> None:
-        """Begin a checkpoint; `done(state, error)` is called on the coordinator thread, in order (COO-6).
+        """Take the enumerator's snapshot for a checkpoint, and pass it to `done(state, error)` (COO-6).
+
+        `done` is called on the coordinator thread, in order with the other actions.
 
         An error of the enumerator fails only this checkpoint (COO-3).
         """
@@ -176,7 +182,10 @@ class Coordinator:
     def notify_checkpoint_complete(
         self, checkpoint_id: int, positions: Mapping[str, Position], done: Callable[[], None] = lambda: None
     ) -> None:
-        """Note that a checkpoint is durable: trim the tracker, then notify the enumerator (COO-6)."""
+        """Note that a checkpoint is durable: trim the assignment tracker, then notify the enumerator (COO-6).
+
+        `positions` are the durably delivered positions by split id. `done` is called last, on the coordinator thread.
+        """
 
         def complete(enumerator: SplitEnumerator) -> None:
             self._tracker.complete(checkpoint_id)
@@ -188,7 +197,7 @@ class Coordinator:
         self._post(complete)
 
     def step(self) -> Next | WaitFor:
-        """Start asynchronous work that is due, then run one queued action. Does not raise; see `error`."""
+        """Start asynchronous work that is due, then run one queued action. Does not raise, but sets `error`."""
         with self._lock:
             if self._closed or self.error is not None:
                 return Next.DONE
@@ -209,14 +218,14 @@ class Coordinator:
         return Next.WAIT if wait is None else WaitFor(wait)
 
     def is_idle(self) -> bool:
-        """Whether no action waits and all asynchronous calls without delay have returned."""
+        """Whether no action is queued, and all asynchronous calls without a delay have returned."""
         # In this order: a result is queued before its call counts as returned.
         return not self._context.async_calls.awaited() and self._inbox.is_empty()
 
     def close(self, timeout: float) -> None:
         """Drop all queued actions and close the enumerator, once (ENU-9, CTX-11).
 
-        Waits at most `timeout` seconds for a step on another thread.
+        Waits at most `timeout` seconds for a step that is running on another thread.
 
         Raises:
             BaseException: The error of the enumerator's `close`.
@@ -276,4 +285,4 @@ class Coordinator:
 
 
 def _misused(what: str) -> ContractError:
-    return ContractError(f"a host misused the coordinator: {what}", rule="COO-1", advice="report a defect of the host")
+    return ContractError(f"a host misused the coordinator: {what}", rule="COO-1", advice="report this as a bug")

@@ -31,13 +31,14 @@ class DiscoveringEnumerator(SplitEnumerator):
 
     The next discovery is scheduled only after the result of the last, so no two results contain the same new split. A
     `RetriableError` is retried with back-off. If the first discovery of a query still fails after `retries`, the run
-    fails; later failures are logged, and known splits are still read. A discovery interval of 0 means once.
+    fails; later failures are logged, and known splits are still read. With a discovery interval of 0, there is one
+    discovery.
 
-    A bounded source is discovered once; each request gets one split, and all readers are told once none is left. The
-    splits of an unbounded source are pushed, each to the reader with the fewest, but only while all readers are
-    registered: otherwise the others would keep the splits of a failed reader for ever. With start positions, the first
-    discovery of an unbounded source gets `first=False`: "start at the latest" was applied in the run that the positions
-    come from.
+    A bounded source is discovered once. Each request of a reader gets one split; when no split is left, all readers
+    are told so. The splits of an unbounded source are pushed, each to the reader with the fewest splits, but only
+    while all readers are registered: otherwise the others would keep the splits of a failed reader for ever. With
+    start positions, the first discovery of an unbounded source gets `first=False`: "start at the latest" was applied
+    in the run that the positions come from.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class DiscoveringEnumerator(SplitEnumerator):
     # ---- called by hosts, on the coordinator thread
 
     def splits(self) -> Mapping[str, tuple[Split, SplitState]]:
-        """Return all splits not yet forgotten, with their states, at the positions of their last assignment."""
+        """Return by id all splits not yet forgotten, at the position of their last assignment, with their state."""
         return {split_id: (split, self._life.state(split_id)) for split_id, split in self._life.known().items()}
 
     def caught_up(self, behind: Iterable[str]) -> bool:
         """Whether a discovery of this run has succeeded and the readers have caught up with all its splits.
 
-        `behind` are the splits that readers have not caught up with; dropped ones do not count.
+        `behind` are the splits that readers have not caught up with; those that discovery dropped do not count.
         """
         return (
             self._discovered
@@ -92,12 +93,14 @@ class DiscoveringEnumerator(SplitEnumerator):
         try:
             self._author.committed(positions)
         except RetriableError as error:
-            _log.warning("%s: committed positions were not reported, retried later: %s", self._source.name, error)
+            _log.warning(
+                "%s: committed() failed; the next checkpoint reports the positions again: %s", self._source.name, error
+            )
 
     # ---- called by the coordinator
 
     def restore_state(self, state: Json) -> None:
-        """Restore a snapshot (ENU-6)."""
+        """Restore what `snapshot_state` returned (ENU-6)."""
         self._first, self._state, self._dropped = load_state(state, self._source, self._life)
         # Reported again: they may have finished just before the crash.
         self._finished_in[-1] = self._life.finished()
@@ -105,41 +108,47 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._author.restore_state(self._state)
 
     def start(self) -> None:
-        """Discover, unless a bounded source was discovered before the restart."""
+        """Start a discovery, unless a bounded source was discovered before the restart."""
         self._report_finished(-1)
         if self._first or not self._bounded:
             self._discover()
 
     def add_reader(self, subtask: int) -> None:
-        """Assign splits to a new reader."""
+        """Assign waiting splits, now that a reader has registered."""
         self._no_more_sent.discard(subtask)
         self._assign_waiting()
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Assign one split, now or when there is one; splits of an unbounded source are pushed instead."""
+        """Assign one split of a bounded source to a reader, now or when there is one.
+
+        Requests of an unbounded source are ignored: its splits are pushed.
+        """
         if self._bounded:
             self._requests.append(subtask)
             self._assign_waiting()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        """Make splits assignable before all others, and drop the requests of the failed reader (ENU-2, ENU-3)."""
+        """Queue the splits of a failed reader before all others, and drop its requests (ENU-2, ENU-3).
+
+        `subtask` is None for the splits of a restored checkpoint.
+        """
         if subtask is not None:
             self._requests = deque(each for each in self._requests if each != subtask)
         self._life.give_back([split for split in splits if not self._forget_dropped(split.id)])
         self._assign_waiting()
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Mark splits as finished. The author is notified once a checkpoint contains them."""
+        """Mark splits as finished. Their author is notified when a durable checkpoint contains them."""
         self._finished += [split for split in splits if not self._forget_dropped(split.id) and self._life.finish(split)]
 
     def snapshot_state(self, checkpoint_id: int) -> Json:
-        """Return all splits with their states, in canonical order."""
+        """Return all splits with their states, as JSON in canonical order (see `dump_state`)."""
         if self._finished:
             self._finished_in[checkpoint_id], self._finished = self._finished, []
         return dump_state(self._first, self._state, self._life, self._dropped)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Report durably finished splits to the author."""
+        """Report the splits that this durable checkpoint contains as finished to the author."""
         self._report_finished(checkpoint_id)
 
     def close(self) -> None:
@@ -192,7 +201,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         pause = self._failures.fail(error)
         if self._first and self._failures.exhausted:
             raise self._failures.last_error(error)
-        _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
+        _log.warning("%s: discovery failed and is retried in %.1f s: %s", self._source.name, pause, error)
         self._discover_in(pause)
 
     def _drop_vanished(self, present: Mapping[str, Split]) -> None:
@@ -201,7 +210,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         gone = [split for split in alive if split.id not in present and split.id not in self._dropped]
         if gone and self._author.vanished(gone):
             _log.warning(
-                "%s: %d splits no longer exist and are dropped, first %r", self._source.name, len(gone), gone[0].id
+                "%s: %d splits no longer exist and are dropped; one is %r", self._source.name, len(gone), gone[0].id
             )
             for split in gone:
                 if self._life.state(split.id) is SplitState.NEW:
@@ -259,7 +268,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._life.forget(lambda split: split.id not in unreported and below(split))
 
     def _forget_dropped(self, split_id: str) -> bool:
-        """Forget a split that leaves its reader if it was dropped before; return whether it was."""
+        """Forget a split that its reader finished or returned, if discovery has dropped it; return whether it has."""
         if split_id not in self._dropped:
             return False
         self._dropped.discard(split_id)
@@ -274,7 +283,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         try:
             self._author.finished(finished)
         except RetriableError as error:
-            _log.warning("%s: finished splits were not reported, retried later: %s", self._source.name, error)
+            _log.warning(
+                "%s: finished() failed; the next checkpoint reports these splits again: %s", self._source.name, error
+            )
             return
         for key in keys:
             del self._finished_in[key]

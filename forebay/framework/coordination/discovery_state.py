@@ -15,9 +15,15 @@ _VERSION = 1
 
 
 def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[str]) -> Json:
-    """Return a snapshot; equal states give equal snapshots.
+    """Return the snapshot of a `DiscoveringEnumerator`; equal states give equal snapshots.
 
     New splits keep their order; all others are sorted by id. The horizon is not stored: the next discovery returns it.
+
+    Args:
+        first: Whether no discovery has succeeded yet.
+        author: The state of the author's enumerator, from `Discovered.state`.
+        life: The splits with their states.
+        dropped: Ids of splits that no longer exist, but are still read.
     """
     return {
         "v": _VERSION,
@@ -31,10 +37,10 @@ def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[s
 
 
 def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json, set[str]]:
-    """Add the splits of a snapshot to `life`; return its `first`, `author` and `dropped`.
+    """Add the splits of a snapshot to `life`; return its `first`, `author` and `dropped` (see `dump_state`).
 
     Raises:
-        ContractError: It has a newer version, or is not a snapshot.
+        ContractError: `state` is a snapshot of a newer version, or not a snapshot.
     """
     stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
     version = stored.get("v")
@@ -58,5 +64,5 @@ def _unreadable(source: Source, reason: str) -> ContractError:
         f"the enumerator's checkpointed state cannot be read: {reason}",
         source=source.name,
         rule="SER-1",
-        advice="run the release that wrote the checkpoint, or start from a new one",
+        advice="run the release of forebay that wrote the checkpoint, or start with a new checkpoint",
     )

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Inbox:
-    """First in, first out. `post` and `call` come from any thread; the caller of `take` is the coordinator thread."""
+    """A FIFO queue. `post` and `call` may be called on any thread, `take` only on the coordinator thread."""
 
     def __init__(self, runtime: Runtime, signal: Signal) -> None:
         self._runtime = runtime
@@ -26,7 +26,7 @@ class Inbox:
         self._open = True
 
     def post(self, action: Callable[[], None]) -> bool:
-        """Queue an action; return False, and drop it, if the inbox is closed (CTX-11)."""
+        """Queue an action and return True; drop it and return False if the inbox is closed (CTX-11)."""
         with self._lock:
             if self._open:
                 self._actions.append(action)
@@ -36,13 +36,13 @@ class Inbox:
         return accepted
 
     def take(self) -> Callable[[], None] | None:
-        """Return the oldest action, or None. Called by the coordinator's step."""
+        """Remove and return the oldest action, or return None. Called by the coordinator's step."""
         self._thread = self._runtime.thread_id()
         with self._lock:
             return self._actions.popleft() if self._actions else None
 
     def is_empty(self) -> bool:
-        """Whether no action waits."""
+        """Whether no action is queued."""
         with self._lock:
             return not self._actions
 
@@ -53,7 +53,7 @@ class Inbox:
     def call(self, action: Callable[[], T]) -> T:
         """Run an action on the coordinator thread and return its result (CTX-9).
 
-        On the coordinator thread itself it runs at once. Another thread queues it and waits for its turn.
+        A call on the coordinator thread itself runs the action at once. Another thread queues it and waits.
 
         Raises:
             FatalError: The coordinator closed before the action ran.
@@ -73,7 +73,7 @@ class Inbox:
         return cast("T", call.result)
 
     def close(self) -> None:
-        """Drop all actions and refuse new ones; waiting calls get an error."""
+        """Drop all actions and refuse new ones; each waiting `call` raises a FatalError."""
         with self._lock:
             self._open = False
             self._actions.clear()
@@ -91,7 +91,7 @@ class Inbox:
 
 
 class _Call:
-    """A call of another thread, which waits for the result."""
+    """An action that another thread passed to `Inbox.call`; that thread waits for `done`."""
 
     def __init__(self, action: Callable[[], object], done: Signal) -> None:
         self.action = action
@@ -106,7 +106,7 @@ class _Call:
 
 def _closed() -> FatalError:
     return FatalError(
-        "the coordinator has closed, so the call cannot run",
+        "the enumerator called its context after the coordinator had closed",
         rule="CTX-9",
         advice="end the enumerator's background threads in its close()",
     )

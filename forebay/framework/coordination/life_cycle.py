@@ -13,7 +13,7 @@ from forebay.framework.split import Split
 
 
 class SplitState(Enum):
-    """The state of a split."""
+    """The state of a split in a `LifeCycle`."""
 
     NEW = "known, waiting for a reader"
     ASSIGNED = "given to a reader"
@@ -65,14 +65,14 @@ class LifeCycle:
         self._new[split.id] = None
 
     def assign(self, split_id: str, subtask: int | None) -> None:
-        """NEW → ASSIGNED; `subtask` is None for a split that a reader held before a restart."""
+        """NEW → ASSIGNED to a reader; `subtask` is None for a split that a reader held before a restart."""
         del self._new[split_id]
         self._owner[split_id] = subtask
 
     def give_back(self, splits: list[Split]) -> None:
-        """Any state → NEW, with the progress made, before all other new splits (ENU-3).
+        """Any state → NEW, at the positions reached, before all other new splits (ENU-3).
 
-        The split may be FINISHED here if its reader was reset to an older checkpoint, or it may be unknown.
+        A split may be FINISHED if its reader was reset to an older checkpoint, and it may be unknown.
         """
         for split in splits:
             self._leave_state(split.id)
@@ -94,7 +94,7 @@ class LifeCycle:
         self._splits.pop(split_id, None)
 
     def forget(self, below_horizon: Callable[[Split], bool]) -> list[Split]:
-        """FINISHED → FORGOTTEN for splits that no discovery can return; return them."""
+        """FINISHED → FORGOTTEN for the splits below the horizon, which no discovery can return; return them."""
         gone = [self._splits[split_id] for split_id in self._finished if below_horizon(self._splits[split_id])]
         for split in gone:
             self.drop(split.id)
@@ -105,19 +105,22 @@ class LifeCycle:
         return [self._splits[split_id] for split_id in self._new]
 
     def next_waiting(self) -> Split | None:
-        """Return the first NEW split, or None."""
+        """Return the NEW split that is assigned next, or None."""
         return next((self._splits[split_id] for split_id in self._new), None)
 
     def assigned(self) -> list[Split]:
-        """Return the ASSIGNED splits by id, as they were when assigned."""
+        """Return the ASSIGNED splits, sorted by id, at the positions where they were assigned."""
         return [self._splits[split_id] for split_id in sorted(self._owner)]
 
     def finished(self) -> list[Split]:
-        """Return the FINISHED splits by id, at their last position."""
+        """Return the FINISHED splits, sorted by id, at their last position."""
         return [self._splits[split_id] for split_id in sorted(self._finished)]
 
     def balanced(self, subtasks: Iterable[int]) -> dict[int, list[Split]]:
-        """Distribute the NEW splits, in order, each to the reader with the fewest; the lowest number wins a tie."""
+        """Return by reader the NEW splits that it should get: each goes to the reader with the fewest splits.
+
+        If several readers have the fewest, the lowest subtask gets the split.
+        """
         loads = dict.fromkeys(subtasks, 0)
         for owner in self._owner.values():
             if owner in loads:

@@ -15,19 +15,19 @@ MAX_SPLITS_PER_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class AddSplits:
-    """Read these splits too."""
+    """Tells a reader to read these splits too."""
 
     splits: tuple[Split, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoMoreSplits:
-    """No split follows."""
+    """Tells a reader that it gets no more splits."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnumeratorEvent:
-    """An event of the source's own."""
+    """Passes an event that the enumerator sent to a reader."""
 
     event: SourceEvent
 

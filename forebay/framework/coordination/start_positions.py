@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start positions of a run, as its consumer stored them in an earlier run."""
+"""The start positions of a run, which its consumer stored in an earlier run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 class StartPositions:
-    """Moves each split to its start position once: at its discovery, or a raw enumerator's first assignment.
+    """Moves each split to its start position once.
+
+    That is when it is discovered, or when a raw enumerator first assigns it.
 
     Used on the coordinator thread only.
     """
@@ -26,7 +28,7 @@ class StartPositions:
         return split_id in self._left
 
     def apply(self, split: Split) -> Split:
-        """Return the split at its start position, if it has one that is not applied yet."""
+        """Return the split at its start position if it has one that was not applied yet, else unchanged."""
         return split.at(self._left.pop(split.id)) if split.id in self._left else split
 
     def warn_of_unused(self) -> None:

@@ -11,10 +11,10 @@ from forebay.framework.split import Split
 
 
 def checked_enumerator(source: Source, made: object) -> SplitEnumerator | DiscoveryEnumerator:
-    """Return the result of `create_enumerator()`.
+    """Check and return `made`, the result of the source's `create_enumerator()`.
 
     Raises:
-        ContractError: It is not an enumerator.
+        ContractError: `made` is not an enumerator.
     """
     if isinstance(made, (SplitEnumerator, DiscoveryEnumerator)):
         return made
@@ -27,10 +27,10 @@ def checked_enumerator(source: Source, made: object) -> SplitEnumerator | Discov
 
 
 def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[str, Split]]:
-    """Return the result of `discover()`, and its splits by id, in order.
+    """Check `result`, which the author's `discover()` returned; return it, and its splits by id, in order.
 
     Raises:
-        ContractError: It is not a `Discovered`, or contains an object that is not a Split, or an id twice.
+        ContractError: `result` is not a `Discovered`, contains an object that is not a Split, or a split id twice.
     """
     if not isinstance(result, Discovered):
         raise ContractError(
@@ -46,7 +46,7 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
                 f"discover() returned {split!r}, which is not a Split",
                 source=source.name,
                 rule="SPL-1",
-                advice="give Split objects",
+                advice="return Discovered(splits) with Split objects only",
             )
         if split.id in splits:
             raise repeated_id(source.name, split.id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of each split, and its delivered and covered positions."""
+"""Which reader reads each split, and up to which positions its rows are delivered and acknowledged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SplitProgress:
     Args:
         split_id: The split.
         position: The position after the last record batch that was yielded.
-        end: The end, if it is known.
+        end: The end of the split, exclusive; None if it has no end, or it is unknown.
         rows: Rows yielded in this run.
         bytes: Bytes of Arrow memory yielded in this run.
         state: "waiting" for a reader, "reading", "caught up" (no more rows for now), "paused" (by alignment), or
@@ -50,11 +50,11 @@ class _Entry:
 
 
 class DeliveryLog:
-    """The delivered and covered positions of one run. The consumer's thread calls everything.
+    """Up to which position each split of a run is delivered and covered. The consumer's thread calls all methods.
 
-    A batch that was yielded is *delivered*: it is not read again after its reader fails. When the consumer acknowledges
-    it, or asks for the next one, it is *covered*: checkpoints include it. So at most one delivered batch is not
-    covered.
+    A batch that the run has yielded is *delivered*: it is not read again after its reader fails. When the consumer
+    acknowledges it, or asks for the next one, it is *covered*: checkpoints include it. So at most one delivered batch
+    is not covered.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class DeliveryLog:
         self.delivered: tuple[str, Position | None] | None = None
 
     def give(self, subtask: int, splits: Iterable[Split]) -> None:
-        """Record that a reader got splits."""
+        """Record that splits were assigned to a reader."""
         for split in splits:
             old = self._entries.get(split.id) or self._finished.pop(split.id, None)
             rows, nbytes = (old.rows, old.nbytes) if old else (0, 0)
@@ -83,12 +83,12 @@ class DeliveryLog:
         return list(self._entries)
 
     def position(self, split_id: str) -> Position | None:
-        """Return the delivered position of a split."""
+        """Return the delivered position of a split; None if it is at its start, or unknown."""
         entry = self._entries.get(split_id) or self._finished.get(split_id)
         return None if entry is None else entry.position
 
     def deliver(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
-        """Record that a record batch is yielded to the consumer."""
+        """Record that a record batch is yielded to the consumer; `position` is the position after it."""
         entry = self._entries[split_id]
         self._uncovered = (split_id, entry.position)
         entry.position = position
@@ -98,7 +98,7 @@ class DeliveryLog:
         self.delivered = (split_id, position)
 
     def cover(self) -> None:
-        """Record that the consumer has processed the last batch."""
+        """Record that the consumer has processed the last delivered batch: checkpoints may include it."""
         self._uncovered = None
 
     def caught_up(self, split_id: str) -> None:
@@ -113,7 +113,7 @@ class DeliveryLog:
         return split_id in self._finished if entry is None else entry.caught_up
 
     def never_caught_up(self) -> Collection[str]:
-        """Return the unfinished splits that have not caught up since the run began."""
+        """Return the ids of the unfinished splits that have not caught up since the run began."""
         return self._never_caught_up.keys()
 
     def finish(self, split_id: str) -> Split:
@@ -139,12 +139,12 @@ class DeliveryLog:
         return [split_id for split_id, entry in self._entries.items() if entry.owner == subtask]
 
     def checkpoint(self, snapshots: Mapping[str, Split], queued: Sequence[str]) -> list[Split]:
-        """Return the splits of the readers, at the covered positions, by id.
+        """Return the unfinished splits that readers have, at their covered positions, sorted by id.
 
         Args:
-            snapshots: The snapshots of the readers. If all emitted rows of a split are covered, its snapshot is used:
-                it may be after the last batch, past records that gave no rows.
-            queued: Splits with emitted batches that have not been yielded.
+            snapshots: The readers' snapshots of their splits, by id. If all emitted rows of a split are covered, its
+                snapshot is used: it may be further on than the last batch, beyond records that gave no rows.
+            queued: Ids of splits with batches that a reader has emitted and the run has not yielded.
         """
         splits = []
         for split_id, entry in sorted(self._entries.items()):
@@ -166,7 +166,7 @@ class DeliveryLog:
         return {split_id: position for split_id, position in positions.items() if position is not None}
 
     def progress(self, paused: Iterable[str]) -> dict[str, SplitProgress]:
-        """Return the progress of each split that was assigned, by id."""
+        """Return by id the progress of each split that was assigned; `paused` are the ids of the paused splits."""
         paused = set(paused)
         found = {split_id: entry.progress("finished") for split_id, entry in self._finished.items()}
         for split_id, entry in self._entries.items():

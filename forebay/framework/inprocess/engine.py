@@ -32,15 +32,16 @@ class PollTimeoutError(Exception):
 
 
 class Engine:
-    """Runs a source for one consumer, in the consumer's thread; only fetchers and asynchronous work use other threads.
+    """Runs a source for one consumer, in the consumer's thread.
 
-    The consumer calls `ask`, then `step` until `take` returns a record batch, and waits for `signal` if a step says so.
-    A step waits only for the `close` of a failed reader and the writing of a checkpoint.
+    Only fetchers, generator workers and asynchronous calls use other threads. The consumer calls `ask`, then `step`
+    until `take` returns a record batch, and waits for `signal` if a step says so. A step blocks only while a failed
+    reader closes or a checkpoint is written.
 
     Args:
         source: The source.
         schema: The schema that every record batch must have.
-        runtime: Threads, locks, time and randomness.
+        runtime: Threads, locks, time and random numbers.
         options: The host's options.
         parallelism: The number of readers.
         checkpoints: How checkpoints are taken. None for a peek, which has no side effects: the source is not notified
@@ -118,31 +119,31 @@ class Engine:
 
     @property
     def clock(self) -> Clock:
-        """The time of the run."""
+        """The clock of the run."""
         return self._runtime.clock
 
     def ask(self) -> None:
-        """Request the next batch, which covers the last one."""
+        """Request the next batch. This acknowledges the previous one: checkpoints include it from now on."""
         self._asked = True
         self.deliveries.cover()
         if self._event_time is not None:
             self._event_time.consumer_busy(busy=False)
 
     def stop_asking(self) -> None:
-        """Withdraw the request: the consumer does something else."""
+        """Withdraw the request for a batch: the consumer is busy, and later steps do nothing."""
         self._asked = False
         if self._event_time is not None:
             self._event_time.consumer_busy(busy=True)
 
     def take(self) -> pa.RecordBatch | None:
-        """Return the record batch of the last step, if any."""
+        """Return the record batch that the last step produced, if any, and withdraw the request."""
         batch, self._ready = self._ready, None
         if batch is not None:
             self.stop_asking()
         return batch
 
     def step(self) -> Next | WaitFor:
-        """Do one unit of work if asked, and return when to step again; DONE if every reader has ended.
+        """Do one unit of work if a batch is requested; return when to step again, or DONE if all readers have ended.
 
         Raises:
             BaseException: The error that ended the run; every later step raises it again.
@@ -163,11 +164,13 @@ class Engine:
             raise shown from shown.__cause__
 
     def next_batch(self, *, until_caught_up: bool, timeout: float | None = None) -> pa.RecordBatch | None:
-        """Step until there is a record batch; None at the end, or if caught up.
+        """Step until there is a record batch, and return it; None if all readers have ended.
+
+        With `until_caught_up`, None is also returned once the readers have caught up (see `caught_up`).
 
         Raises:
             PollTimeoutError: No record batch came within `timeout` seconds; the run continues.
-            BaseException: See `step`.
+            BaseException: The error that ended the run, see `step`.
         """
         self.ask()
         give_up_at = None if timeout is None else self.clock.monotonic() + timeout
@@ -189,16 +192,16 @@ class Engine:
                 self.signal.wait(min(waits, default=None))
 
     def checkpoint(self) -> Path | None:
-        """Take a checkpoint; return its path (see `Checkpointer.take`)."""
+        """Take a checkpoint; return its path, or None if it is not written (see `Checkpointer.take`)."""
         return None if self._checkpointer is None else self._checkpointer.take()
 
     @property
     def watermark(self) -> int | None:
-        """Microseconds since 1970; None before the first, or without a strategy."""
+        """The watermark over all readers, in microseconds since 1970; None before the first, or without a strategy."""
         return None if self._event_time is None else self._event_time.watermark
 
     def progress(self) -> list[SplitProgress]:
-        """Return the progress of each known split, by id."""
+        """Return the progress of each known split, sorted by split id."""
         found = self.deliveries.progress(self._event_time.paused() if self._event_time is not None else ())
         discovering = self._coordinator.discovering
         for split_id, (split, state) in (discovering.splits() if discovering is not None else {}).items():
@@ -209,8 +212,8 @@ class Engine:
     def caught_up(self) -> bool:
         """Whether the readers have caught up with every split at least once, after a discovery of this run.
 
-        It becomes true even if new records keep arriving. A raw enumerator must also have handled all requests and
-        events of the readers, because only its assignments show which splits exist.
+        It becomes true even if new records keep arriving. A raw `SplitEnumerator` must also have handled all requests
+        and events of the readers, because only its assignments show which splits exist.
         """
         if len(self._outputs) or self._ready is not None:
             return False
@@ -221,10 +224,12 @@ class Engine:
         return discovering.caught_up(behind)
 
     def close(self, *, orderly: bool = True) -> list[BaseException]:
-        """Close everything within the close timeout, once; return the errors in order.
+        """Close readers, coordinator and checkpoint store within `closeTimeout`; return their errors in order.
+
+        A second call does nothing.
 
         Args:
-            orderly: Take a last checkpoint, unless the run has failed or is done, and wait for threads.
+            orderly: First take a checkpoint, unless the run has failed or is done, and wait for threads to end.
         """
         if self._closed:
             return []
@@ -327,7 +332,7 @@ class Engine:
         return FatalError(
             f"the run was interrupted by {type(error).__name__}",
             source=self._source.name,
-            advice="start it again; with a checkpoint directory it continues from its last checkpoint",
+            advice="call forebay.run() again; with a checkpoint directory it continues from the last checkpoint",
         )
 
     def _alive(self) -> Collection[str]:

@@ -20,11 +20,16 @@ Deliver = Callable[[str, pa.RecordBatch, Position | None], None]
 
 
 class EventTime:
-    """Outputs and alignment of all readers of a run. The consumer's thread calls everything.
+    """Watermark and alignment over all readers of a run. The consumer's thread calls all methods.
 
-    The watermark is the lowest of the readers that have an active split, and never falls. A finished split leaves it
-    immediately; an unread one holds it back (OUT-3, OUT-4). So do the splits of a failed reader until another reader
-    gets them. A split that no reader has got yet does not.
+    The watermark is the lowest one of the readers that have an active split, and never falls. A finished split no
+    longer counts; one that was assigned and not read yet holds the watermark back (OUT-3, OUT-4). So do the splits of
+    a failed reader until another reader gets them. A split that was never assigned does not.
+
+    Args:
+        strategy: Generates watermarks and sets the limits of idleness and alignment.
+        clock: The time of the run.
+        silent: Returns whether a split, by id, has no more rows for now: only such a split may become idle.
     """
 
     def __init__(self, strategy: WatermarkStrategy, clock: Clock, silent: Callable[[str], bool]) -> None:
@@ -40,31 +45,34 @@ class EventTime:
 
     @property
     def watermark(self) -> int | None:
-        """Microseconds since 1970; None before the first."""
+        """The watermark over all readers, in microseconds since 1970; None before the first."""
         return None if self._combined.watermark == MIN_WATERMARK else self._combined.watermark
 
     def open(self, subtask: int, deliver: Deliver) -> None:
-        """A reader starts, possibly as a replacement; `deliver` receives its record batches."""
+        """Note that a reader starts, possibly as a replacement; `deliver` receives its record batches."""
         self._readers[subtask] = _Reader(self._strategy, self._clock, self._silent, deliver, self._combined)
 
     def end(self, subtask: int) -> None:
-        """A reader has ended: it no longer holds back the watermark."""
+        """Note that a reader has ended: it no longer holds back the watermark."""
         self._combined.unregister(self._readers.pop(subtask))
 
     def fail(self, subtask: int, held: Collection[str]) -> None:
-        """A reader failed: its splits hold back the watermark until another reader gets them."""
+        """Note that a reader failed: the splits `held` hold back the watermark until another reader gets them."""
         reader = self._readers.pop(subtask, None)
         if reader is not None and reader.splits:
             reader.splits.intersection_update(held)
             self._failed.append(reader)
 
     def forget(self, alive: Callable[[], Collection[str]]) -> None:
-        """Release splits of failed readers that will not be read again; calls `alive` only if there are any."""
+        """Let splits of failed readers that no longer exist stop holding back the watermark.
+
+        `alive` returns the ids of all existing splits. It is called only if failed readers have left splits.
+        """
         if self._failed:
             self._taken_over({split_id for reader in self._failed for split_id in reader.splits} - set(alive()))
 
     def add(self, subtask: int, split_id: str) -> None:
-        """A split was added: it holds back the watermark (OUT-4)."""
+        """Note that a reader got a split: it holds back the watermark (OUT-4)."""
         reader = self._readers[subtask]
         if not reader.splits:
             self._combined.register(reader)
@@ -73,7 +81,7 @@ class EventTime:
         self._taken_over({split_id})
 
     def release(self, subtask: int, split_id: str) -> None:
-        """A split has finished (OUT-3)."""
+        """Note that a split is finished: it no longer holds back the watermark (OUT-3)."""
         reader = self._readers[subtask]
         reader.outputs.release(split_id)
         reader.splits.discard(split_id)
@@ -81,26 +89,29 @@ class EventTime:
             self._combined.unregister(reader)
 
     def collect(self, subtask: int, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
-        """Deliver a record batch, then pass it to the split's generator (OUT-2)."""
+        """Deliver a record batch of a split, then pass it to the split's watermark generator (OUT-2)."""
         self._readers[subtask].outputs.of(split_id).collect(batch, position)
         if self._strategy.max_drift is not None:
             self._next_tick = self._clock.monotonic()  # pause a fast split before the next regular tick
 
     def consumer_busy(self, *, busy: bool) -> None:
-        """Stop judging idleness while the consumer processes a batch (WM-4)."""
+        """Stop the idle timeouts while the consumer processes a batch, and let them go on afterwards (WM-4)."""
         for reader in self._readers.values():
             reader.outputs.set_backpressured(busy)
 
     def paused(self) -> Iterable[str]:
-        """Return the ids of the paused splits."""
+        """Return the ids of the splits that alignment has paused."""
         return [split_id for reader in self._readers.values() for split_id in reader.paused()]
 
     def due_in(self) -> float:
-        """Return the seconds until the next tick."""
+        """Return the seconds until the next `tick` is due."""
         return max(0.0, self._next_tick - self._clock.monotonic())
 
     def tick(self, tasks: Iterable[ReaderTask]) -> bool:
-        """Emit, combine and align, if it is due; return whether it was."""
+        """If due, emit the readers' watermarks, combine them, and pause or resume splits; return whether it was due.
+
+        `tasks` pause and resume their splits.
+        """
         if self.due_in() > 0:
             return False
         self._next_tick = self._clock.monotonic() + DEFAULT_EMIT_INTERVAL
@@ -112,7 +123,7 @@ class EventTime:
         return True
 
     def end_of_input(self) -> None:
-        """Everything has been read (WM-1)."""
+        """Note that all splits have been read: the watermark moves to the end of time (WM-1)."""
         self._combined.finish()
 
     def _align(self, max_drift: float, tasks: Iterable[ReaderTask]) -> None:
@@ -139,7 +150,7 @@ class EventTime:
 
 
 class _Reader:
-    """One attempt of a reader: the downstream of its outputs, and its key in the combined watermark."""
+    """The outputs of one reader until it fails or ends. It passes on batches, and its watermark to the combined one."""
 
     def __init__(
         self,

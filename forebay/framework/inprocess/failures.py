@@ -17,7 +17,10 @@ MAX_RESTARTS = 3
 
 
 class ReaderFailures:
-    """Counts consecutive failures by split, and by reader if it failed without a split."""
+    """Counts consecutive failures of each split, and of a reader that failed without having a split.
+
+    With `restarts` False, no reader is replaced.
+    """
 
     def __init__(self, source: str, options: HostOptions, deliveries: DeliveryLog, *, restarts: bool) -> None:
         self.source = source
@@ -27,15 +30,17 @@ class ReaderFailures:
         self._in_a_row: dict[str | int, int] = {}
 
     def progressed(self, subtask: int, split_id: str) -> None:
-        """Record that a reader delivered a record batch of a split, or its end."""
+        """Record that a reader delivered a record batch of a split or finished it: its failures count from 0 again."""
         self._in_a_row.pop(split_id, None)
         self._in_a_row.pop(subtask, None)
 
     def restart_pause(self, subtask: int, error: BaseException, chance: random.Random) -> float:
-        """Count a failure; return the seconds until the reader may be replaced.
+        """Count a failure of a reader; return the seconds until the reader may be replaced.
+
+        `chance` makes the pause random, see `RetryPolicy`.
 
         Raises:
-            BaseException: The reader is not replaced: the error with source, split, position and advice.
+            BaseException: The reader is not replaced. It is `error`, with source, split, position and advice.
         """
         held = self._deliveries.held_by(subtask)
         times = self._count(subtask, held, error)
@@ -44,7 +49,11 @@ class ReaderFailures:
         raise self._surfaced(subtask, held, error, times)
 
     def _count(self, subtask: int, held: Collection[str], error: BaseException) -> int:
-        """Count a failure for the split that the error names, or all held splits, or the reader; return the maximum."""
+        """Count a failure for the split that the error names, else for all splits held, else for the reader.
+
+        Returns:
+            The highest of the counts that were increased.
+        """
         named = getattr(error, "split", None)
         blamed: Collection[str | int] = [named] if named is not None and named in held else held or [subtask]
         for each in blamed:
@@ -64,9 +73,10 @@ class ReaderFailures:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a new reader may succeed: true for retriable errors and for exceptions of client libraries.
+    """Whether a new reader may succeed after this error.
 
-    Errors that a connector raises on purpose (options, data, contract, loss) are final, as are mistakes in its code.
+    That is true of a `RetriableError` and of exceptions of client libraries. All other errors of forebay (options,
+    data, contract, loss) are final, as are mistakes in the connector's code.
     """
     if isinstance(error, FatalError) and error.__cause__ is not None:
         return may_pass(error.__cause__)  # the framework wrapped an exception of the connector
@@ -76,10 +86,10 @@ def may_pass(error: BaseException) -> bool:
 
 
 def may_restart(error: BaseException, times: int, retries: int) -> bool:
-    """Whether a reader is replaced after its last failure.
+    """Whether a reader is replaced after it has failed `times` times in a row.
 
-    A fetcher has already tried a `RetriableError` `1 + retries` times. These tries count: by default there are four in
-    total, as in a Spark task.
+    For a `RetriableError`, each failure stands for `1 + retries` tries of the fetcher, which count: by default there
+    are four tries in total, as of a Spark task.
     """
     rounds = (times + 1) * (1 + retries) if isinstance(error, RetriableError) else times + 1
     return rounds <= 1 + MAX_RESTARTS and may_pass(error)

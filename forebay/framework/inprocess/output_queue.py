@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of the readers' outputs: checks each when it is added, and keeps their order."""
+"""The queue of what the readers emit: record batches are checked when they are added; the order is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.framework.split import Position, Split
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A record batch to yield, and the split's position after it."""
+    """A reader emitted a record batch of a split; `position` is the split's position after it."""
 
     subtask: int
     split_id: str
@@ -28,7 +28,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A split without an end has no more rows for now."""
+    """A reader has caught up with a split: it has no more rows for now."""
 
     subtask: int
     split_id: str
@@ -36,7 +36,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A split has been read to its end."""
+    """A reader has read a split to its end."""
 
     subtask: int
     split_id: str
@@ -53,9 +53,9 @@ Event = Collected | CaughtUp | Released | Ended
 
 
 class OutputQueue:
-    """The outputs of all readers, and the queue of their events. The consumer's thread calls everything.
+    """Queues the events of all readers, and gives each reader its output. The consumer's thread calls all methods.
 
-    An event takes effect when it is taken. If its reader fails before that, the event is dropped and the rows are read
+    An event takes effect when it is taken. If its reader fails before that, the event is dropped and its rows are read
     again. With event time, record batches pass through `SourceOutputs`.
     """
 
@@ -70,7 +70,7 @@ class OutputQueue:
         return len(self._events)
 
     def output(self, subtask: int) -> ReaderOutput:
-        """Return the output for one poll of a reader."""
+        """Return the output that a reader may use during one `poll_next`."""
         return _Output(self, subtask, self._source, self._schema, self._deliveries, self._event_time)
 
     def put(self, event: Event) -> None:
@@ -78,7 +78,7 @@ class OutputQueue:
         self._events.append(event)
 
     def take(self) -> Event | None:
-        """Return the next event, or None."""
+        """Remove and return the oldest event, or return None."""
         return self._events.popleft() if self._events else None
 
     def drop(self, subtask: int) -> None:
@@ -86,11 +86,11 @@ class OutputQueue:
         self._events = deque(event for event in self._events if event.subtask != subtask)
 
     def waiting(self) -> Sequence[str]:
-        """Return the splits with queued record batches."""
+        """Return the ids of the splits that have queued record batches."""
         return [event.split_id for event in self._events if isinstance(event, Collected)]
 
     def open(self, subtask: int) -> None:
-        """Create the outputs of a reader that starts."""
+        """With event time, create the outputs of a reader that starts."""
         if self._event_time is not None:
             self._event_time.open(
                 subtask, lambda split_id, batch, position: self.put(Collected(subtask, split_id, batch, position))
@@ -98,7 +98,7 @@ class OutputQueue:
 
 
 class _Output:
-    """The output of one reader, for one poll."""
+    """The `ReaderOutput` of one reader during one `poll_next`."""
 
     def __init__(
         self,
@@ -144,17 +144,18 @@ class _Output:
         if not isinstance(batch, pa.RecordBatch):
             return f"a reader emitted a {type(batch).__name__}", "RDR-2", "emit pyarrow.RecordBatch objects"
         if self._collected:
-            return "a reader emitted two record batches in one poll_next()", "RDR-2", "emit one, then MORE_AVAILABLE"
+            advice = "emit one record batch, then return MORE_AVAILABLE"
+            return "a reader emitted two record batches in one poll_next()", "RDR-2", advice
         if self._deliveries.owner(split_id) != self._subtask:
-            emitted = f"reader {self._subtask} emitted for a split it does not hold"
-            return emitted, "RB-5", "emit only for splits that were added"
+            emitted = f"reader {self._subtask} emitted a record batch of a split that it does not have"
+            return emitted, "RB-5", "emit only rows of splits that were added to this reader"
         if position is None:
-            return "a record batch was emitted without a position", "RDR-4", "pass the position after the batch"
+            return "a reader emitted a record batch without a position", "RDR-4", "pass the position after the batch"
         if not batch.schema.equals(self._schema):
             return (
-                f"a record batch has the schema {_columns(batch.schema)}, and schema() is {_columns(self._schema)}",
+                f"a record batch has the schema {_columns(batch.schema)}, but schema() is {_columns(self._schema)}",
                 "SR-2",
-                "emit record batches of exactly schema()",
+                "emit record batches with exactly the schema of schema()",
             )
         return None
 

@@ -27,10 +27,10 @@ _CLOSE_TIMEOUT: Final = Duration("1s")
 def peek(
     source: Source, n: int = 20, *, options: HostOptions | None = None, runtime: Runtime | None = None
 ) -> pa.Table:
-    """Return at most `n` rows of a source, and stop reading; a blocked reader is abandoned.
+    """Return at most `n` rows of a source, and stop reading. A reader that blocks for a second is abandoned.
 
-    An unbounded source is read up to its current end. Nothing is written, committed or archived. Failed readers are not
-    replaced.
+    An unbounded source is read up to its current end. Nothing is written, committed or archived. A reader that fails
+    is not replaced: its error is raised.
 
     Args:
         source: The source.
@@ -39,13 +39,13 @@ def peek(
         runtime: Threads and time, for tests.
 
     Raises:
-        ConfigurationError: It is not a source, or `n` is negative.
+        ConfigurationError: `source` is not a source, or `n` is negative.
         ForebayError: The source failed.
     """
     require_source(source, "forebay.peek()")
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ConfigurationError(
-            f"{n!r} is not a number of rows", source=source.name, option="n", advice="give 0 or more"
+            f"n is {n!r}, not a number of rows", source=source.name, option="n", advice="give an int of 0 or more"
         )
     given = options or HostOptions()
     options = dataclasses.replace(

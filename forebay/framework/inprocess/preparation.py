@@ -21,10 +21,10 @@ from forebay.watermarks.strategy import WatermarkStrategy
 
 
 def require_source(source: object, who: str) -> None:
-    """Check that the user gave a source. `who` is the function that the user called, for the message.
+    """Check that the user gave a source. `who` is the function that the user called, for the error.
 
     Raises:
-        ConfigurationError: It is a class or another object.
+        ConfigurationError: `source` is a class, or an object that is not a `Source`.
     """
     if isinstance(source, Source):
         return
@@ -40,22 +40,22 @@ def check_parallelism(source: Source, parallelism: int) -> None:
     """Check the number of readers.
 
     Raises:
-        ConfigurationError: It is not an int of 1 or more.
+        ConfigurationError: `parallelism` is not an int of 1 or more.
     """
     if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
         raise ConfigurationError(
-            f"the parallelism {parallelism!r} is invalid",
+            f"the parallelism {parallelism!r} is not an int of 1 or more",
             source=source.name,
             option="parallelism",
-            advice="give the number of readers, 1 or more",
+            advice="give the number of readers",
         )
 
 
 def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
-    """Return a duration as seconds.
+    """Return a duration as seconds; `option` is the name of the argument, for the error.
 
     Raises:
-        ConfigurationError: It is not a duration, not more than 0, or infinite.
+        ConfigurationError: `value` is not a duration, not more than 0, or infinite.
     """
     seconds = 0.0
     try:
@@ -65,7 +65,7 @@ def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
         problem = str(error)
     if problem:
         raise ConfigurationError(
-            f"the {option} {value!r} is invalid: {problem}",
+            f"{option}={value!r} is invalid: {problem}",
             source=source.name,
             option=option,
             advice="give seconds, a timedelta, or a text with a unit such as '10s'",
@@ -74,24 +74,26 @@ def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
 
 
 def checked_positions(source: Source, positions: object, *, checkpoint: bool) -> dict[str, Position]:
-    """Return normalised start positions: lists, as parsed from JSON, become tuples.
+    """Return the start positions of a run by split id; lists in them, as parsed from JSON, become tuples.
+
+    `checkpoint` says whether the run has a checkpoint directory.
 
     Raises:
-        ConfigurationError: It is not a mapping of split ids to positions, or a checkpoint directory is given too.
+        ConfigurationError: `positions` is no mapping of split ids to positions, or there is a checkpoint directory too.
     """
     if positions is None:
         return {}
     if checkpoint:
         raise ConfigurationError(
-            "positions and a checkpoint directory both set the start of the run, so they cannot be combined",
+            "positions= and checkpoint= both set the start of the run, so they cannot be combined",
             source=source.name,
             option="positions",
-            advice="store positions with your rows, or use a checkpoint directory, not both",
+            advice="give positions= if you store positions with your rows, else checkpoint=",
         )
     try:
         if isinstance(positions, Mapping) and all(isinstance(split_id, str) for split_id in positions):
             return {split_id: normalise(position, split_id) for split_id, position in positions.items()}
-        problem = f"{positions!r:.80} is not a dict of split ids and positions"
+        problem = f"positions={positions!r:.80} is not a dict of split ids and positions"
     except ContractError as error:
         problem = f"the start of the split {error.split!r} is not a position: {error.message}"
     raise ConfigurationError(
@@ -105,7 +107,10 @@ def checked_positions(source: Source, positions: object, *, checkpoint: bool) ->
 def with_columns(
     source: Source, columns: list[str] | None, *, also: str | None = None
 ) -> tuple[Source, list[str] | None]:
-    """Return the source, which reads only these columns if it can, and the columns that the host must select."""
+    """Return the source, narrowed to `columns` if it supports that, and the columns that the host must select.
+
+    None as columns means all of them. `also` is a column that the source must read even if it is not selected.
+    """
     if columns is None:
         return source, None
     names = select(resolved_schema(source).names, columns, source.name)
@@ -117,7 +122,11 @@ def with_columns(
 
 
 def schema_of(source: Source) -> pa.Schema:
-    """Return the schema of a source; errors name the source."""
+    """Return the result of `source.schema()`; errors name the source.
+
+    Raises:
+        ForebayError: `schema()` failed, or returned something else than a `pyarrow.Schema`.
+    """
     with wrap_errors(source.name, "schema()"):
         schema = source.schema()
     if not isinstance(schema, pa.Schema):
@@ -130,22 +139,24 @@ def schema_of(source: Source) -> pa.Schema:
 def event_time_strategy(
     watermarks: WatermarkStrategy | None, source: Source, options: HostOptions
 ) -> tuple[WatermarkStrategy | None, str | None]:
-    """Return the strategy of a run, and the top-level column that it reads; None for what there is not.
+    """Return the watermark strategy of a run, and the top-level column that it reads event times from.
 
-    Without an assigner, a strategy reads the event time column of the source.
+    Both are None if event time is not processed; the column is None if the strategy reads no column. A strategy
+    without a timestamp assigner reads the event time column of the source.
 
     Raises:
-        ConfigurationError: Both a strategy and options are given, or the column is missing or of an unsupported type.
+        ConfigurationError: Both `watermarks` and event time options are given, or the column is missing or of an
+            unsupported type.
     """
     given = event_time_options(options)
     if watermarks is None:
         strategy = watermark_strategy(source.name, source.event_time, options)
     elif given:
         raise ConfigurationError(
-            f"watermarks= and {' and '.join(given)} both say how event time is processed",
+            f"watermarks= and the options {', '.join(given)} both say how event time is processed",
             source=source.name,
             option=given[0],
-            advice="give either a WatermarkStrategy or the options",
+            advice="give either watermarks= or these options",
         )
     elif source.event_time is None or watermarks.timestamps is not keep_source_times:
         strategy = watermarks

@@ -19,7 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class ReaderPool:
-    """The readers of a run. The consumer's thread calls everything. `completed` returns the last checkpoint number."""
+    """The readers of a run. The consumer's thread calls all methods.
+
+    `completed` returns the number of the last completed checkpoint, or 0.
+    """
 
     def __init__(
         self,
@@ -54,12 +57,12 @@ class ReaderPool:
         return all(task.ended for task in self.tasks)
 
     def due_in(self) -> list[float]:
-        """Return the seconds until each waiting reader starts."""
+        """Return, for each reader that waits to start or restart, the seconds until it does."""
         now = self._runtime.clock.monotonic()
         return [max(0.0, task.restart_at - now) for task in self.tasks if task.restart_at is not None]
 
     def start_one(self) -> bool:
-        """Start a reader that is due; return whether there was one."""
+        """Start one reader that is due to start or restart; return whether there was one."""
         now = self._runtime.clock.monotonic()
         for task in self.tasks:
             if task.restart_at is not None and task.restart_at <= now:
@@ -82,21 +85,28 @@ class ReaderPool:
         return False
 
     def _guarded(self, task: ReaderTask, call: Callable[[], object]) -> None:
-        """Call a reader; replace the reader if it fails transiently."""
+        """Call a method of a reader; if it raises a transient error, replace the reader.
+
+        Raises:
+            BaseException: The error is not transient, or the reader has failed too often.
+        """
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - raised again unless the reader is replaced
             self._replace(task, error)
 
     def _replace(self, task: ReaderTask, error: BaseException) -> None:
-        """Close a failed reader, and return its splits to the enumerator at their delivered positions."""
+        """Close a failed reader, return its splits to the enumerator, and schedule the start of a new reader.
+
+        The splits are returned at their delivered positions.
+        """
         subtask, source = task.subtask, self.failures.source
         self._outputs.drop(subtask)
         pause = self.failures.restart_pause(subtask, error, self._runtime.random)
         shown = redact(str(error))
-        _log.warning("%s: reader %d failed, restart in %.1f s: %s", source, subtask, pause, shown)
+        _log.warning("%s: reader %d failed and is replaced in %.1f s: %s", source, subtask, pause, shown)
         for late in task.close(self.failures.options.close_timeout.total_seconds(), failed=True):
-            _log.warning("%s: closing the failed reader %d: %s", source, subtask, redact(str(late)))
+            _log.warning("%s: close() of the failed reader %d failed too: %s", source, subtask, redact(str(late)))
         if self._event_time is not None:
             self._event_time.fail(subtask, self._deliveries.held_by(subtask))
         self._coordinator.reader_failed(subtask)

@@ -28,17 +28,17 @@ HOST = "localhost"
 
 
 class ReaderTask:
-    """Runs one reader at a time. The consumer's thread calls everything.
+    """Runs the reader of one subtask, and after a failure its replacement. The consumer's thread calls all methods.
 
     Args:
-        subtask: The index of the reader.
+        subtask: The index of the reader, from 0.
         source: Creates the readers.
         coordinator: Registers the readers.
-        runtime: Threads, locks, time and randomness.
+        runtime: Threads, locks, time and random numbers.
         options: The host's options.
-        parallelism: The number of readers.
+        parallelism: The number of readers of the run.
         signal: Set when the reader may have data, or has a message.
-        received: Called with the subtask and the splits of each message, on arrival.
+        received: Called with the subtask and the splits when the coordinator has assigned splits to the reader.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ReaderTask:
         self._awaited: Future[None] | None = None
 
     def start(self) -> None:
-        """Create, register and start a reader (RDR-1). An error counts as a failure of this reader (SRC-3)."""
+        """Create, register and start a reader (RDR-1). An error of these steps is a failure of this reader (SRC-3)."""
         self.restart_at = None
         self._awaited = None
         mailbox = self._mailbox = deque()
@@ -104,7 +104,7 @@ class ReaderTask:
         return status
 
     def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> None:
-        """Pause and resume splits (RDR-8)."""
+        """Let the reader pause and resume splits, given by id (RDR-8)."""
         if self._reader is not None:
             self._reader.pause_or_resume_splits(pause, resume)
 
@@ -115,12 +115,15 @@ class ReaderTask:
         return {split.id: split for split in self._reader.snapshot_state(checkpoint_id)}
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Note a durable checkpoint. Also passed to a reader that has ended (RDR-10)."""
+        """Notify the reader of a durable checkpoint, even if it has returned END_OF_INPUT (RDR-10)."""
         if self._reader is not None:
             self._reader.notify_checkpoint_complete(checkpoint_id)
 
     def close(self, timeout: float, *, failed: bool) -> list[Exception]:
-        """Close the reader and return its clients to the pool; return the errors."""
+        """Close the reader within `timeout` seconds, and return its clients to the pool; return the errors.
+
+        After a failure, its clients are closed instead.
+        """
         reader, self._reader = self._reader, None
         context, self._context = self._context, None
         self._mailbox = deque()
@@ -158,7 +161,7 @@ class ReaderTask:
 
 
 class InProcessReaderContext(SourceReaderContext):
-    """The context of one reader, until it fails or closes."""
+    """The `SourceReaderContext` of one reader, until the reader fails or closes."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class InProcessReaderContext(SourceReaderContext):
 
     @property
     def runtime(self) -> Runtime:
-        """Threads, locks, time and randomness."""
+        """Threads, locks, time and random numbers."""
         return self._runtime
 
     @property
@@ -206,16 +209,16 @@ class InProcessReaderContext(SourceReaderContext):
             self._coordinator.handle_source_event(self._subtask, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow a client of this process until the reader closes."""
+        """Borrow the client of this process for `key` until the reader closes; `factory` creates it if needed."""
         return self._loans.borrow(key, factory)
 
     # ---- called by the host
 
     def detach(self, close_timeout: float) -> None:
-        """Discard messages from now on, and limit `close` to these seconds."""
+        """Discard what the reader sends from now on, and limit its `close` to `close_timeout` seconds."""
         self._coordinator = None
         self._options = dataclasses.replace(self._options, close_timeout=Duration(max(0.0, close_timeout)))
 
     def hand_back(self, *, failed: bool) -> list[Exception]:
-        """Return clients to the pool, or close them after a failure; return the errors of their `close`."""
+        """Return the borrowed clients to the pool, or close them after a failure; return the errors of closing."""
         return self._loans.hand_back(failed=failed)

@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 class Run(Iterator[pa.RecordBatch]):
     """A running source: an iterator of record batches, and a context manager. Created by `run`.
 
-    Everything runs in the thread that calls `next`; only fetchers have their own threads, and read ahead. A run ends
-    when it is exhausted or fails. End an unfinished run with `close`, or by leaving the `with` block.
+    Coordination and readers run in the thread that calls `next`; fetchers read ahead on threads of their own. A run
+    ends when it is exhausted or fails. End an unfinished run with `close`, or by leaving the `with` block.
 
     Asking for the next batch acknowledges the last one, as does `ack`. Checkpoints, including the last one at the end
     of the `with` block, cover only acknowledged batches. So the current batch is repeated after a crash, and after a
@@ -77,8 +77,8 @@ class Run(Iterator[pa.RecordBatch]):
         """Wait for the next record batch, and return it. This acknowledges the last one.
 
         Raises:
-            StopIteration: All splits of a bounded source have been read, the run has caught up with
-                `until_caught_up`, or it was closed.
+            StopIteration: All splits of a bounded source have been read, the run was closed, or it has caught up and
+                was started with `until_caught_up`.
             TimeoutError: No record batch came within `poll_timeout`; call `next` again to continue.
             ForebayError: The error that ended the run, with source, split, position and the next step.
         """
@@ -91,8 +91,8 @@ class Run(Iterator[pa.RecordBatch]):
             batch = self._engine.next_batch(until_caught_up=self._until_caught_up, timeout=self._poll_timeout)
         except PollTimeoutError:
             raise TimeoutError(
-                f"{self._source.name}: no record batch came within {self._poll_timeout:g} s; call next() again to "
-                "continue, or leave the block to end the run"
+                f"{self._source.name}: no record batch came within poll_timeout={self._poll_timeout:g} s; call next() "
+                "again to continue, or close() to end the run"
             ) from None
         except BaseException as error:
             if self._engine.failed is not None:  # an interrupted wait is no failure: the run continues
@@ -125,10 +125,11 @@ class Run(Iterator[pa.RecordBatch]):
 
     @property
     def delivered(self) -> tuple[str, Position | None] | None:
-        """The split of the last yielded batch, and its position after that batch; None before the first.
+        """The split id of the last yielded batch, and the position after that batch; None before the first batch.
 
-        For exactly-once results, store it in one transaction with the rows of the batch, and start the next run with
-        `forebay.run(…, positions=…)`. Batches themselves are not comparable: their boundaries differ between runs.
+        For exactly-once results, store the position of each split in one transaction with the rows of the batch, and
+        start the next run with `forebay.run(…, positions=…)`. Do not compare batches of different runs: they begin and
+        end at other rows.
         """
         return self._engine.deliveries.delivered
 
@@ -138,18 +139,18 @@ class Run(Iterator[pa.RecordBatch]):
         return self._engine.watermark
 
     def positions(self) -> dict[str, Position]:
-        """Return the position after the yielded rows of each split, by id, for `forebay.run(…, positions=…)`.
+        """Return by split id the position after the rows that were yielded, for `forebay.run(…, positions=…)`.
 
-        Splits that are still at their start are omitted, and so are the oldest of more than 10,000 finished ones.
+        Splits that are still at their start are omitted. Of finished splits, only the last 10,000 are kept.
         """
         return {split.split_id: split.position for split in self.progress() if split.position is not None}
 
     def progress(self) -> list[SplitProgress]:
-        """Return the progress of each known split, by id."""
+        """Return the progress of each known split, sorted by split id."""
         return self._engine.progress()
 
     def to_table(self) -> pa.Table:
-        """Read the rest into one table, and close.
+        """Read all remaining rows into one table, and close the run.
 
         Raises:
             ConfigurationError: The source is unbounded and `until_caught_up` is not set.
@@ -157,7 +158,7 @@ class Run(Iterator[pa.RecordBatch]):
         if not self._source.bounded and not self._until_caught_up:
             self.close()
             raise ConfigurationError(
-                "to_table() needs an end, and an unbounded source has none",
+                "to_table() needs a source with an end, and this source is unbounded",
                 source=self._source.name,
                 advice="set until_caught_up=True, iterate over the run, or call forebay.peek(source)",
             )
@@ -165,9 +166,9 @@ class Run(Iterator[pa.RecordBatch]):
             return pa.Table.from_batches(list(self), self.schema)
 
     def ack(self) -> None:
-        """Acknowledge the current batch without asking for the next one: checkpoints cover it.
+        """Acknowledge the current batch without asking for the next one: checkpoints include it from now on.
 
-        Call it when the batch has been processed, before a `break` or `checkpoint`.
+        Call it when the batch has been processed, before a `break` or a call of `checkpoint`.
         """
         self._engine.deliveries.cover()
 
@@ -181,7 +182,7 @@ class Run(Iterator[pa.RecordBatch]):
         path = self._engine.checkpoint() if self._checkpoints and self._open else None
         if path is None:
             raise ConfigurationError(
-                "the run has no checkpoint directory" if self._open else "the run is closed",
+                f"no checkpoint was taken: the run {'has no checkpoint directory' if self._open else 'is closed'}",
                 source=self._source.name,
                 option="checkpoint",
                 advice="call forebay.run(…, checkpoint=directory), and take checkpoints before the run is closed",
@@ -189,10 +190,12 @@ class Run(Iterator[pa.RecordBatch]):
         return path
 
     def close(self) -> None:
-        """End the run within the option `closeTimeout`, after a last checkpoint if it has a directory. Idempotent.
+        """End the run within the option `closeTimeout`; a second call does nothing.
+
+        A run with a checkpoint directory first takes a last checkpoint.
 
         Raises:
-            ForebayError: Closing or the last checkpoint failed.
+            ForebayError: The last checkpoint failed, or a reader or the enumerator failed to close.
         """
         self._shut(None)
 
@@ -202,7 +205,7 @@ class Run(Iterator[pa.RecordBatch]):
         self._open = False
         problems = self._engine.close()
         for problem in problems if error is not None else problems[1:]:
-            _log.warning("%s: while closing: %s", self._source.name, redact(str(problem)))
+            _log.warning("%s: closing the run failed: %s", self._source.name, redact(str(problem)))
         if error is None and problems:
             raise without_secrets(problems[0])
 
@@ -233,21 +236,22 @@ def run(  # noqa: PLR0913 - all but the first are optional
         checkpoint: A directory for this run only. If it contains a checkpoint, the run continues from there.
         checkpoint_interval: The time between checkpoints: seconds, a timedelta, or a text such as `"10s"`.
         positions: Start positions by split id, instead of a checkpoint: from `Run.positions` or `Run.delivered` of an
-            earlier run. Splits without a position then start like splits discovered during the query, if the source is
-            unbounded. A raw `SplitEnumerator` starts without state, and must assign the same ids again: its splits get
-            their positions when it assigns them.
+            earlier run. A split of an unbounded source that is not among them starts like a split that is discovered
+            during the run. A raw `SplitEnumerator` starts without state and must assign the same ids again: each split
+            gets its position when it is assigned.
         until_caught_up: End the run of an unbounded source when the readers have caught up with each split of the
             first discovery. A raw `SplitEnumerator` must also have handled each request, and each call that it started
             without a delay. A bounded source ends anyway.
         poll_timeout: The time that `next` waits for a record batch before it raises TimeoutError; None for no limit.
-        watermarks: How event time is processed. Without an assigner, the column is the source's `event_time`. Not
-            together with the options `event_time_column`, `watermark_delay`, `alignment_max_drift` and `idle_timeout`,
-            which make a strategy of bounded disorder.
+        watermarks: How event time is processed. A strategy without a timestamp assigner reads the column that the
+            source declares as `event_time`. It cannot be combined with the options `event_time_column`,
+            `watermark_delay`, `alignment_max_drift` and `idle_timeout`: these make a strategy for bounded
+            out-of-orderness.
         options: The options of the host.
         runtime: Threads and time, for tests.
 
     Raises:
-        ConfigurationError: An argument is invalid, or the checkpoint belongs to another source.
+        ConfigurationError: An argument is invalid, or the checkpoint is of another source.
         DataError: The checkpoint is damaged.
     """
     options = options or HostOptions()

@@ -29,7 +29,7 @@ _ALONE = "close the other run, or give each run its own directory"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state from which a run continues."""
+    """The state from which a run continues: checkpoint number, enumerator snapshot, splits of the readers."""
 
     number: int
     enumerator: Json
@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one source in one directory, which `open` creates. Writing blocks for an fsync."""
+    """The checkpoint files of one source in one directory, which `open` creates. Each write waits for an fsync."""
 
     def __init__(self, directory: Path, source: Source) -> None:
         self._directory = directory
@@ -49,8 +49,8 @@ class CheckpointStore:
         """Lock the directory, remove unfinished files of killed runs, and read the newest checkpoint.
 
         Raises:
-            ConfigurationError: Another run uses the directory; or see `latest`.
-            DataError: See `latest`.
+            ConfigurationError: Another run uses the directory, or `latest` raised it.
+            DataError: `latest` raised it.
         """
         try:
             self._lock = lock_directory(self._directory)
@@ -60,8 +60,8 @@ class CheckpointStore:
             remove_unfinished(self._directory, "checkpoint-")
         else:
             _log.warning(
-                "%s: the file system of %s has no locks: another run there is detected only when it writes a "
-                "checkpoint, and rows may be repeated until then; %s",
+                "%s: the file system of the checkpoint directory %s has no locks: another run that uses it is detected "
+                "only when it writes a checkpoint, and rows may be repeated until then; %s",
                 self._source.name,
                 self._directory,
                 _ALONE,
@@ -81,22 +81,22 @@ class CheckpointStore:
         """Read the newest checkpoint; None if there is none.
 
         Raises:
-            ConfigurationError: It belongs to another source or a newer version, a fixed option has changed, or the
-                directory cannot be read.
-            DataError: The file is damaged. An older one is not used silently: that would repeat rows.
+            ConfigurationError: The checkpoint is of another source or of a newer forebay, an option that must not
+                change has changed, or the directory cannot be read.
+            DataError: The checkpoint file is damaged. An older one is not used silently: that would repeat rows.
         """
         numbers = self._numbers()
         self._newest = max(numbers, default=0)
         return self._read(self._newest) if numbers else None
 
     def write(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint durably, and remove all but the last three.
+        """Write a checkpoint file durably, return its path, and remove all but the last three files.
 
-        A file with a higher number than this run's last one comes from another run; this is checked after each write.
-        The newest files are never removed, so at most one of two runs can write its last checkpoint.
+        A file with a higher number than this run's previous one comes from another run; this is checked after each
+        write. The newest files are never removed, so at most one of two runs can write its last checkpoint.
 
         Raises:
-            ConfigurationError: Another run writes to this directory, or it cannot be written to.
+            ConfigurationError: Another run writes to this directory, or the directory is not writable.
             ContractError: The enumerator's snapshot, or a split, is not JSON-serialisable (ENU-5).
             RetriableError: Writing failed.
         """
@@ -135,7 +135,7 @@ class CheckpointStore:
             return text.encode()
         except (TypeError, ValueError) as error:
             raise ContractError(
-                f"the state of the source cannot be written as JSON: {error}",
+                f"the state of the enumerator or a split cannot be written as JSON: {error}",
                 source=self._source.name,
                 rule="ENU-5",
                 advice="use only None, bool, int, float, str, list and dict in snapshot_state(), Discovered.state "
@@ -155,7 +155,7 @@ class CheckpointStore:
         if data["v"] > _VERSION:
             raise self._refused(
                 f"{path} was written by a newer forebay ({data.get('forebay')})",
-                f"use that release, or start in another directory; this is forebay {__version__}",
+                f"run that release, or give another checkpoint directory; this is forebay {__version__}",
                 "SER-4",
             )
         return self._rebuilt(path, number, data)
@@ -211,5 +211,5 @@ class CheckpointStore:
             source=self._source.name,
             option="checkpoint",
             advice="restore the file; or delete it to continue from the previous checkpoint, which repeats rows; or "
-            "start again in another directory",
+            "start from the beginning with another checkpoint directory",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When and how the in-process host takes checkpoints."""
+"""Takes the checkpoints of the in-process host, periodically and on demand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """Where a run continues from, and how it takes checkpoints.
+    """How a run takes checkpoints, and where it starts.
 
-    Without a store, checkpoints are taken but not written: the source is only notified of the delivered positions.
+    Args:
+        store: Where checkpoints are written; None = they are taken but not written: the source is only notified of the
+            delivered positions.
+        interval: Seconds between two checkpoints.
+        positions: Start positions by split id, for a run without a checkpoint.
     """
 
     store: CheckpointStore | None
@@ -34,7 +38,10 @@ class CheckpointPlan:
 
 
 class Checkpointer:
-    """Takes the checkpoints of a run, in the consumer's thread. `last` is the number of the restored one, or 0."""
+    """Takes the checkpoints of a run, in the consumer's thread.
+
+    `last` is the number of the checkpoint that the run continues from, or 0.
+    """
 
     def __init__(
         self,
@@ -63,7 +70,9 @@ class Checkpointer:
         return max(0.0, self._next - self._clock.monotonic())
 
     def periodic(self, source: str) -> bool:
-        """Take a checkpoint if it is due; return whether it was. A transient failure is logged, and retried later.
+        """Take a checkpoint if it is due; return whether it was.
+
+        A transient failure is logged with the name of the source; the next checkpoint is due after the interval.
 
         Raises:
             ForebayError: The store failed permanently.
@@ -73,15 +82,16 @@ class Checkpointer:
         try:
             self.take()
         except (RetriableError, SnapshotError) as error:
-            _log.warning("%s: a checkpoint failed, next try in %.1f s: %s", source, self._interval, redact(str(error)))
+            reason = redact(str(error))
+            _log.warning("%s: a checkpoint failed and is retried in %.1f s: %s", source, self._interval, reason)
         return True
 
     def take(self) -> Path | None:
-        """Take a checkpoint of the covered positions; return its path, None without a store.
+        """Take a checkpoint of all acknowledged batches; return its path, or None without a store.
 
         Raises:
             SnapshotError: The snapshot of the enumerator or a reader failed; the run continues (COO-3).
-            ForebayError: Writing failed.
+            ForebayError: The checkpoint could not be written.
         """
         self._next = self._clock.monotonic() + self._interval
         # A number is never reused: under it the tracker keeps the assignments of a failed checkpoint (TRK-3).
@@ -115,11 +125,11 @@ class Checkpointer:
             task.notify_checkpoint_complete(number)
 
     def _step_coordinator_until(self, happened: Sequence[object]) -> None:
-        """Run the queued work of the coordinator, in this thread."""
+        """Step the coordinator in this thread until a callback has put something into `happened`."""
         while not happened:
             if self._coordinator.step() is Next.DONE:
                 raise self._coordinator.error or FatalError(
-                    "the coordinator has closed", advice="take checkpoints before the run is closed"
+                    "a checkpoint was requested after the run was closed", advice="take checkpoints before closing it"
                 )
 
 
@@ -129,7 +139,7 @@ class SnapshotError(FatalError):
 
 def _snapshot_failed(who: str, error: Exception) -> SnapshotError:
     return SnapshotError(
-        f"{who} failed in its snapshot with {type(error).__name__}: {redact(str(error))}",
+        f"the checkpoint failed: {who} raised {type(error).__name__} in snapshot_state(): {redact(str(error))}",
         rule="COO-3",
-        advice="see the cause; the run continues, and the next checkpoint tries again",
+        advice="correct snapshot_state() in the connector; the run continues, and the next checkpoint calls it again",
     )
