@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay_files` beside Spark's own readers through `s3a`: the same objects of a native S3 server on this machine.
+
+Scans take turns in one session: every column of every row, into nothing. "small" is 20,000 objects of 5 KB, JSON lines,
+listed by each read. "first row" is the time from `spark.read` to the first row of a Parquet data set, with its schema
+inferred, in a new process each time. For each data set the server's raw ceiling is measured by plain GETs.
+
+Run it: ``make bench BENCH=s3``, with less data by ``BENCH_ARGS='--megabytes 20 --small 2000 --repeats 3'``. The first
+run downloads 690 MB of jars, for `s3a`, and builds the server with Go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pyspark
+from cpu import seconds_since, tree
+from files import ROW_BYTES, rows
+from pyspark.sql import SparkSession
+from report import Cell, publish
+from s3_server import KEY, REGION, SECRET, S3Server
+
+import forebay
+from forebay.inspection.tables import text_table
+from forebay.sources.files.catalog import BUILT_INS
+from forebay.testkit.servers.kafka_jars import Module, fetched
+
+BUCKET = "bench"
+PEER = "Spark's own reader through s3a"
+FORMATS = ("csv", "json", "parquet", "orc", "avro")
+ROWS_OF = {**ROW_BYTES, "orc": 62, "avro": 95}
+# The Hadoop of Spark 4.2.0, and the SDK that its connector names.
+_S3A = (
+    Module("org.apache.hadoop", "hadoop-aws", "3.5.0", alone=True),
+    Module("software.amazon.awssdk", "bundle", "2.35.4", alone=True),
+    Module("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1", alone=True),
+)
+# The newest one there is on Maven Central.
+_AVRO = (Module("org.apache.spark", "spark-avro_2.13", "4.1.1", alone=True),)
+
+
+def session(url: str) -> SparkSession:
+    """Return a session that reads `s3a://` and `forebay_files`."""
+    if not pyspark.__version__.startswith("4.2."):
+        raise SystemExit(f"the jars of s3a are those of Spark 4.2, and this is {pyspark.__version__}")
+    jars = [*fetched("hadoop-aws-3.5.0", _S3A).iterdir(), *fetched("spark-avro-4.1.1", _AVRO).iterdir()]
+    builder = SparkSession.builder.master("local[*]")
+    for name, value in {
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "3g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.hadoop.fs.s3a.endpoint": url,
+        "spark.hadoop.fs.s3a.endpoint.region": REGION,
+        "spark.hadoop.fs.s3a.access.key": KEY,
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    forebay.register(spark)
+    return spark
+
+
+def scan(spark: SparkSession, ours: bool, kind: str, url: str, name: str, schema: str) -> None:
+    """Read every column of every row into nothing."""
+    reader = spark.read.schema(schema)
+    if ours:
+        storage = {"storage.endpoint_url": url, "storage.key": KEY, "storage.secret": SECRET}
+        frame = (
+            reader.format("forebay_files").option("fileFormat", kind).options(**storage).load(f"s3://{BUCKET}/{name}")
+        )
+    else:
+        frame = reader.format(kind).load(f"s3a://{BUCKET}/{name}")
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def upload(spark: SparkSession, server: S3Server, kind: str, megabytes: int, files: int) -> tuple[list[str], int, str]:
+    """Write one data set to a local directory and upload it; return its keys, its rows and its schema."""
+    count = megabytes * 1_000_000 // ROWS_OF[kind]
+    with tempfile.TemporaryDirectory() as where:
+        rows(spark, count).repartition(files).write.mode("overwrite").format(kind).save(where)
+        found = sorted(path for path in Path(where).iterdir() if path.name[0] not in "._")
+        server.put((f"{kind}/{path.name}", path.read_bytes()) for path in found)
+        schema = (
+            spark.read.format(kind).load(where).schema if kind in ("parquet", "orc", "avro") else rows(spark, 1).schema
+        )
+    ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    return [f"{kind}/{path.name}" for path in found], count, ddl
+
+
+def upload_small(server: S3Server, objects: int) -> tuple[list[str], int, str]:
+    """Upload many objects of 5 KB of JSON lines; return as `upload` does."""
+    lines = 50
+
+    def bodies() -> Iterator[tuple[str, bytes]]:
+        for number in range(objects):
+            text = "".join(
+                json.dumps({"id": number * lines + line, "name": f"customer-{line}", "note": "x" * 50}) + "\n"
+                for line in range(lines)
+            )
+            yield f"small/part-{number:06}.json", text.encode()
+
+    server.put(bodies())
+    return (
+        [f"small/part-{number:06}.json" for number in range(objects)],
+        objects * lines,
+        "id bigint, name string, note string",
+    )
+
+
+def compare(
+    spark: SparkSession, server: S3Server, name: str, made: tuple[list[str], int, str], repeats: int
+) -> tuple[Cell, list[str]]:
+    """Warm both up once, then take turns; return the comparison, and a row about the server's ceiling."""
+    keys, count, schema = made
+    kind = "json" if name == "small" else name
+    taken: dict[str, list[tuple[float, float]]] = {"ours": [], "s3a": []}
+    raw = []
+    for turn in range(repeats + 1):
+        for who, each in taken.items():
+            before, began = tree(server.pid), time.perf_counter()
+            scan(spark, who == "ours", kind, server.url, name, schema)
+            wall = time.perf_counter() - began
+            each.append((wall, seconds_since(before, server.pid)))
+        raw.append(server.raw(keys))
+        took = ", ".join(f"{who} {each[-1][0]:.2f} s" for who, each in taken.items())
+        print(f"  {name}, turn {turn}: {took}, raw {raw[-1].megabytes_per_s:.0f} MB/s", file=sys.stderr)
+    ours, peer = taken["ours"][1:], taken["s3a"][1:]
+    walls, used = ([[one[at] for one in each] for each in (ours, peer)] for at in (0, 1))
+    cell = Cell(name, PEER, walls[0], walls[1], used[0], used[1], count)
+    megabytes = raw[0].megabytes_per_s * len(keys) / raw[0].objects_per_s
+    ceiling, rate = median(one.megabytes_per_s for one in raw), megabytes / median(cell.ours_s)
+    figures = [megabytes, ceiling, median(one.objects_per_s for one in raw), rate]
+    return cell, [name, f"{len(keys)}", *(f"{figure:.0f}" for figure in figures), f"{rate / ceiling:.0%}"]
+
+
+def first_row(url: str, ours: bool) -> float:
+    """Return the seconds from `spark.read` to the first row, in this new process."""
+    spark = session(url)
+    spark.range(1).collect()
+    began = time.perf_counter()
+    if ours:
+        storage = {"storage.endpoint_url": url, "storage.key": KEY, "storage.secret": SECRET}
+        spark.read.format("forebay_files").options(**storage).load(f"s3://{BUCKET}/parquet").first()
+    else:
+        spark.read.parquet(f"s3a://{BUCKET}/parquet").first()
+    return time.perf_counter() - began
+
+
+def cold(url: str, repeats: int) -> str:
+    """Compare the time to the first row, each in a process of its own; return a line."""
+    taken: dict[str, list[float]] = {"ours": [], "s3a": []}
+    for _ in range(repeats):
+        for who, seconds in taken.items():
+            command = [sys.executable, "-P", __file__, "--first-row", who, "--url", url]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(done.stdout + done.stderr)
+            seconds.append(float(done.stdout.split()[-1]))
+        print(f"  first row: ours {taken['ours'][-1]:.2f} s, s3a {taken['s3a'][-1]:.2f} s", file=sys.stderr)
+    figures = (f"{who} {median(each):.2f} s ({min(each):.2f}-{max(each):.2f})" for who, each in taken.items())
+    return f"First row of Parquet in a new process: {', '.join(figures)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=300, help="size of the data set of each format")
+    parser.add_argument("--files", type=int, default=8, help="objects of each format")
+    parser.add_argument("--small", type=int, default=20_000, help="number of small objects; 0: leave them out")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--first-row", choices=("ours", "s3a"), help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.first_row:
+        print(first_row(args.url, args.first_row == "ours"))
+        return
+    found = []
+    with S3Server(BUCKET) as server:
+        spark = session(server.url)
+        for kind in args.formats.split(","):
+            if kind not in BUILT_INS:
+                print(f"  {kind} is left out: forebay_files does not read it", file=sys.stderr)
+                continue
+            made = upload(spark, server, kind, args.megabytes, args.files)
+            found.append(compare(spark, server, kind, made, args.repeats))
+        if args.small:
+            found.append(compare(spark, server, "small", upload_small(server, args.small), args.repeats))
+        spark.stop()
+        first = cold(server.url, args.repeats) if "parquet" in args.formats.split(",") else ""
+    publish("s3", [cell for cell, _ in found])
+    print(first)
+    print("The server's raw ceiling, plain GETs of the same objects by four threads, and our share of it:")
+    print(
+        text_table(
+            ["cell", "objects", "MB", "raw MB/s", "raw objects/s", "ours MB/s", "share"], [row for _, row in found]
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
