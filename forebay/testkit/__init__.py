@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For authors of sources: the conformance kit (`check`, `SourceContract`), and a proxy that makes requests fail."""
+"""For authors of sources: the conformance kit (`check`, `SourceContract`), and proxies that make servers fail."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from forebay.testkit.contract import SourceContract
 from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
 from forebay.testkit.servers.fault_proxy import FaultProxy
 from forebay.testkit.servers.fault_rules import Fault
+from forebay.testkit.servers.tcp_proxy import TcpProxy
 
 __all__ = [
     "ConformanceError",
@@ -18,5 +19,6 @@ __all__ = [
     "Report",
     "Result",
     "SourceContract",
+    "TcpProxy",
     "check",
 ]

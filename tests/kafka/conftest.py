@@ -20,7 +20,8 @@ import pytest
 
 import forebay
 from forebay.testkit.kafka_broker import KafkaBroker
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.servers.kafka_jars import spark_source_jars
+from forebay.testkit.servers.tcp_proxy import TcpProxy
 
 # kafka-python reads its protocol, when it is imported, in a way that Python 3.11 warns of.
 with warnings.catch_warnings():
@@ -28,14 +29,6 @@ with warnings.catch_warnings():
     import kafka as kafka  # noqa: PLC0414 - imported for that alone
 
 MakeTopic = Callable[..., str]
-
-# Spark's own source. The newest ones for Spark 4.2: its token provider is not on Maven Central, and that of 4.0 fits.
-_SPARKS_OWN = [
-    Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
-    Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
-    Module("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
-    Module("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
-]
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +44,7 @@ def spark() -> Iterator[Any]:
         "spark.sql.streaming.noDataProgressEventInterval": "500",  # else an idle query reports every 10 s
     }
     if pyspark.__version__.startswith("4.2."):
-        jars = sorted(fetched("spark-kafka-4.2.0", _SPARKS_OWN).iterdir())
-        configuration["spark.jars"] = ",".join(str(one) for one in jars)
+        configuration["spark.jars"] = spark_source_jars()
     builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("forebay tests of Kafka")
     if (earlier := pyspark.sql.SparkSession.getActiveSession()) is not None:
         earlier.stop()  # of another room, whose JVM started without the jars
@@ -146,6 +138,54 @@ class Kafka:
 @pytest.fixture(scope="session", name="kafka")
 def _kafka(broker: KafkaBroker) -> Kafka:
     return Kafka(broker)
+
+
+class SecondBroker(KafkaBroker):
+    """Joins the cluster of another one; clients reach it through a proxy."""
+
+    def __init__(self, first: KafkaBroker, proxy: TcpProxy) -> None:
+        assert first._ports is not None
+        super().__init__(
+            {
+                "process.roles": "broker",
+                "node.id": "2",
+                "controller.quorum.voters": f"1@127.0.0.1:{first._ports[1]}",
+                "advertised.listeners": f"PLAINTEXT://{proxy.address}",
+            }
+        )
+        self._proxy = proxy
+
+    def _text(self) -> str:
+        self._proxy.target = self.address
+        lines = [line for line in super()._text().splitlines() if not line.startswith("listeners=")]
+        return "\n".join([*lines, f"listeners=PLAINTEXT://{self.address}"]) + "\n"
+
+
+class Cluster:
+    """Two brokers; the controller is on the first one, and the second one is behind a proxy."""
+
+    def __init__(self, first: KafkaBroker, second: KafkaBroker, proxy: TcpProxy) -> None:
+        self.first, self.second, self.proxy = first, second, proxy
+        self.servers = f"{first.address},{proxy.address}"
+
+    def topic(self, name: str, *replicas: Sequence[int]) -> str:
+        """Create a topic with these brokers for each partition; its records are kept."""
+        given = {"assignments": dict(enumerate(map(list, replicas))), "configs": {"retention.ms": "-1"}}
+        with self.first.admin() as admin:
+            admin.create_topics({name: given}, wait_for_metadata=True)
+        return name
+
+    def send(self, topic: str, *values: str) -> None:
+        """Write to partition 0."""
+        with kafka.KafkaProducer(bootstrap_servers=self.servers, acks="all") as producer:
+            for one in [producer.send(topic, value.encode(), partition=0) for value in values]:
+                one.get(30)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with TcpProxy() as proxy, KafkaBroker() as first, SecondBroker(first, proxy) as second:
+        yield Cluster(first, second, proxy)
 
 
 @pytest.fixture

@@ -71,6 +71,20 @@ class Module(NamedTuple):
     alone: bool = False
 
 
+_SPARK_SOURCE = (
+    Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
+    # That of 4.2 is not on Maven Central, and that of 4.0 fits.
+    Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
+    Module("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
+    Module("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
+)
+
+
+def spark_source_jars() -> str:
+    """Return the jars of Spark's own Kafka source as a value of `spark.jars`, for Spark 4.2. See `fetched`."""
+    return ",".join(str(one) for one in sorted(fetched("spark-kafka-4.2.0", _SPARK_SOURCE).iterdir()))
+
+
 def jars(version: str = VERSION) -> Path:
     """Return the directory of Kafka's jars; the first call downloads them (43 MB). See `fetched`."""
     # Kafka logs through slf4j without a logger of its own; without one, a failed start leaves no message.
