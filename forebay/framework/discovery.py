@@ -101,6 +101,9 @@ class DiscoveryEnumerator(ABC):
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown.
 
+        Search from the position of each split, not before it. An earlier answer than the first position is valid, if
+        it is beyond the position of the split. Leave out a split where the answer is unknown.
+
         The event time is that of the source's `event_time`. For a split with an end, this end may replace a later
         position.
         """

@@ -7,6 +7,7 @@ import json
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -27,8 +28,8 @@ BASE = 1_700_000_000_000
 """Milliseconds since 1970."""
 
 
-def write(kafka, topic, times, **producer):
-    """Write records with these timestamps, in ms after BASE, by partition."""
+def write(kafka, topic, times, *, abort=False, size=1, **producer):
+    """Write records with these timestamps, in ms after BASE, by partition; in a transaction, if it has an id."""
     given = {"bootstrap_servers": kafka.address, "acks": "all", **producer}
     with kafka_python.KafkaProducer(**given) as sending:
         if "transactional_id" in producer:
@@ -36,9 +37,10 @@ def write(kafka, topic, times, **producer):
             sending.begin_transaction()
         for partition, all_at in times.items():
             for at in all_at:
-                sending.send(topic, str(at).encode(), partition=partition, timestamp_ms=BASE + at)
+                sending.send(topic, bytes(size), partition=partition, timestamp_ms=BASE + at)
         if "transactional_id" in producer:
-            sending.commit_transaction()
+            sending.flush()
+            sending.abort_transaction() if abort else sending.commit_transaction()
         sending.flush()
 
 
@@ -65,21 +67,6 @@ def test_the_time_of_the_next_record_or_of_the_last_one(kafka, times):
     write(kafka, topic, {0: range(100), 1: [7], 2: [3, 1, 2]})
     asked = [(0, 42, 100), (1, 1, 1), (2, 1, 3), (3, 0, 0)]
     assert times(topic, *asked) == {"0": 42, "1": 7, "2": 1}
-
-
-def test_the_record_that_ended_a_micro_batch_is_not_fetched_again(kafka, times, monkeypatch):
-    topic = kafka.topic()
-    write(kafka, topic, {0: range(100)})
-    source = KafkaSource(subscribe=[topic], kafka={"bootstrap.servers": kafka.address})
-    enumerator = KafkaEnumerator(source, SystemClock(), streaming=True)
-    split = KafkaSplit(id=f"{topic}/0", position=0, end=100)
-    at_42 = (BASE + 42) * 1000
-    assert enumerator.positions_at(at_42, [split]) == {split.id: 42}
-    monkeypatch.setattr(RecordTimes, "_connected", lambda self: pytest.fail("fetched"))
-    assert enumerator.event_times([split.at(42)], "timestamp") == {split.id: at_42}
-    with pytest.raises(pytest.fail.Exception, match="fetched"):
-        enumerator.event_times([split.at(43)], "timestamp")
-    enumerator.close()
 
 
 def test_the_last_record_is_found_before_the_markers_of_transactions(kafka, times):
@@ -117,6 +104,91 @@ def test_record_batches_larger_than_a_fetch(kafka, times):
 def through(data):
     """Return what comes back from Spark's log."""
     return json.loads(json.dumps(data))
+
+
+@pytest.fixture
+def enumerator(kafka):
+    """Return a function that makes the enumerator of a topic."""
+    opened = []
+
+    def make(topic, **options):
+        source = KafkaSource(subscribe=[topic], kafka={"bootstrap.servers": kafka.address, **options})
+        opened.append(KafkaEnumerator(source, SystemClock(), streaming=True))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def at(milliseconds):
+    return (BASE + milliseconds) * 1000
+
+
+def test_the_record_that_ended_a_micro_batch_is_not_fetched_again(kafka, enumerator, monkeypatch):
+    topic = kafka.topic()
+    write(kafka, topic, {0: range(100)})
+    asked = enumerator(topic)
+    split = KafkaSplit(id=f"{topic}/0", position=0, end=100)
+    assert asked.positions_at(at(42), [split]) == {split.id: 42}
+    monkeypatch.setattr(RecordTimes, "_connected", lambda self: pytest.fail("fetched"))
+    assert asked.event_times([split.at(42)], "timestamp") == {split.id: at(42)}
+    with pytest.raises(pytest.fail.Exception, match="fetched"):
+        asked.event_times([split.at(43)], "timestamp")
+
+
+def test_dis4_a_time_is_searched_from_the_position_where_an_earlier_record_is_later(kafka, enumerator, monkeypatch):
+    """DIS-4. Brokers search from the beginning of a partition."""
+    topic = kafka.topic(message_timestamp_after_max_ms=str(2**62))
+    write(kafka, topic, {0: [0, 10**12, *range(1, 1000)]}, size=1000)
+    asked = enumerator(topic)
+    split = KafkaSplit(id=f"{topic}/0", position=2, end=1001)
+    for first in (1, 2, 500, 999):
+        assert asked.positions_at(at(first), [split]) == {split.id: first + 1}
+        assert asked.event_times([split.at(first + 1)], "timestamp") == {split.id: at(first)}
+    assert asked.positions_at(at(1000), [split]) == {split.id: 1001}
+    monkeypatch.setattr("forebay.sources.kafka.planning.event_times._SCANNED", 100)
+    (to,) = asked.positions_at(at(999), [split]).values()
+    assert 102 <= to < 500  # it ends with the fetch that has the last one of these records
+    kafka.lose(topic, 0, 10)
+    assert asked._record_times.first_at(at(999), [(split, 1, BASE)]) == {}  # deleted after the broker's answer
+
+
+def test_a_time_is_not_searched_among_records_of_aborted_transactions(kafka, enumerator):
+    topic = kafka.topic()
+    write(kafka, topic, {0: range(10)})
+    write(kafka, topic, {0: [1000]}, transactional_id=uuid.uuid4().hex, abort=True)
+    write(kafka, topic, {0: range(10, 20)})
+    split = KafkaSplit(id=f"{topic}/0", position=10, end=22)
+    committed = {"isolation.level": "read_committed"}
+    assert enumerator(topic, **committed).positions_at(at(15), [split]) == {split.id: 17}
+    assert enumerator(topic).positions_at(at(15), [split]) == {split.id: 10}
+
+
+def test_after_an_absurd_record_a_micro_batch_costs_as_many_requests_as_before(kafka, monkeypatch, request):
+    topic = kafka.topic(2, message_timestamp_after_max_ms=str(2**62))
+    times = {0: [0, 10**12, *range(1, 2000)], 1: [*range(0, 2000, 2)]}
+    write(kafka, topic, times)
+    source = KafkaSource(subscribe=[topic], starting_offsets="earliest", kafka={"bootstrap.servers": kafka.address})
+    planner = open_stream(source, HostOptions(alignment_max_drift="200ms"), parallelism=1)
+    request.addfinalizer(planner.close)
+    asked = Counter()
+    for name in ("positions_at", "event_times"):
+        real = getattr(KafkaEnumerator, name)
+        monkeypatch.setattr(
+            KafkaEnumerator, name, lambda *given, name=name, real=real: (asked.update([name]), real(*given))[1]
+        )
+    start, turns = through(planner.initial()), 0
+    while (end := through(planner.latest(start))) != start:
+        for task in planner.tasks(start, end):
+            for part in task.slices:
+                partition = int(part.id[-1])
+                believed = [one for one in times[partition][part.position : part.end] if one < 10**12]
+                assert max(believed, default=0) - min(believed, default=0) <= 400
+        start, turns = end, turns + 1
+    assert {entry[1] for entry in start["splits"]} == {2001, 1000}
+    assert turns >= 9
+    assert max(asked.values()) <= 2 * turns
 
 
 def seconds_of(records):

@@ -203,3 +203,15 @@ def test_dis6_an_answer_that_is_no_event_time_is_refused(aligned, monkeypatch, a
     monkeypatch.setattr(Enumerator, "event_times", lambda self, splits, column: answer)
     with pytest.raises(ContractError, match="event_times"):
         aligned(Log(a=[1])).turn()
+
+
+def test_dis4_a_position_before_that_of_the_split_is_refused(aligned, monkeypatch):
+    """DIS-4: a search that begins before the position, as Kafka's brokers do, says nothing about what is unread."""
+    monkeypatch.setattr(
+        Enumerator, "positions_at", lambda self, at, splits: {one.id: 2 - bool(one.position) for one in splits}
+    )
+    query = aligned(Log(a=range(100)))
+    assert query.turn() == {"a": (0, 2)}
+    with pytest.raises(ContractError, match="before the position") as caught:
+        query.turns(3)
+    assert caught.value.rule == "DIS-4"

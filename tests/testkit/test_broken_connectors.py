@@ -966,6 +966,12 @@ class FindsEventTimesTooLate(Finder):
         return {split.id: event_time + 1 for split in splits}
 
 
+@breaks("DIS-4", layer=Timed)
+class FindsEventTimesBeforeThePosition(Finder):
+    def positions_at(self, event_time, splits):
+        return {split.id: 0 for split in splits}
+
+
 @breaks("DIS-6", layer=Timed)
 class TellsTheLastEventTime(Finder):
     def event_times(self, splits, column):

@@ -59,7 +59,7 @@ def advance_is_exact(subject: Subject) -> None:
 
 @check_into(OPTIONAL_METHODS)
 def positions_at_lose_nothing(subject: Subject) -> None:
-    """DIS-4: no row before positions_at(t) has an event time of t or later."""
+    """DIS-4: positions_at(t) is not before the position, and no row before it has an event time of t or later."""
     column = subject.source.event_time
     with _overriding(subject, "positions_at", "positions are not found by event time") as enumerator:
         if column is None:
@@ -70,8 +70,13 @@ def positions_at_lose_nothing(subject: Subject) -> None:
                 split = trace.rest(mark)
                 with calling("DIS-4", "positions_at()"):
                     answer = (enumerator.positions_at(wanted, [split]) or {}).get(split.id)
-                if answer is None or not _is_after(subject, answer, split):
+                if answer is None or answer == split.position:
                     continue
+                if not _is_after(subject, answer, split):
+                    raise Broken(
+                        f"split {split.id!r} at {split.position!r}: positions_at() returned {answer!r}",
+                        "search from the position of the split",
+                    )
                 if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
                     raise Broken(
                         f"split {split.id!r}: rows of {wanted} µs or later lie before the answer {answer!r}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits with event times that a test writes down, and an enumerator that finds times as Kafka does."""
+"""Splits with event times that a test writes down, and an enumerator that finds times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Log:
 
 
 class Enumerator(DiscoveryEnumerator):
-    """Positions are row numbers; finds times as Kafka does, from the beginning of the log."""
+    """Positions are row numbers; finds times from the position."""
 
     exact_ends = True
 
@@ -64,7 +64,7 @@ class Enumerator(DiscoveryEnumerator):
                 (
                     index
                     for index, at in enumerate(self.log.records[split.id])
-                    if at is not None and (BASE + at) * US >= event_time
+                    if index >= split.position and at is not None and (BASE + at) * US >= event_time
                 ),
                 split.end,
             )

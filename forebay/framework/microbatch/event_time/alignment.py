@@ -91,7 +91,7 @@ class StreamAlignment:
         self._delay = micros(options.watermark_delay.total_seconds(), "watermarkDelay")
         self._idle_timeout = None if options.idle_timeout is None else options.idle_timeout.total_seconds()
         self._times: dict[str, SplitTime] = {}
-        self._cuts = Cuts(source, lookup, self._delay)
+        self._cuts = Cuts(source, lookup)
         self._exact_ends = split_provider.enumerator is not None and split_provider.enumerator.exact_ends
         self._limit: int | None = None
         self._failures = FailureTracker(runtime)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from forebay.errors import ContractError
 from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
 from forebay.framework.microbatch.event_time.split_time import SplitTime
 from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
@@ -31,13 +32,11 @@ class Cuts:
 
     Args:
         lookup: Finds positions by time.
-        delay: The delay of the watermarks, in microseconds.
     """
 
-    def __init__(self, source: Source, lookup: EventTimeLookup, delay: int) -> None:
+    def __init__(self, source: Source, lookup: EventTimeLookup) -> None:
         self._source = source
         self._lookup = lookup
-        self._delay = delay
         self._answers: dict[str, _Answer] = {}
 
     def at(self, latest: int, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
@@ -75,6 +74,7 @@ class Cuts:
             if to is None:
                 self._answers.pop(split.id, None)
                 continue
+            self._check(split, to)
             if not isinstance(planned.to, UnknownEnd) and planned.to is not None:
                 to = planned.to if self._before(planned.to, to, split) else to
             self._answers[split.id] = _Answer(latest, split.position, planned.to, to)
@@ -105,12 +105,7 @@ class Cuts:
             return nothing if to == 0 else Planned(split, to)
         if self._before(split.position, to, split):
             return Planned(split, to)
-        if unknown:
-            return self._steps(planned, time)
-        if to == split.position or not time.knows(split.position):
-            return nothing
-        # A record before the position is later, so the answer says nothing about what is unread.
-        return self._searched(planned, latest)
+        return self._steps(planned, time) if unknown else nothing
 
     def _steps(self, planned: Planned, time: SplitTime) -> Planned:
         """Return a few records of a split whose next one has no event time: one, and twice as many each time."""
@@ -122,33 +117,16 @@ class Cuts:
             return planned
         return Planned(planned.split, to)
 
-    def _searched(self, planned: Planned, latest: int) -> Planned:
-        """Return the records up to a first later one, found by looking at single records (positions are numbers).
-
-        Up to this one, records may be out of order by the delay, so the search is for a time that is as much earlier.
-        """
-        split, start, end = planned.split, planned.split.position, planned.to
-        if not isinstance(start, int) or not isinstance(end, int):
-            return planned
-        earlier, step, later = start + 1, 1, end
-        while earlier < end:
-            probed = min(start + step, end)
-            if probed >= end or self._is_later(planned, probed, latest):
-                later = probed
-                break
-            earlier, step = probed + 1, step * 2
-        while earlier < later:
-            middle = (earlier + later) // 2
-            if self._is_later(planned, middle, latest):
-                later = middle
-            else:
-                earlier = middle + 1
-        return planned if earlier >= end else Planned(split, earlier)
-
-    def _is_later(self, planned: Planned, position: int, latest: int) -> bool:
-        split = planned.split.slice(position, planned.slice().end)
-        found = self._lookup.next_times([split]).get(split.id)
-        return found is None or found > latest - self._delay
+    def _check(self, split: Split, to: Position) -> None:
+        if split.position is not None and self._before(to, split.position, split):
+            raise ContractError(
+                f"positions_at() gave {to!r:.200}, which is before the position of the split",
+                source=self._source.name,
+                split=split.id,
+                position=split.position,
+                rule="DIS-4",
+                advice="return the first position from that of the split on, or leave the split out if it is unknown",
+            )
 
     def _before(self, one: Position, other: Position, split: Split) -> bool:
         return before(self._source, one, other, split.id)

@@ -162,8 +162,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ends = {one: split.end for one, split in own.items() if isinstance(split.end, int)}
         ends |= self._resolver.offsets(own.keys() - ends.keys(), LATEST)
         found = self._resolver.at_time(own, max(0, -(-event_time // 1000)))
-        self._record_times.note({split.id: found[one] for one, split in own.items()})
-        return {split.id: found[one][0] if found[one][0] >= 0 else ends[one] for one, split in own.items()}
+        return self._record_times.first_at(
+            event_time, [(split.slice(split.start, ends[one]), *found[one]) for one, split in own.items()]
+        )
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
         """Return the timestamps of the next records; None for a column in keys or values."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up the timestamps of single records: the next one of a partition, or the last one before its end."""
+"""Looks up timestamps: of the next record of a partition, of the last one, and the first one after a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from kafka.errors import KafkaError
 
 from forebay.clock import Clock
@@ -34,9 +35,12 @@ _LAST: Final = 16
 _TIMEOUT: Final = 30.0
 """Maximum seconds of a look-up."""
 
+_SCANNED: Final = 100_000
+"""Records of a partition after which a search for a time ends without a result."""
+
 
 class RecordTimes:
-    """Fetches first records of many partitions with one consumer. One call at a time; connects at the first one."""
+    """Fetches records of many partitions with one consumer. One call at a time; connects at the first one."""
 
     def __init__(self, source: KafkaOptions, clock: Clock) -> None:
         self._source = source
@@ -65,20 +69,34 @@ class RecordTimes:
         lookups = [_Lookup(one) for one in splits]
         for one in lookups:
             one.know(self._noted.get(one.split.id))
-        waiting = {one.split.id: one for one in lookups if one.split.left and one.found is None}
-        if not waiting:
-            return {one.split.id: one.found for one in lookups if one.found is not None}
-        try:
-            fetcher = self._connected()
-            for one in waiting.values():
-                fetcher.assign(one.split)
-            self._collect(fetcher, waiting)
-        except KafkaError as error:
-            raise client_error(error, "asking for event times", self._source.client_options) from error
-        finally:
-            if self._fetcher is not None:
-                self._fetcher.clear()
+        self._read([one for one in lookups if one.found is None])
         return {one.split.id: one.found for one in lookups if one.found is not None}
+
+    def first_at(self, event_time: int, found: Iterable[tuple[KafkaSplit, int, int]]) -> dict[str, int]:
+        """Return by id the offset of the first record from the position of each split at or after a time (µs).
+
+        Brokers search from the beginning of a partition, also among the records of aborted transactions. Where their
+        answer is before the position, this reads the timestamps from there: until a record is found, or to the end of
+        the split, but not much more than 100,000 records, and returns the offset behind them. A partition whose
+        offsets are gone is left out.
+
+        Args:
+            event_time: The time.
+            found: Each split with its end, and what its broker found: offset and timestamp (ms since 1970), or -1.
+
+        Raises:
+            ForebayError: The brokers do not answer, or refuse.
+        """
+        found = list(found)
+        self.note({split.id: (offset, time) for split, offset, time in found})
+        committed = self._source.client_options.read_committed  # then the record at the position may be an aborted one
+        passed = [one for one, offset, _ in found if 0 <= offset < one.start or (committed and offset == one.start)]
+        searches = [_Search(one, event_time) for one in passed]
+        lost = self._read(searches)
+        self.note({one.split.id: one.record for one in searches if one.record is not None})
+        answer = {split.id: offset if offset >= 0 else split.start + (split.left or 0) for split, offset, _ in found}
+        answer |= {one.split.id: one.to for one in searches}
+        return {split_id: offset for split_id, offset in answer.items() if split_id not in lost}
 
     def close(self) -> None:
         """Close the connections."""
@@ -86,7 +104,24 @@ class RecordTimes:
         if fetcher is not None:
             fetcher.close()
 
-    def _collect(self, fetcher: PartitionFetcher, waiting: dict[str, _Lookup]) -> None:
+    def _read(self, wanted: Iterable[_Lookup | _Search]) -> set[str]:
+        """Fetch records until all have what they want; return the ids of splits whose offsets are gone."""
+        waiting = {one.split.id: one for one in wanted if one.split.left}
+        if not waiting:
+            return set()
+        try:
+            fetcher = self._connected()
+            for one in waiting.values():
+                fetcher.assign(one.split)
+            return self._collect(fetcher, waiting)
+        except KafkaError as error:
+            raise client_error(error, "asking for event times", self._source.client_options) from error
+        finally:
+            if self._fetcher is not None:
+                self._fetcher.clear()
+
+    def _collect(self, fetcher: PartitionFetcher, waiting: dict[str, _Lookup | _Search]) -> set[str]:
+        gone: set[str] = set()
         deadline = self._clock.monotonic() + _TIMEOUT
         while waiting:
             left = deadline - self._clock.monotonic()
@@ -99,14 +134,16 @@ class RecordTimes:
             try:
                 parts = fetcher.fetch(left)
             except PositionLostError as lost:
-                gone = TopicPartition(lost.topic, lost.partition)
-                waiting = {name: one for name, one in waiting.items() if one.split.topic_partition != gone}
+                partition = TopicPartition(lost.topic, lost.partition)
+                gone |= {name for name, one in waiting.items() if one.split.topic_partition == partition}
+                waiting = {name: one for name, one in waiting.items() if name not in gone}
                 continue
             for part in parts:
                 one = waiting.get(part.split_id)
                 if one is not None and one.take(part):
                     del waiting[part.split_id]
                     fetcher.drop(one.split.topic_partition)
+        return gone
 
     def _connected(self) -> PartitionFetcher:
         if self._fetcher is None:
@@ -118,7 +155,7 @@ class RecordTimes:
             }
             self._fetcher = PartitionFetcher(
                 arguments,
-                record_schema(["timestamp"]),
+                record_schema(["timestamp", "offset"]),
                 check_crcs=options.consumer.get("check_crcs") is not False,
                 clock=self._clock,
             )
@@ -145,3 +182,28 @@ class _Lookup:
             self.found = None if found == _NO_TIMESTAMP else found
             return self._next or part.finished
         return part.finished
+
+
+class _Search:
+    """The search for the first record of a split at or after a time (µs); `to` is its offset, as far as is known."""
+
+    def __init__(self, split: KafkaSplit, event_time: int) -> None:
+        self.split = split
+        self.to = split.start
+        self.record: tuple[int, int] | None = None
+        self._event_time = event_time
+        self._left = _SCANNED
+
+    def take(self, part: Fetched) -> bool:
+        """Take records in; return whether that is enough."""
+        if part.batch is not None:
+            times = part.batch.column(0).cast(pa.int64())
+            at = pc.index(pc.greater_equal(times, self._event_time), value=True).as_py()
+            if at >= 0:
+                self.to = part.batch.column(1)[at].as_py()
+                self.record = self.to, times[at].as_py() // 1000
+                return True
+            self._left -= part.batch.num_rows
+        if isinstance(part.position, int):
+            self.to = part.position
+        return part.finished or self._left <= 0
