@@ -34,8 +34,7 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
 
     Args:
         location: A directory, as a path or a `file:` URL, or `s3://bucket/prefix`.
-        options: For S3, `stateStorage.*`: `endpoint_url`, `key`, `secret`, `token`, `region`, `profile`; boto3's
-        credential chain supplies the others. A directory takes none.
+        options: For S3, `stateStorage.*`, the options of `S3Settings`; texts may be a `Secret`. A directory takes none.
 
     Raises:
         ConfigurationError: The store cannot keep state, boto3 is not installed, or an option is unknown.

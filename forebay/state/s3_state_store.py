@@ -1,33 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State on S3, written with `If-None-Match`. boto3 is imported only here."""
+"""State on S3, written with `If-None-Match`."""
 
 from __future__ import annotations
 
-import importlib
 import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
-from typing import Any, Final
+from typing import Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.state_store import OPTION
+from forebay.stores.s3.client import client_of, error_code
+from forebay.stores.s3.errors import Request, is_gone, is_unsupported, s3_error
+from forebay.stores.s3.listing import Listing
 from forebay.stores.storage_options import StorageOptions
 
-_CONNECT_TIMEOUT: Final = 10.0
-_READ_TIMEOUT: Final = 30.0
+PREFIX: Final = "stateStorage."
+"""The prefix of the options."""
+
 _TRIES: Final = 4
-# Options `stateStorage.*` → boto3's names.
-_CLIENT: Final = {
-    "endpoint_url": "endpoint_url",
-    "key": "aws_access_key_id",
-    "secret": "aws_secret_access_key",
-    "token": "aws_session_token",
-    "region": "region_name",
-}
-_PROFILE: Final = "profile"
+"""Attempts at a write that conflicts with one of another writer, and at a probe."""
 
 _AMAZON = re.compile(r"https?://[^/]+\.amazonaws\.com(\.cn)?/?")
 _probed: set[tuple[str, str]] = set()
@@ -36,22 +30,6 @@ _PAGE: Final = 1000  # keys that S3 deletes in one request
 _NO_BULK_DELETE: Final = frozenset(
     {"NotImplemented", "MethodNotAllowed", "MissingContentMD5", "InvalidRequest", "MalformedXML", "InvalidDigest"}
 )
-_CREDENTIALS: Final = frozenset(
-    {
-        "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired",
-        "InvalidClientTokenId", "UnrecognizedClientException", "InvalidSecurity", "RequestExpired",
-    }
-)  # fmt: skip
-_REGION: Final = frozenset(
-    {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-)
-_BUSY: Final = frozenset(
-    {
-        "SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "RequestLimitExceeded",
-        "TooManyRequests", "ServiceUnavailable", "RequestTimeout", "InternalError", "OperationAborted",
-        "ConditionalRequestConflict", "BandwidthLimitExceeded", "429", "500", "502", "503", "504",
-    }
-)  # fmt: skip
 
 
 class S3StateStore:
@@ -66,23 +44,27 @@ class S3StateStore:
 
     def __init__(self, location: str, options: StorageOptions) -> None:
         self.location = location
-        self._options = options
         self._bucket, self._prefix = _split_location(location)
-        self._client = _connect(location, options)
-        self._endpoint = str(self._client.meta.endpoint_url)
+        try:
+            self._client = client_of(options, PREFIX)
+        except ConfigurationError as error:
+            error.option = OPTION if error.option == "path" else error.option
+            raise
 
     def get(self, name: str) -> bytes | None:
         """See `StateStore.get`."""
         with self._wrap_errors("read"):
             try:
-                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
+                answer = self._client.call("get_object", Bucket=self._bucket, Key=self._prefix + name)
                 return bytes(answer["Body"].read())
-            except self._client.exceptions.NoSuchKey:
-                return None
+            except Exception as error:
+                if is_gone(error):
+                    return None
+                raise
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See `StateStore.put_if_absent`."""
-        if (self._endpoint, self._bucket) not in _probed and not _AMAZON.fullmatch(self._endpoint):
+        if (self._client.endpoint, self._bucket) not in _probed and not _AMAZON.fullmatch(self._client.endpoint):
             self._probe()
         return self._put(name, data)
 
@@ -90,9 +72,8 @@ class S3StateStore:
         """See `StateStore.names`."""
         found: list[str] = []
         with self._wrap_errors("list"):
-            pages = self._client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, Delimiter="/"):
-                found.extend(each["Key"][len(self._prefix) :] for each in page.get("Contents", ()))
+            for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
+                found.extend(each["Key"][len(self._prefix) :] for each in page.objects)
         return sorted(name for name in found if name != prefix)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -104,25 +85,25 @@ class S3StateStore:
 
     def _delete(self, keys: list[str]) -> None:
         try:
-            answer = self._client.delete_objects(
-                Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            )
-        except self._client.exceptions.ClientError as error:
-            if _code(error)[0] not in _NO_BULK_DELETE:
+            objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            answer = self._client.call("delete_objects", Bucket=self._bucket, Delete=objects)
+        except Exception as error:
+            if error_code(error)[0] not in _NO_BULK_DELETE:
                 raise
             for key in keys:
-                self._client.delete_object(Bucket=self._bucket, Key=key)
+                self._client.call("delete_object", Bucket=self._bucket, Key=key)
             return
         for refused in answer.get("Errors", ()):
-            raise self._client.exceptions.ClientError({"Error": refused}, "DeleteObjects")
+            raise self._client.boto.exceptions.ClientError({"Error": refused}, "DeleteObjects")
 
     def _put(self, name: str, data: bytes) -> bool:
         with self._wrap_errors("write"):
             for attempt in range(_TRIES):
                 try:
-                    self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, IfNoneMatch="*")
-                except self._client.exceptions.ClientError as error:
-                    code, status = _code(error)
+                    key = self._prefix + name
+                    self._client.call("put_object", Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
+                except Exception as error:
+                    code, status = error_code(error)
                     if status == 412 or code == "PreconditionFailed":
                         return False
                     # After a conflict with another writer it is not certain yet which one wins.
@@ -147,7 +128,7 @@ class S3StateStore:
                     advice=_OTHER_STORE,
                 )
             if first:
-                _probed.add((self._endpoint, self._bucket))
+                _probed.add((self._client.endpoint, self._bucket))
                 return
             # An answer was lost: the client repeated the request, and found its own object.
         raise RetriableError(
@@ -167,57 +148,26 @@ class S3StateStore:
             raise self._store_error(error, doing) from error
 
     def _store_error(self, error: Exception, doing: str) -> ForebayError:
-        said = self._options.redact(f"{type(error).__name__}: {error}")
-        task = f"{doing} the state of the stream below {self.location!r}"
-        botocore = importlib.import_module("botocore.exceptions")
-        if isinstance(error, botocore.ClientError):
-            return self._answer_error(error, task, said)
-        if isinstance(
-            error, (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.TokenRetrievalError)
-        ):
-            return ConfigurationError(f"no credentials to {task} ({said})", option=OPTION, advice=_CREDENTIALS_ADVICE)
-        if isinstance(error, (botocore.ParamValidationError, ValueError)):
+        if is_unsupported(error):
             return ConfigurationError(
-                f"could not {task} ({said})",
+                f"the store does not support If-None-Match: could not {doing} the state of the stream below "
+                f"{self.location!r} ({error})",
                 option=OPTION,
-                advice="check the name of the bucket, and stateStorage.endpoint_url",
+                advice=_OTHER_STORE,
             )
-        return RetriableError(
-            f"the store did not answer: could not {task} ({said})",
-            option=OPTION,
-            advice="check that the store is up and the network reaches it; its address is stateStorage.endpoint_url",
-        )
+        return s3_error(error, self._request(doing))
 
-    def _answer_error(self, error: Exception, task: str, said: str) -> ForebayError:
-        """Return the ForebayError for an error answer of the store."""
-        code, status = _code(error)
-        if code in _BUSY or status == 429 or (status >= 500 and status != 501):
-            return RetriableError(
-                f"the store is too busy to {task} ({said})", option=OPTION, advice="wait, or use another prefix"
-            )
-        if code == "NoSuchBucket":
-            text = f"there is no bucket {self._bucket!r}: could not {task}"
-            advice = "create the bucket, or correct stateLocation or stateStorage.endpoint_url"
-        elif code in _CREDENTIALS:
-            text, advice = f"the credentials are wrong or expired to {task} ({said})", _CREDENTIALS_ADVICE
-        elif code in _REGION:
-            text, advice = f"the bucket is in another region: could not {task} ({said})", "set stateStorage.region"
-        elif status == 501:
-            text, advice = f"the store does not support If-None-Match: could not {task} ({said})", _OTHER_STORE
-        else:
-            text = f"no permission to {task} ({said})"
-            advice = (
-                "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there, or give other credentials "
-                "as stateStorage.key and stateStorage.secret"
-            )
-        return ConfigurationError(text, option=OPTION, advice=advice)
+    def _request(self, doing: str) -> Request:
+        return Request(
+            f"{doing} the state of the stream below {self.location!r}",
+            self._bucket,
+            self._client.settings,
+            OPTION,
+            "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+        )
 
 
 _OTHER_STORE: Final = "give a bucket of a store that honours If-None-Match, or a directory"
-_CREDENTIALS_ADVICE: Final = (
-    "give stateStorage.key and stateStorage.secret, or set them for boto3: AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY, a profile, or the role of the machine"
-)
 
 
 def _split_location(location: str) -> tuple[str, str]:
@@ -232,57 +182,3 @@ def _split_location(location: str) -> tuple[str, str]:
         )
     parts = [part for part in prefix.split("/") if part]
     return bucket, "".join(f"{part}/" for part in parts)
-
-
-def _connect(location: str, options: StorageOptions) -> Any:  # noqa: ANN401 - boto3 has no types
-    given = _known_options(options)
-    try:
-        boto3, config = importlib.import_module("boto3"), importlib.import_module("botocore.config")
-    except ImportError:
-        raise ConfigurationError(
-            f"{location!r} needs boto3, which is not installed",
-            option=OPTION,
-            advice='pip install "forebay[s3]"',
-        ) from None
-    settings = config.Config(
-        connect_timeout=_CONNECT_TIMEOUT,
-        read_timeout=_READ_TIMEOUT,
-        retries={"total_max_attempts": _TRIES, "mode": "standard"},
-        # Segments have their own digests, and some compatible stores do not know these checksums.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        s3={"addressing_style": "path"} if given.get("endpoint_url") else None,
-    )
-    try:
-        session = boto3.session.Session(profile_name=given.pop(_PROFILE, None))
-        region = given.pop("region", None) or session.region_name or "us-east-1"
-        arguments = {_CLIENT[name]: value for name, value in given.items()}
-        return session.client("s3", config=settings, region_name=region, **arguments)
-    except Exception as error:
-        said = options.redact(f"{type(error).__name__}: {error}")
-        raise ConfigurationError(
-            f"cannot connect to {location!r} ({said})",
-            option=OPTION,
-            advice="check stateStorage.* and boto3's own settings",
-        ) from error
-
-
-def _known_options(options: StorageOptions) -> dict[str, object]:
-    given = {name.lower(): value for name, value in options.items()}
-    known = sorted([*_CLIENT, _PROFILE])
-    unknown = min((name for name in options if name.lower() not in known), default=None)
-    if unknown is None:
-        return given
-    near = get_close_matches(unknown.lower(), known, 1)
-    raise ConfigurationError(
-        f"stateStorage has no {unknown!r}" + (f", did you mean {near[0]!r}?" if near else ""),
-        option=f"stateStorage.{unknown}",
-        advice=f"the options are {', '.join(f'stateStorage.{name}' for name in known)}",
-    )
-
-
-def _code(error: Any) -> tuple[str, int]:  # noqa: ANN401 - botocore has no types
-    """Return the code and the HTTP status of the store's answer."""
-    answer = error.response
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return str(answer.get("Error", {}).get("Code", "")), int(status)

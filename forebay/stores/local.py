@@ -48,8 +48,8 @@ class LocalStore:
             return FileStatus(path, found.st_size, found.st_mtime_ns)
         return None
 
-    def prefetch(self, path: str) -> None:
-        """Do nothing; see `Store.prefetch`."""
+    def walk(self, path: str, keep: Callable[[str], bool]) -> None:
+        """Return None: `children` lists; see `Store.walk`."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """See `Store.children`. Pipes, sockets and devices are skipped."""
@@ -62,10 +62,14 @@ class LocalStore:
             return Children(directories, files)
         return None
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
         """See `Store.open`."""
         with _reading(path):
             return Path(path).open("rb")
+
+    def pins(self, file: FileStatus) -> bool:
+        """Return False; see `Store.pins`."""
+        return False
 
     def delete(self, file: FileStatus) -> bool:
         """See `Store.delete`."""

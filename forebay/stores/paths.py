@@ -14,6 +14,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
 _LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
+_S3 = ("s3", "s3a", "s3n")
 _QUERY = re.compile(r"[?#]")
 _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
@@ -32,6 +33,11 @@ class PathParts(NamedTuple):
 def is_url(path: str) -> bool:
     """Whether a path names a store other than the local file system."""
     return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not _LOCAL.match(path))
+
+
+def is_s3(path: str) -> bool:
+    """Whether a path is a URL of S3, and not one that is chained to another store."""
+    return path.partition("://")[0].lower() in _S3 and "::" not in path
 
 
 def split_path(path: str, *, keep_empty: bool = False) -> PathParts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All stores of fsspec. It is imported only here, when a URL needs it."""
+"""All stores of fsspec; those on S3 only inside a chained URL. It is imported only here, when a URL needs it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import importlib
 import io
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import reduce
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.stores import fsspec_info, s3_files
+from forebay.stores import fsspec_info
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import join, last_name
 from forebay.stores.remote_errors import remote_error, says_gone
@@ -57,7 +58,6 @@ class RemoteStore:
     def __init__(self, url: str, options: StorageOptions) -> None:
         self._options = options
         self._fs = _connect(url, options)
-        self._tree: dict[str, dict[str, Mapping[str, Any] | None]] | None = None
         try:
             self._fs.invalidate_cache()
         except Exception as error:
@@ -87,34 +87,31 @@ class RemoteStore:
             self._check_no_page(path)
         return fsspec_info.status(path, info)
 
-    def prefetch(self, path: str) -> None:
-        """List the tree below a directory, if the store does so in one call; see `Store.prefetch`."""
+    def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus] | None:
+        """See `Store.walk`: for stores whose listing is flat."""
         if not _lists_flat(self._fs):
-            return
+            return None
         root = self._inner(path)
         found: dict[str, Any] = {}
         with suppress(FileNotFoundError), self._wrap_errors(path):
             found = self._fs.find(root, detail=True)
-        tree: dict[str, dict[str, Mapping[str, Any] | None]] = {path: {}}
+        files: list[FileStatus] = []
         for name, info in found.items():
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
                 *above, last = name[len(root) :].removeprefix("/").split("/")
-                directory = path
-                for part in above:
-                    tree.setdefault(directory, {})[part] = None
-                    directory = join(directory, part)
-                tree.setdefault(directory, {})[last] = info
-        self._tree = tree
+                if keep(last) and all(part in _KEY_NAMES or keep(part) for part in above):
+                    files.append(fsspec_info.status(reduce(join, [*above, last], path), info))
+        return files
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """See `Store.children`."""
-        entries = self._listed(path) if self._tree is None or path not in self._tree else self._tree[path]
+        entries = self._listed(path)
         if entries is None:
             return None
         directories: list[str] = []
         files: list[FileStatus] = []
         for name, info in entries.items():
-            if keep(name) or (info is None and name in _KEY_NAMES and self._tree is not None):
+            if keep(name):
                 child = join(path, name)
                 if info is None:
                     directories.append(child)
@@ -122,7 +119,7 @@ class RemoteStore:
                     files.append(fsspec_info.status(child, info))
         return Children(directories, files)
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
         """See `Store.open`."""
         inner = self._inner(path)
         with self._wrap_errors(path):
@@ -131,14 +128,15 @@ class RemoteStore:
             stream = self._fs.open(inner, "rb")
         return cast("BinaryIO", _WrappedStream(stream, lambda error: self._store_error(error, path)))
 
+    def pins(self, file: FileStatus) -> bool:
+        """Return False; see `Store.pins`."""
+        return False
+
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`. Except on S3, a newer file that appears after the caller's check is deleted too."""
+        """See `Store.delete`. A newer file that appears after the caller's check is deleted too."""
         with suppress(FileNotFoundError), self._wrap_errors(file.path, "delete"):
-            inner = self._inner(file.path)
-            deleted = s3_files.delete(self._fs, inner, file.etag)
-            if deleted is None:
-                self._fs.rm_file(inner)
-            return deleted is not False
+            self._fs.rm_file(self._inner(file.path))
+            return True
         return False
 
     def move(self, file: FileStatus, target: str) -> bool:
@@ -146,10 +144,8 @@ class RemoteStore:
         with suppress(FileNotFoundError), self._wrap_errors(file.path, "move"):
             inner, there = self._inner(file.path), self._inner(target)
             self._fs.makedirs(posixpath.dirname(there), exist_ok=True)
-            moved = s3_files.move(self._fs, inner, there, file.etag)
-            if moved is None:
-                self._fs.mv(inner, there)
-            return moved is not False
+            self._fs.mv(inner, there)
+            return True
         return False
 
     def _listed(self, path: str) -> dict[str, Mapping[str, Any] | None] | None:

@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
+from typing import Self
+
+from forebay.options.secret import Secret, is_sensitive
 
 _MIN_SECRET_LENGTH = 4
 # Addresses are not secret, and an error of a connection needs them.
 _ADDRESSES = frozenset({"endpoint", "endpoint_url", "region", "region_name", "host", "port", "project", "account_name"})
+
+# Words in the names of numeric arguments. Digits elsewhere are a name or a credential.
+_NUMBERS = re.compile(
+    r"(?:^|_)(?:blocksize|concurrency|connections|count|expiry|level|limit|max|paths|port|retries|retry|seconds|size|"
+    r"time|timeout|tries|ttl|workers)(?:_|$)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+_WORDS = {"true": True, "false": False}
 
 
 class StorageOptions(Mapping[str, object]):
@@ -19,7 +33,17 @@ class StorageOptions(Mapping[str, object]):
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         self._values: dict[str, object] = dict(values or {})
 
+    @classmethod
+    def of_secrets(cls, values: Mapping[str, Secret]) -> Self:
+        """Return the options of a source. References travel, and are resolved when an option is looked up."""
+        return cls(values)
+
     def __getitem__(self, name: str) -> object:
+        value = self._values[name]
+        return typed_argument(name, value.reveal()) if isinstance(value, Secret) else value
+
+    def unresolved(self, name: str) -> object:
+        """Return an option as it was given: a `Secret`, or a typed value."""
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -36,9 +60,28 @@ class StorageOptions(Mapping[str, object]):
 
     def redact(self, text: str) -> str:
         """Return the error text of another library without these values, except addresses."""
-        for secret in sorted(_secrets(self._values), key=len, reverse=True):
+        for secret in sorted(_secrets(dict(self)), key=len, reverse=True):
             text = text.replace(secret, "…")
         return text
+
+
+def typed_argument(name: str, text: str) -> object:
+    """Convert an argument of a store: JSON or, for names that are not secret, a boolean or a number.
+
+    Digits become a number only if the name says so. Others stay text, with leading zeros.
+    """
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    if is_sensitive(name):
+        return text
+    if text.strip().lower() in _WORDS:
+        return _WORDS[text.strip().lower()]
+    if _NUMBERS.search(name) and _NUMBER.fullmatch(text.strip()):
+        return json.loads(text)
+    return text
 
 
 NO_OPTIONS = StorageOptions()

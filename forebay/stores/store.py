@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, NamedTuple, Protocol
 
 from forebay.stores.file_status import FileStatus
@@ -47,11 +47,26 @@ class Store(Protocol):
         entry that vanishes meanwhile raises RetriableError.
         """
 
-    def prefetch(self, path: str) -> None:
-        """Prepare a walk below a directory: a store that lists a tree in one call may do it here."""
+    def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus] | None:
+        """All files below a directory, at any depth, if the store lists a tree at once; None if `children` must do it.
 
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for reading, seekable; raises FileNotFoundError if there is none."""
+        Skips files and directories whose name `keep` rejects, except the names "", "." and "..", which only keys have.
+        """
+
+    def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
+        """Open a file for reading, seekable.
+
+        Args:
+            path: The file.
+            file: Its status when it was listed, if known. A store that pins it reads no other version.
+            read_to: Where the caller expects to stop: nothing is fetched ahead from there on.
+
+        Raises:
+            FileNotFoundError: There is no such file, and `file` was not given.
+        """
+
+    def pins(self, file: FileStatus) -> bool:
+        """Whether each read of `file` fails once it is not the listed version, so that nothing is left to check."""
 
     def delete(self, file: FileStatus) -> bool:
         """Delete a file that was read, but not a newer file at its path if the store can tell them apart.

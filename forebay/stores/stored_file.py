@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from forebay.errors import DataError
+from forebay.stores.file_changes import changed_error, gone_error
 from forebay.stores.file_status import FileStatus
-from forebay.stores.paths import is_url, refuse_password
+from forebay.stores.paths import is_s3, is_url, refuse_password
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.stores.store import Store
 
@@ -26,7 +25,7 @@ def store_for(
 
     Args:
         path: A plain path or a URL.
-        options: Arguments for fsspec; the local file system takes none.
+        options: Those of S3 (`S3Settings`), or arguments for fsspec; the local file system takes none.
         ignore_missing: Skip local entries that vanish while they are listed, and broken links, instead of failing.
         ignore_vanished: Skip only local entries that vanish.
 
@@ -38,6 +37,10 @@ def store_for(
 
         return LocalStore(ignore_missing=ignore_missing, ignore_vanished=ignore_vanished)
     refuse_password(path)
+    if is_s3(path):
+        from forebay.stores.s3.store import S3Store
+
+        return S3Store(options)
     from forebay.stores.remote import RemoteStore
 
     return RemoteStore(path, options)
@@ -50,10 +53,12 @@ class StoredFile:
     Attributes:
         status: The file as it was listed.
         storage: Arguments for the store of a URL.
+        read_to: The byte at which the caller expects to stop; see `Store.open`.
     """
 
     status: FileStatus
     storage: StorageOptions = NO_OPTIONS
+    read_to: int | None = None
 
     @property
     def path(self) -> str:
@@ -68,18 +73,20 @@ class StoredFile:
     def open(self) -> BinaryIO:
         """Open for reading, seekable; the caller closes it. A local file is checked when it is open.
 
+        A store that pins versions checks at each read instead, which then raises these errors.
+
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.
             ConfigurationError: No permission.
             RetriableError: The store did not answer.
         """
         store = store_for(self.path, self.storage)
-        if is_url(self.path):
+        if is_url(self.path) and not store.pins(self.status):
             self.verify_unchanged()
         try:
-            stream = store.open(self.path)
+            stream = store.open(self.path, self.status, self.read_to)
         except FileNotFoundError:
-            raise self._gone() from None
+            raise gone_error(self.path) from None
         if not is_url(self.path):
             try:
                 self.verify_unchanged(stream)
@@ -104,35 +111,27 @@ class StoredFile:
         else:
             now = self.now()
         if now is None:
-            raise self._gone()
+            raise gone_error(self.path)
         if not self.status.same_file(now):
-            raise DataError(
-                changed(self.status, now, "listed"),
-                advice="write new files instead of changing old ones, and start the read again; a stream repeats what "
-                "it planned: restore the old file, or have its last micro-batch planned again (docs/operations.md)",
-            )
+            raise changed_error(self.status, now)
+
+    def verify_read(self) -> None:
+        """Check a file that was read to its end. Called by a source after the last byte.
+
+        Each request of a store that pins versions was answered with the listed version, in one piece or in many. So
+        nothing is left to check there, even if the file has been deleted or replaced since. A local file that was
+        deleted while it was open has been read to its end too.
+
+        Raises:
+            DataError: The file has changed or, in a store that does not pin versions, no longer exists.
+            RetriableError: The store did not answer.
+        """
+        if store_for(self.path, self.storage).pins(self.status):
+            return
+        if is_url(self.path) or self.now() is not None:
+            self.verify_unchanged()
 
     def now(self) -> FileStatus | None:
         """The file that is at the path now, the same or another one; None if there is none. Raises RetriableError."""
         found = store_for(self.path, self.storage).stat(self.path)
         return found if isinstance(found, FileStatus) else None
-
-    def _gone(self) -> DataError:
-        return DataError(
-            f"the file {self.path!r} was listed but no longer exists",
-            advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats what "
-            "it planned, so restore the file or set that option",
-        )
-
-
-def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
-    """Return the message that a file changed after it was listed or read. `then` is its old status; None if unknown."""
-    if then is None:
-        return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
-    return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"
-
-
-def _shown(status: FileStatus) -> str:
-    moment = dt.datetime.fromtimestamp(status.modified_at / 1e9, dt.UTC).isoformat() if status.modified_at else "?"
-    etag = "" if status.etag is None else f", etag {status.etag}"
-    return f"{status.size} bytes, modified {moment}{etag}"

@@ -44,6 +44,7 @@ THREADED = {
     "framework/runtime/runtime.py": "the one place that starts threads",
     "framework/runtime/clients.py": "a lock round the clients that all tasks of a process share",
     "sources/files/streaming/footer_times.py": "footers of many files, read at a time inside one call of the planner",
+    "stores/s3/": "requests ahead of the reader, and listings of several ranges, inside one call of the caller",
     "spark/": "the engine's signals and threads are not ours to simulate",
     "testkit/": "embedded servers and the fault proxy run beside the test",
 }

@@ -60,7 +60,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> S3StateStore:
 
 def give(store: S3StateStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     for call in ("put_object", "delete_objects"):
-        monkeypatch.setattr(store._client, call, getattr(bucket, call))
+        monkeypatch.setattr(store._client.boto, call, getattr(bucket, call))
 
 
 def test_a_lost_answer_is_not_taken_for_an_overwrite(store: S3StateStore, monkeypatch: pytest.MonkeyPatch) -> None:

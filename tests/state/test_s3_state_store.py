@@ -29,6 +29,7 @@ from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.state import s3_state_store
 from forebay.state.open_state_store import open_state_store
+from forebay.stores.s3 import client
 from forebay.stores.storage_options import StorageOptions
 
 # moto checks for an object and puts it in two steps, in many threads; S3 does so in one step.
@@ -197,7 +198,7 @@ def test_the_chain_of_boto3_is_used(server, location, monkeypatch):
 
 
 def test_a_store_that_is_down_is_retriable(location, monkeypatch):
-    monkeypatch.setattr(s3_state_store, "_TRIES", 1)
+    monkeypatch.setattr(client, "ATTEMPTS", 1)
     store = opened(f"http://127.0.0.1:{free_port()}", location)
     with pytest.raises(RetriableError, match="did not answer") as caught:
         store.put_if_absent("a", b"")
@@ -229,7 +230,8 @@ def test_error_answers_of_the_store_become_forebay_errors(server, location, monk
     def refuse(**_kwargs):
         raise answer(code, status)
 
-    monkeypatch.setattr(store._client, "put_object", refuse)
+    monkeypatch.setattr(store._client.boto, "put_object", refuse)
+    monkeypatch.setattr(store._client, "_renewed", lambda boto: boto)
     with pytest.raises(kind, match=said) as caught:
         store.put_if_absent("a", b"")
     assert caught.value.option == "stateLocation" and caught.value.advice
@@ -238,7 +240,7 @@ def test_error_answers_of_the_store_become_forebay_errors(server, location, monk
 def test_a_conflict_is_retried_until_a_writer_has_won(server, location, monkeypatch):
     store = opened(server, location)
     store.put_if_absent("warm", b"")
-    real, refused = store._client.put_object, []
+    real, refused = store._client.boto.put_object, []
 
     def conflict(**kwargs):
         if not refused:
@@ -246,7 +248,7 @@ def test_a_conflict_is_retried_until_a_writer_has_won(server, location, monkeypa
             raise answer("ConditionalRequestConflict", 409)
         return real(**kwargs)
 
-    monkeypatch.setattr(store._client, "put_object", conflict)
+    monkeypatch.setattr(store._client.boto, "put_object", conflict)
     assert store.put_if_absent("a", b"") is True
 
 
@@ -258,10 +260,12 @@ def test_what_cannot_be_deleted_at_once_is_deleted_one_by_one(server, location, 
     def refuse(**_kwargs):
         raise answer("NotImplemented", 501)
 
-    monkeypatch.setattr(store._client, "delete_objects", refuse)
+    monkeypatch.setattr(store._client.boto, "delete_objects", refuse)
     store.delete(["d/a", "d/b"])
     assert store.names("d/") == ["d/c"]
-    monkeypatch.setattr(store._client, "delete_objects", lambda **_: {"Errors": [{"Key": "x", "Code": "AccessDenied"}]})
+    monkeypatch.setattr(
+        store._client.boto, "delete_objects", lambda **_: {"Errors": [{"Key": "x", "Code": "AccessDenied"}]}
+    )
     with pytest.raises(ConfigurationError, match="no permission to delete"):
         store.delete(["d/c"])
 
@@ -269,8 +273,8 @@ def test_what_cannot_be_deleted_at_once_is_deleted_one_by_one(server, location, 
 def test_a_store_that_overwrites_is_refused(server, location, monkeypatch):
     monkeypatch.setattr(s3_state_store, "_probed", set())
     store = opened(server, location)
-    real = store._client.put_object
-    monkeypatch.setattr(store._client, "put_object", lambda IfNoneMatch, **kwargs: real(**kwargs))  # noqa: N803
+    real = store._client.boto.put_object
+    monkeypatch.setattr(store._client.boto, "put_object", lambda IfNoneMatch, **kwargs: real(**kwargs))  # noqa: N803
     with pytest.raises(ConfigurationError, match="overwrites an object"):
         store.put_if_absent("a", b"")
     assert store.names("") == []
@@ -278,6 +282,7 @@ def test_a_store_that_overwrites_is_refused(server, location, monkeypatch):
 
 def test_without_boto3_the_error_has_the_command(location, monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setattr(client, "_clients", {})
     with pytest.raises(ConfigurationError, match="boto3") as caught:
         open_state_store(location)
     assert caught.value.advice == 'pip install "forebay[s3]"'

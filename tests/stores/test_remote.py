@@ -65,7 +65,7 @@ def test_an_archive_inside_a_store_is_a_store(tmp_path):
     ("url", "advice"),
     [
         ("nope://x/y", "correct the scheme"),
-        ("s3://bucket/x", 'pip install "forebay[files]" s3fs'),
+        ("zip://*::s3://bucket/x.zip", 'pip install "forebay[files]"'),
         ("abfss://c@account/x", 'pip install "forebay[files]" adlfs'),
     ],
 )
@@ -84,11 +84,11 @@ def test_without_fsspec_a_url_says_what_to_install():
         "import sys; sys.modules['fsspec'] = None\n"
         "from forebay.sources.files.listing.file_index import list_files\n"
         "from forebay.errors import ConfigurationError\n"
-        "try: list_files(['s3://b/x'])\n"
+        "try: list_files(['gs://b/x'])\n"
         "except ConfigurationError as error: print(error.advice)\n"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == 'pip install "forebay[files]" s3fs\n'
+    assert done.stdout == 'pip install "forebay[files]" gcsfs\n'
 
 
 AbstractFileSystem: Any = fsspec.spec.AbstractFileSystem

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import json
-import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -17,7 +15,6 @@ from forebay.formats.base import FileFormat
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
-from forebay.options.secret import is_sensitive
 from forebay.sources.files import catalog
 from forebay.sources.files.event_time import parse_event_time
 from forebay.sources.files.format_hint import format_of_files, format_of_paths, unknown_format
@@ -33,15 +30,6 @@ if TYPE_CHECKING:
 else:
     # Kept as texts: only the format knows the type of "1" or "TRUE".
     FormatOptions = dict[str, str]
-
-# Words in the names of numeric arguments. Digits elsewhere are a name or a credential.
-_NUMBERS = re.compile(
-    r"(?:^|_)(?:blocksize|concurrency|connections|count|expiry|level|limit|max|paths|port|retries|retry|seconds|size|"
-    r"time|timeout|tries|ttl|workers)(?:_|$)",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
-_WORDS = {"true": True, "false": False}
 
 
 class FileScan(Source):
@@ -227,30 +215,11 @@ class FileScan(Source):
         return StoredFile(status, self.storage_options())
 
     def storage_options(self) -> StorageOptions:
-        """Return the arguments of the store, revealed and typed."""
-        return StorageOptions({name: typed_argument(name, secret.reveal()) for name, secret in self.storage.items()})
+        """Return the arguments of the store, whose references are resolved when they are used."""
+        return StorageOptions.of_secrets(self.storage)
 
     def _other_options(self) -> Sequence[OptionSpec]:
         return [spec for owner in (type(self), HostOptions) for spec in class_options(owner)]
-
-
-def typed_argument(name: str, text: str) -> object:
-    """Convert an argument of a store: JSON or, for names that are not secret, a boolean or a number.
-
-    Digits become a number only if the name says so. Others stay text, with leading zeros.
-    """
-    if text.lstrip().startswith(("{", "[")):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-    if is_sensitive(name):
-        return text
-    if text.strip().lower() in _WORDS:
-        return _WORDS[text.strip().lower()]
-    if _NUMBERS.search(name) and _NUMBER.fullmatch(text.strip()):
-        return json.loads(text)
-    return text
 
 
 def _text(value: object) -> object:

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
 from forebay.sources.files.split import FileSplit, offset_and_rows
-from forebay.stores.paths import is_url
 from forebay.stores.stored_file import StoredFile
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,9 @@ class FileSplitReader(SplitReader):
             constants[METADATA] = metadata_value(split.status, start, length, schema.field(METADATA).type)
 
         def batches(position: int, end: int | None) -> Batches:
-            found = self._format.read(stored, data, columns=columns, position=position, end=end)
+            # Positions of a format that counts rows are no bytes of the file; a compressed file has no inner ends.
+            sliced = stored if end is None or self._format.counts_rows else replace(stored, read_to=end)
+            found = self._format.read(sliced, data, columns=columns, position=position, end=end)
             try:
                 for batch, after in found:
                     yield assemble(batch, constants, schema, after), after
@@ -165,9 +167,7 @@ class _Reading:
     def next(self) -> Fetched:
         """Return the next record batch; at the end, check that the file has not changed."""
         if not self._slices and not self._fill():
-            # A local file that was deleted while it was open has been read to its end.
-            if is_url(self.stored.path) or self.stored.now() is not None:
-                self.stored.verify_unchanged()
+            self.stored.verify_read()
             end: Position = self.position if self.split.end is None else self.split.end
             return Fetched(self.split.id, position=end, finished=True)
         batch = self._slices.popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of S3, by s3fs and a server of moto: the answers that mean a missing object, and keys that are no paths."""
+"""Objects of S3, on a server of moto: the answers that mean a missing object, and keys that are no paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.split_reader import FileSplitReader
 
-pytest.importorskip("s3fs", reason="fsspec reads s3:// with it")
 boto3 = pytest.importorskip("boto3")
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -111,7 +110,7 @@ def rows(source: FileSource) -> list[str]:
 def test_only_not_found_means_gone(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception], ignore: bool
 ) -> None:
-    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+
     bucket.put({"a.txt": "1\n"})
     source = bucket.source("/a.txt", ignore_missing_files=ignore)
     (task,) = plan_bounded(source, HostOptions(num_partitions=1))

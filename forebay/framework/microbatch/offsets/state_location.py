@@ -21,8 +21,7 @@ def state_store(options: HostOptions) -> StateStore | None:
     """
     if options.state_location is None:
         return None
-    settings = {name: secret.reveal() for name, secret in options.state_storage.items()}
-    return open_state_store(options.state_location, settings)
+    return open_state_store(options.state_location, options.state_storage)
 
 
 def default_location(checkpoints: str | None) -> str | None:

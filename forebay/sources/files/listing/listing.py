@@ -176,13 +176,37 @@ def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileS
 
 
 def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOptions) -> list[FileStatus]:
+    walked = store.walk(root, _is_listed)
+    files, sinks = _walked(walked, root) if walked is not None else _descended(store, root, options)
+    all_sinks.update(dict.fromkeys(sinks))
+    return _only_committed(store, files, sinks, options) if sinks else files
+
+
+def _is_listed(name: str) -> bool:
+    return name == sink_log.DIRECTORY or not is_hidden(name)
+
+
+def _walked(found: Sequence[FileStatus], root: str) -> tuple[list[FileStatus], list[str]]:
+    """Split what a store listed at once into files, and directories with the log of a sink."""
+    files: list[FileStatus] = []
+    sinks: dict[str, None] = {}
+    for file in found:
+        above, inside, _ = file.path[len(root) :].partition(f"/{sink_log.DIRECTORY}/")
+        if inside:
+            sinks[root + above] = None
+        else:
+            files.append(file)
+    return files, list(sinks)
+
+
+def _descended(store: Store, root: str, options: ListOptions) -> tuple[list[FileStatus], list[str]]:
+    """List directory by directory; return the files, and the directories with the log of a sink."""
     files: list[FileStatus] = []
     sinks: list[str] = []
-    store.prefetch(root)
     waiting = [root]
     while waiting:
         directory = waiting.pop()
-        listed = store.children(directory, lambda name: name == sink_log.DIRECTORY or not is_hidden(name))
+        listed = store.children(directory, _is_listed)
         if listed is None:
             # Spark, too, treats a root that has just disappeared as empty.
             if options.ignore_missing_files or options.repeated or directory == root:
@@ -197,8 +221,7 @@ def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOpt
                 sinks.append(directory)
             else:
                 waiting.append(child)
-    all_sinks.update(dict.fromkeys(sinks))
-    return _only_committed(store, files, sinks, options) if sinks else files
+    return files, sinks
 
 
 def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], options: ListOptions) -> list[FileStatus]:

@@ -12,9 +12,9 @@ from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.split import Json, Split
 from forebay.sources.files.split import FileSplit, path_of, version_id
 from forebay.sources.files.streaming.file_digests import digests_of, is_version, may_be_cleaned, name_key
+from forebay.stores.file_changes import changed
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import last_name
-from forebay.stores.stored_file import changed
 
 _log = logging.getLogger(__name__)
 

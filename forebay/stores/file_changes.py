@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of a file that is gone or has changed since it was listed."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from forebay.errors import DataError
+from forebay.stores.file_status import FileStatus
+
+
+def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
+    """Return the message that a file changed after it was listed or read. `then` is its old status; None if unknown."""
+    if then is None:
+        return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
+    return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"
+
+
+def changed_error(then: FileStatus, now: FileStatus) -> DataError:
+    """Return the error of a file that is not the listed one any more."""
+    return DataError(
+        changed(then, now, "listed"),
+        advice="write new files instead of changing old ones, and start the read again; a stream repeats what "
+        "it planned: restore the old file, or have its last micro-batch planned again (docs/operations.md)",
+    )
+
+
+def gone_error(path: str) -> DataError:
+    """Return the error of a file that was listed and does not exist any more."""
+    return DataError(
+        f"the file {path!r} was listed but no longer exists",
+        advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats what "
+        "it planned, so restore the file or set that option",
+    )
+
+
+def _shown(status: FileStatus) -> str:
+    moment = dt.datetime.fromtimestamp(status.modified_at / 1e9, dt.UTC).isoformat() if status.modified_at else "?"
+    etag = "" if status.etag is None else f", etag {status.etag}"
+    return f"{status.size} bytes, modified {moment}{etag}"

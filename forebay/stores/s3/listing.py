@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists the objects below a prefix: page by page, and in parallel over ranges of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from forebay.stores.file_status import FileStatus
+from forebay.stores.fsspec_info import nanoseconds
+from forebay.stores.s3.background import Background
+from forebay.stores.s3.client import S3Client
+
+PAGE: Final = 1000
+"""Keys of one answer, which S3 bounds."""
+
+THREADS: Final = 8
+"""Ranges of keys that are listed at the same time."""
+
+_LEVELS: Final = 4
+"""Directory levels that are searched for one with several directories."""
+
+
+class Page(NamedTuple):
+    """One answer: objects and, with a delimiter, directories, both as keys and in their order."""
+
+    objects: Sequence[Any]
+    prefixes: Sequence[str]
+    token: str | None
+    """Continues after this page; None after the last one."""
+
+
+class Listing:
+    """Lists one bucket. Any thread. Its methods raise botocore's errors.
+
+    Args:
+        client: The client.
+        bucket: The bucket.
+        scheme: The scheme of the paths in the result, as the user writes it.
+    """
+
+    def __init__(self, client: S3Client, bucket: str, scheme: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._root = f"{scheme}://{bucket}/"
+
+    def page(
+        self, prefix: str, *, after: str = "", delimiter: str = "", most: int = PAGE, token: str | None = None
+    ) -> Page:
+        """Return the first keys below a prefix that are greater than `after`, or those after another page."""
+        arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most}
+        options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
+        arguments |= {name: value for name, value in options.items() if value}
+        answer = self._client.call("list_objects_v2", **arguments)
+        prefixes = [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
+        token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+        return Page(answer.get("Contents", ()), prefixes, token)
+
+    def pages(self, prefix: str, *, after: str = "", delimiter: str = "", stop: str | None = None) -> Iterator[Page]:
+        """Yield all pages, or those up to the one that reaches the key `stop`."""
+        token: str | None = None
+        while True:
+            page = self.page(prefix, after=after, delimiter=delimiter, token=token)
+            yield page
+            token = page.token
+            if token is None or (stop is not None and page.objects and page.objects[-1]["Key"] >= stop):
+                return
+
+    def status(self, found: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
+        """Return the status of an object of a page."""
+        etag = str(found.get("ETag") or "").strip('"') or None
+        return FileStatus(self._root + found["Key"], int(found["Size"]), nanoseconds(found.get("LastModified")), etag)
+
+    def tree(self, prefix: str, accepts: Callable[[str], bool], after: str = "") -> list[FileStatus]:
+        """Return all objects below a prefix whose key `accepts` lets pass, in the order of their keys.
+
+        The first page is usually all. Else the keys that are left are cut into ranges at directories, and the ranges
+        are listed at the same time, each page by page. So a small tree costs one request, and a large one hardly more
+        than its pages.
+        """
+        first = self.page(prefix, after=after)
+        found = self._accepted(first, accepts)
+        if first.token is None or not first.objects:
+            return found
+        last = first.objects[-1]["Key"]
+        borders = [last, *self._borders(prefix, last)]
+        work = [partial(self._range, prefix, accepts, start, stop) for start, stop in pairwise([*borders, None])]
+        for part in _in_order(work):
+            found += part
+        return found
+
+    def _range(
+        self, prefix: str, accepts: Callable[[str], bool], after: str | None, stop: str | None
+    ) -> list[FileStatus]:
+        found: list[FileStatus] = []
+        for page in self.pages(prefix, after=after or "", stop=stop):
+            found += self._accepted(page, accepts, stop)
+        return found
+
+    def _accepted(self, page: Page, accepts: Callable[[str], bool], stop: str | None = None) -> list[FileStatus]:
+        return [
+            self.status(found)
+            for found in page.objects
+            # A key that ends in a slash marks a directory.
+            if not (key := found["Key"]).endswith("/") and (stop is None or key < stop) and accepts(key)
+        ]
+
+    def _borders(self, prefix: str, last: str) -> list[str]:
+        """Return keys greater than `last` that cut the rest into ranges: directories beside one another."""
+        inside = prefix
+        for _ in range(_LEVELS):
+            page = self.page(inside, after=last, delimiter="/")
+            directories = [found for found in page.prefixes if found > last]
+            if len(directories) > 1:
+                return _spread(directories, THREADS * 4)
+            # Only the directory in which the first page ended, or one after it, is left.
+            entered = [found for found in page.prefixes if last.startswith(found)] + directories
+            if not entered or len(page.objects) + len(page.prefixes) > 1:
+                return directories
+            inside = entered[-1]
+        return []
+
+
+def _spread(items: Sequence[str], most: int) -> list[str]:
+    """Return at most `most` of the items, evenly spread."""
+    count = min(most, len(items))
+    return [items[len(items) * number // count] for number in range(count)]
+
+
+def _in_order(work: Sequence[Callable[[], list[FileStatus]]]) -> Iterator[list[FileStatus]]:
+    """Run the work on at most `THREADS` threads, and yield its results in order."""
+    running: list[Background[list[FileStatus]]] = []
+    for number in range(len(work)):
+        while len(running) < len(work) and len(running) - number < THREADS:
+            running.append(Background(work[len(running)], "forebay-s3-list"))
+        yield running[number].result()

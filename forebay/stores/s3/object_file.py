@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An object as a seekable stream: read-ahead for sequential reads, exact ranges for random ones."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from forebay.stores.s3.background import Background
+from forebay.stores.s3.object_reader import ObjectReader
+
+if TYPE_CHECKING:  # in the standard library only from Python 3.12
+    from typing_extensions import Buffer
+
+CHUNK: Final = 8 << 20
+"""Bytes of one request in a sequential read: the latency of S3 (30 ms) is then a quarter of its time at 80 MB/s."""
+FIRST: Final = 1 << 20
+"""Bytes of the first request in a sequential read. Each next one is twice as long, up to `CHUNK`."""
+AHEAD: Final = 2
+"""Chunks requested ahead of the one that is read, at the same time. Memory of an open file: (AHEAD + 1) × CHUNK."""
+_WHOLE: Final = 1 << 20
+"""A smaller object is fetched by one request, however it is read."""
+_TAIL: Final = 64 << 10
+"""Bytes of the first read of a footer at least: most footers fit."""
+
+
+class _Range(NamedTuple):
+    start: int
+    end: int
+
+
+class _Pending(NamedTuple):
+    where: _Range
+    data: Background[bytearray]
+
+
+class ObjectFile(io.RawIOBase):
+    """Reads an object. For one thread at a time.
+
+    The first read decides: if it ends at the end of the object and does not begin at its start, it is that of a footer,
+    and all reads are exact ranges. Otherwise reads are sequential: chunks of growing length, the next ones fetched on
+    other threads while the caller works on this one. A seek to another place begins again with a short chunk.
+    """
+
+    def __init__(self, reader: ObjectReader, read_to: int | None = None) -> None:
+        super().__init__()
+        self._reader = reader
+        self._size = reader.file.size
+        # Nothing is fetched ahead from here on: the next slice begins here.
+        self._limit = self._size if read_to is None else min(read_to, self._size)
+        self._position = 0
+        self._block = bytearray()
+        self._at = _Range(0, 0)
+        self._ahead: deque[_Pending] = deque()
+        self._random: bool | None = None
+        self._step = FIRST
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position, without a request."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"negative position {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return `size` bytes, or those up to the end. Raises the errors of `ObjectReader.read`."""
+        left = max(0, self._size - self._position)
+        wanted = left if size is None or size < 0 else min(size, left)
+        parts: list[bytes] = []
+        while wanted:
+            part = self._next(wanted)
+            parts.append(part)
+            wanted -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def readall(self) -> bytes:
+        """Return the rest of the object."""
+        return self.read()
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill a buffer as `read` does; return the number of bytes."""
+        with memoryview(buffer).cast("B") as view:
+            data = self.read(len(view))
+            view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """End requests that are under way."""
+        if not self.closed:
+            self._reader.close()
+            self._ahead.clear()
+            self._block = bytearray()
+        super().close()
+
+    def _next(self, wanted: int) -> bytes:
+        """Return the next bytes, at least one and at most `wanted`."""
+        if not self._at.start <= self._position < self._at.end:
+            self._fetch(wanted)
+        start = self._position - self._at.start
+        with memoryview(self._block) as view:
+            part = bytes(view[start : start + wanted])
+        self._position += len(part)
+        return part
+
+    def _fetch(self, wanted: int) -> None:
+        """Make the block that holds the position the current one."""
+        position, self._block = self._position, bytearray()
+        if self._random is None:
+            self._random = position > 0 and position + wanted == self._size
+        if self._size <= _WHOLE:
+            self._at = _Range(0, self._size)
+        elif self._random:
+            start = max(0, min(position, self._size - _TAIL)) if position + wanted == self._size else position
+            self._at = _Range(start, position + wanted)
+        else:
+            self._next_chunk(wanted)
+            return
+        self._block = self._reader.read(*self._at)
+
+    def _next_chunk(self, wanted: int) -> None:
+        position = self._position
+        while self._ahead and not self._ahead[0].where.start <= position < self._ahead[0].where.end:
+            self._ahead.popleft()
+        continues = position == self._at.end or bool(self._ahead)
+        if not continues:
+            self._step = FIRST
+        found = self._ahead.popleft() if self._ahead else None
+        self._at = self._chunk(position, wanted) if found is None else found.where
+        if continues:
+            self._request_ahead()
+        self._block = self._reader.read(*self._at) if found is None else found.data.result()
+
+    def _request_ahead(self) -> None:
+        start = self._ahead[-1].where.end if self._ahead else self._at.end
+        while start < self._limit and len(self._ahead) < AHEAD:
+            where = self._chunk(start, 1)
+            data = Background(partial(self._reader.read, *where), "forebay-s3-read")
+            self._ahead.append(_Pending(where, data))
+            start = where.end
+
+    def _chunk(self, start: int, wanted: int) -> _Range:
+        """Return the next range to request: of growing length, and up to the limit if little is left before it."""
+        if start >= self._limit:
+            return _Range(start, min(self._size, start + max(wanted, _TAIL)))
+        length, self._step = max(wanted, self._step), min(CHUNK, self._step * 2)
+        left = self._limit - start
+        return _Range(start, start + (left if left <= max(length, CHUNK) else length))

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""S3 as a store of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO, Final, NamedTuple, cast
+
+from forebay.errors import ConfigurationError
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import join
+from forebay.stores.s3.client import S3Client, client_of
+from forebay.stores.s3.errors import Request, is_changed, is_gone, is_unsupported, s3_error
+from forebay.stores.s3.listing import Listing
+from forebay.stores.s3.object_file import ObjectFile
+from forebay.stores.s3.object_reader import ObjectReader
+from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import Children, Directory
+
+_COPY_BYTES: Final = 5 << 30
+"""The largest object that one request copies."""
+# Names in keys that are not names of directories elsewhere; as in a listing of keys, they are no hidden names.
+_KEY_NAMES: Final = frozenset({"", ".", ".."})
+
+
+class Location(NamedTuple):
+    """A bucket, and a key in it; the key is None in the URL of a bucket."""
+
+    scheme: str
+    bucket: str
+    key: str | None
+
+    @property
+    def prefix(self) -> str:
+        """What the keys below this location begin with, if it is a directory."""
+        return "" if self.key is None else f"{self.key}/"
+
+
+def located(url: str) -> Location:
+    """Return the parts of a URL. `s3://bucket` is the bucket, and `s3://bucket/` a directory with an empty name."""
+    scheme, _, rest = url.partition("://")
+    bucket, slash, key = rest.partition("/")
+    return Location(scheme, bucket, key if slash else None)
+
+
+class S3Store:
+    """The objects of S3 and compatible stores. Implements `Store`; keeps no state but the client of the process.
+
+    Args:
+        options: The user's options; see `S3Settings`.
+
+    Raises:
+        ConfigurationError: boto3 is not installed, or an option is wrong.
+    """
+
+    keeps_empty_directories = False
+    paths_are_keys = True
+
+    def __init__(self, options: StorageOptions) -> None:
+        self._client: S3Client = client_of(options)
+
+    def stat(self, path: str) -> FileStatus | Directory | None:
+        """See `Store.stat`. An object is preferred to a directory of its name."""
+        at = self._located(path)
+        if at.key:
+            with self._wrap_errors(path, "read"):
+                try:
+                    return self._head(path, at)
+                except Exception as error:  # noqa: BLE001 - another request raises it
+                    # HEAD has no body: for anything but "not found" a listing says why.
+                    if not is_gone(error):
+                        return self._stat_by_listing(path, at)
+        return Directory(path) if self._is_directory(path, at) else None
+
+    def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus]:
+        """See `Store.walk`. Objects whose key ends in a slash stand for directories, and are left out."""
+        at = self._located(path)
+        accepts = _NamesBelow(at.prefix, keep)
+        with self._wrap_errors(path, "list"):
+            return self._listing(at).tree(at.prefix, accepts)
+
+    def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
+        """See `Store.children`."""
+        at = self._located(path, buckets=True)
+        found = Children([], [])
+        if not at.bucket:
+            with self._wrap_errors(path, "list"):
+                names = [bucket["Name"] for bucket in self._client.call("list_buckets").get("Buckets", ())]
+            return Children([join(path, name) for name in names if keep(name)], [])
+        listing, there = self._listing(at), not at.prefix
+        with self._wrap_errors(path, "list"):
+            for page in listing.pages(at.prefix, delimiter="/"):
+                there = there or bool(page.objects or page.prefixes)
+                names = [prefix[len(at.prefix) : -1] for prefix in page.prefixes]
+                found.directories.extend(join(path, name) for name in names if keep(name))
+                keys = ((each, each["Key"][len(at.prefix) :]) for each in page.objects)
+                found.files.extend(listing.status(each) for each, name in keys if name and keep(name))
+        return found if there else None
+
+    def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
+        """See `Store.open`. Nothing is requested before the first read, unless `file` has to be looked up."""
+        status = file or self.stat(path)
+        if not isinstance(status, FileStatus):
+            raise FileNotFoundError(path)
+        at = self._located(path)
+        request = self._request(path, at, "read")
+        reader = ObjectReader(self._client, at.bucket, at.key or "", status, request, lambda: self._now(path))
+        return cast("BinaryIO", ObjectFile(reader, read_to))
+
+    def pins(self, file: FileStatus) -> bool:
+        """See `Store.pins`: by the ETag."""
+        return file.etag is not None
+
+    def delete(self, file: FileStatus) -> bool:
+        """See `Store.delete`. A compatible store may ignore `If-Match`, or not know it."""
+        at = self._located(file.path)
+        with self._wrap_errors(file.path, "delete"):
+            return self._delete(at, file.etag)
+
+    def move(self, file: FileStatus, target: str) -> bool:
+        """Copy an object if it is still the one that was read, then delete it under the same condition."""
+        at, there = self._located(file.path), self._located(target)
+        with self._wrap_errors(file.path, "move"):
+            try:
+                self._copy(file, at, there)
+            except Exception as error:
+                if is_gone(error) or is_changed(error):
+                    return False
+                raise
+            return self._delete(at, file.etag)
+
+    def _copy(self, file: FileStatus, at: Location, there: Location) -> None:
+        source = {"Bucket": at.bucket, "Key": at.key}
+        condition = {} if file.etag is None else {"CopySourceIfMatch": f'"{file.etag}"'}
+        if file.size <= _COPY_BYTES:
+            self._client.call("copy_object", Bucket=there.bucket, Key=there.key, CopySource=source, **condition)
+        else:  # in parts, which boto3 does in threads of its own
+            self._client.boto.copy(source, there.bucket, there.key, ExtraArgs=condition)
+
+    def _delete(self, at: Location, etag: str | None) -> bool:
+        condition = {} if etag is None else {"IfMatch": f'"{etag}"'}
+        try:
+            self._client.call("delete_object", Bucket=at.bucket, Key=at.key, **condition)
+        except Exception as error:
+            if is_gone(error) or is_changed(error):
+                return False
+            if not condition or not is_unsupported(error):
+                raise
+            self._client.call("delete_object", Bucket=at.bucket, Key=at.key)
+        return True
+
+    def _head(self, path: str, at: Location) -> FileStatus:
+        answer = self._client.call("head_object", Bucket=at.bucket, Key=at.key)
+        found = {**answer, "Key": at.key, "Size": answer["ContentLength"]}
+        return self._listing(at).status(found)
+
+    def _stat_by_listing(self, path: str, at: Location) -> FileStatus | Directory | None:
+        """Look an object up in a listing, where it is the first key, or a directory of its name."""
+        page = self._listing(at).page(at.key or "", most=1)
+        for found in page.objects:
+            if found["Key"] == at.key:
+                return self._listing(at).status(found)
+        return Directory(path) if self._is_directory(path, at) else None
+
+    def _is_directory(self, path: str, at: Location) -> bool:
+        """Whether there is an object below a prefix. The bucket itself is a directory, also without objects."""
+        with self._wrap_errors(path, "list"):
+            try:
+                return bool(self._listing(at).page(at.prefix, most=1).objects) or not at.prefix
+            except Exception as error:
+                if is_gone(error):
+                    return False
+                raise
+
+    def _now(self, path: str) -> FileStatus | None:
+        found = self.stat(path)
+        return found if isinstance(found, FileStatus) else None
+
+    def _listing(self, at: Location) -> Listing:
+        return Listing(self._client, at.bucket, at.scheme)
+
+    def _located(self, path: str, *, buckets: bool = False) -> Location:
+        found = located(path)
+        if "@" in found.bucket:
+            raise ConfigurationError(
+                "the URL holds credentials", option="path", advice="give them as storage.key and storage.secret"
+            )
+        if not found.bucket and not buckets:
+            raise ConfigurationError(f"{path!r} names no bucket", option="path", advice="give s3://bucket/key")
+        return found
+
+    @contextmanager
+    def _wrap_errors(self, path: str, doing: str) -> Iterator[None]:
+        """Raise a ForebayError for an error of boto3."""
+        try:
+            yield
+        except Exception as error:
+            found = s3_error(error, self._request(path, located(path), doing))
+            if found is error:
+                raise
+            raise found from error
+
+    def _request(self, path: str, at: Location, doing: str) -> Request:
+        return Request(f"{doing} {path!r}", at.bucket, self._client.settings, permissions=_PERMISSIONS[doing])
+
+
+_PERMISSIONS: Final = {
+    "read": "s3:GetObject and s3:ListBucket",
+    "list": "s3:ListBucket",
+    "delete": "s3:DeleteObject",
+    "move": "s3:GetObject, s3:PutObject and s3:DeleteObject",
+}
+
+
+class _NamesBelow:
+    """Tells whether all names of a key below a prefix are kept. Remembers directories, which keys share."""
+
+    def __init__(self, prefix: str, keep: Callable[[str], bool]) -> None:
+        self._start = len(prefix)
+        self._keep = keep
+        self._known: dict[str, bool] = {"": True}
+
+    def __call__(self, key: str) -> bool:
+        directory, _, name = key[self._start :].rpartition("/")
+        if directory not in self._known:
+            self._known[directory] = all(part in _KEY_NAMES or self._keep(part) for part in directory.split("/"))
+        return self._known[directory] and self._keep(name)
