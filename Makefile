@@ -15,18 +15,24 @@ PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
-# A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save.
-PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_SUBMIT_OPTS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' $(PY) -P -m pytest
+# A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save. The archive of
+# Spark's classes halves its start (class data sharing of HotSpot); without the archive, the option has no effect.
+CLASSES := $(abspath $(STAMPS))/spark-classes.jsa
+JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
+PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak $(PY) -P -m pytest -m soak --timeout=3600
-TYPED := forebay stubs tests $(wildcard pyspark_forebay_*.py)
 ALL_BUT_KAFKA := --ignore=tests/kafka
 STREAMS := tests/spark tests/golden
-KIT := tests/testkit tests/examples
+# The rest of the tests takes longest, so that these are not among them.
+KIT := tests/testkit tests/examples tests/simulation tests/inprocess tests/microbatch tests/framework tests/reading tests/coordination
 AGAINST_SPARK := tests/kafka/like_spark tests/kafka/suites
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
 SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
 PROGRAMS := $(wildcard examples/*.py benchmarks/*.py)
+# Programs import their neighbours, and are as short as what a user writes.
+MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) && MYPYPATH=examples:benchmarks $(PY) -m mypy \
+	--allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)
 
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
 export PYSPARK_PYTHON := $(PY)
@@ -37,7 +43,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew test newest lint format bench bench-kafka soak clean java FORCE
+.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,33 +61,35 @@ demo-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Read Kafka: a backfill
 demo-skew: java $(STAMPS)/runtime $(STAMPS)/installed ## Show which rows Spark drops of a skewed Kafka topic, and how alignment keeps them (needs Java)
 	@$(PY) -P examples/demo_skew.py
 
-test: java lint $(STAMPS)/installed ## Lint, then run every test except the long ones against the built wheel (needs Java)
+test: java style $(STAMPS)/installed $(STAMPS)/classes ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS
+	@$(MYPY)
 	@$(PYTEST) $(PYTEST_ARGS)
 else
 	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
 	@# JVM starts.
 	@beside() { exec env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
+	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kafka '$(KAFKA) $(AGAINST_SPARK:%=--ignore=%)' & kafka=$$!; \
 	beside against-spark '$(AGAINST_SPARK) $(SOCKETS)' & against=$$!; \
 	beside streams '$(STREAMS)' & streams=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
-	trap 'kill $$kafka $$against $$streams $$kit 2>/dev/null' INT TERM; \
+	trap 'kill $$types $$kafka $$against $$streams $$kit 2>/dev/null' INT TERM; \
 	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
-	for group in $$kit $$streams $$against $$kafka; do wait $$group || failed=$$?; done; \
+	for group in $$types $$kit $$streams $$against $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed
 endif
 
 newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)
 	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test
 
-lint: $(STAMPS)/dev ## Check style, format and types
+lint: style ## Check style, format and types
+	@$(MYPY)
+
+style: $(STAMPS)/dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check --quiet . || { echo 'run `make format`' >&2; exit 1; }
-	@$(PY) -m mypy $(TYPED)
-	@# Programs import their neighbours, and are as short as what a user writes.
-	@MYPYPATH=examples:benchmarks $(PY) -m mypy --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)
 
 format: $(STAMPS)/dev ## Write the code the way `make lint` wants it
 	@$(PY) -m ruff check --fix-only --quiet .
@@ -156,6 +164,14 @@ $(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 
 $(STAMPS)/installed: build/wheel/stamp $(STAMPS)/venv | $(STAMPS)/builder
 	@$(PY) -m pip install -q --no-index --no-deps --force-reinstall $(WHEEL)
+	@touch $@
+
+# Spark runs once and writes the archive of its classes when it ends.
+$(STAMPS)/classes: $(STAMPS)/dev | $(STAMPS)/installed
+	@echo "writing an archive of Spark's classes"
+	@rm -f $(CLASSES)
+	@SPARK_SUBMIT_OPTS='$(JVM) -XX:ArchiveClassesAtExit=$(CLASSES)' $(PY) -P tests/spark/load_classes.py > build/classes.txt 2>&1 || \
+		echo "there is none (build/classes.txt): the tests start slower" >&2
 	@touch $@
 
 FORCE:

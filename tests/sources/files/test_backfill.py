@@ -13,24 +13,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-DAYS, FILES_A_DAY, ROWS_A_FILE = 60, 16, 6
+FILES_A_DAY, ROWS_A_FILE = 16, 6
 SPAN = dt.timedelta(days=1) / FILES_A_DAY
 FIRST = dt.datetime(2023, 1, 1, tzinfo=dt.UTC)
 HOUR = dt.timedelta(hours=1)
 
 
-@pytest.fixture(scope="module")
-def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of one and a half hours each, in a random order of names and times of change."""
-    directory = tmp_path_factory.mktemp("clicks")
-    order = list(range(DAYS * FILES_A_DAY))
+def write_clicks(directory: Path, days: int) -> None:
+    """Write files of one and a half hours each, in a random order of names and times of change."""
+    directory.mkdir()
+    order = list(range(days * FILES_A_DAY))
     random.Random(16).shuffle(order)
     for place, number in enumerate(order):
         times = [FIRST + number * SPAN + row * SPAN / ROWS_A_FILE for row in range(ROWS_A_FILE)]
         path = directory / f"{place:04}.parquet"
         pq.write_table(pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC"))}), path)
         os.utime(path, (1_700_000_000 + place, 1_700_000_000 + place))
-    return directory
 
 
 class Backfill(NamedTuple):
@@ -65,21 +63,25 @@ def backfill(spark: Any, clicks: Path, checkpoint: Path, *, delay: str, **option
     )
 
 
-def test_a_backfill_of_sixty_days_keeps_two_days_of_state(spark: Any, clicks: Path, tmp_path: Path) -> None:
-    """Hourly windows of 60 days × 16 files; beside it the same files by time of change."""
+@pytest.mark.parametrize("days", [12, pytest.param(60, marks=pytest.mark.soak)])
+def test_a_backfill_by_event_time_keeps_two_days_of_state(spark: Any, tmp_path: Path, days: int) -> None:
+    """Hourly windows of all days × 16 files; beside it the same files by time of change."""
+    clicks = tmp_path / "clicks"
+    write_clicks(clicks, days)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     # Drift + one file ≤ the delay of the watermark.
     options = {"fileEventTime": "footer:ts", "alignmentMaxDrift": "21h"}
+    quarter = str(days * FILES_A_DAY // 4)
     swept = backfill(spark, clicks, tmp_path / "swept", delay="1350 minutes", **options)
-    unordered = backfill(spark, clicks, tmp_path / "unordered", delay="61 days", maxFilesPerTrigger="240")
-    hasty = backfill(spark, clicks, tmp_path / "hasty", delay="1350 minutes", maxFilesPerTrigger="240")
+    unordered = backfill(spark, clicks, tmp_path / "unordered", delay=f"{days + 1} days", maxFilesPerTrigger=quarter)
+    hasty = backfill(spark, clicks, tmp_path / "hasty", delay="1350 minutes", maxFilesPerTrigger=quarter)
 
-    rows = DAYS * FILES_A_DAY * ROWS_A_FILE
+    rows = days * FILES_A_DAY * ROWS_A_FILE
     assert (swept.rows, swept.dropped) == (rows, 0)
     assert swept.peak <= 48
-    closed = FIRST + dt.timedelta(days=DAYS - 1)
-    assert {at for at in swept.windows if at < closed} == {FIRST + hour * HOUR for hour in range((DAYS - 1) * 24)}
-    assert set(swept.windows.values()) == {rows // DAYS // 24}
+    closed = FIRST + dt.timedelta(days=days - 1)
+    assert {at for at in swept.windows if at < closed} == {FIRST + hour * HOUR for hour in range((days - 1) * 24)}
+    assert set(swept.windows.values()) == {rows // days // 24}
     # Unordered, either all hours stay in the state, or rows are dropped.
-    assert (unordered.rows, unordered.dropped, unordered.peak) == (rows, 0, DAYS * 24)
+    assert (unordered.rows, unordered.dropped, unordered.peak) == (rows, 0, days * 24)
     assert hasty.dropped > 0
