@@ -47,10 +47,10 @@ class Listing:
         self._root = f"{scheme}://{bucket}/"
 
     def page(
-        self, prefix: str, *, after: str = "", delimiter: str = "", most: int = PAGE, token: str | None = None
+        self, prefix: str, *, after: str = "", delimiter: str = "", most: int | None = None, token: str | None = None
     ) -> Page:
         """Return the first keys below a prefix that are greater than `after`, or those after another page."""
-        arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most}
+        arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most or PAGE}
         options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
         arguments |= {name: value for name, value in options.items() if value}
         answer = self._client.call("list_objects_v2", **arguments)

@@ -136,7 +136,7 @@ class ObjectFile(io.RawIOBase):
         position = self._position
         while self._ahead and not self._ahead[0].where.start <= position < self._ahead[0].where.end:
             self._ahead.popleft()
-        continues = position == self._at.end or bool(self._ahead)
+        continues = (position == self._at.end != 0) or bool(self._ahead)
         if not continues:
             self._step = FIRST
         found = self._ahead.popleft() if self._ahead else None

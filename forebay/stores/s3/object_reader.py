@@ -7,6 +7,7 @@ import importlib
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError, RetriableError
@@ -147,12 +148,13 @@ class ObjectReader:
         now = self._now()
         if now is None:
             return gone_error(self.file.path)
-        if self.file.same_file(now):  # a store that serves several versions for a while
+        then = replace(self.file, etag=self._etag)
+        if then.same_file(now):  # a store that serves several versions for a while
             return RetriableError(
                 f"the store served another version of {self.file.path!r} than the one it has",
                 advice="if this persists, check for caches and replicas between this machine and the store",
             )
-        return changed_error(self.file, now)
+        return changed_error(then, now)
 
     def _broken(self, failure: Exception, at: int) -> RetriableError:
         return RetriableError(

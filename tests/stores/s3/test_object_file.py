@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads of an object, with a scripted client: ranges, read-ahead, answers that break off."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import threading
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError
+
+from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.stores.file_status import FileStatus
+from forebay.stores.s3 import object_file, object_reader
+from forebay.stores.s3.errors import Request
+from forebay.stores.s3.object_file import ObjectFile
+from forebay.stores.s3.object_reader import Cancelled, ObjectReader
+from forebay.stores.s3.settings import S3Settings
+
+MB = 1 << 20
+
+
+class Body(io.BytesIO):
+    """The body of an answer; it ends early after `cut` bytes, with an error or without."""
+
+    def __init__(self, data: bytes, cut: int | None, error: Exception | None) -> None:
+        super().__init__(data if cut is None else data[:cut])
+        self.cut, self.error = cut, error
+
+    def readinto(self, buffer: Any) -> int:
+        got = super().readinto(buffer)
+        if not got and self.cut is not None and self.error is not None:
+            raise self.error
+        return got
+
+
+class Client:
+    """One object. `cuts` are bytes after which the next answers break off; None for a whole one."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.etag = "v1"
+        self.cuts: list[int | None] = []
+        self.error: Exception | None = IncompleteReadError(actual_bytes=1, expected_bytes=2)
+        self.ranges: list[tuple[int, int]] = []
+        self.obeys = True
+        self.settings = S3Settings()
+        self.lock = threading.Lock()
+
+    def call(self, operation: str, *, Bucket: str, Key: str, Range: str, IfMatch: str | None = None) -> Any:  # noqa: N803
+        assert (operation, Bucket, Key) == ("get_object", "b", "k")
+        start, end = (int(found) for found in re.findall(r"\d+", Range))
+        with self.lock:
+            self.ranges.append((start, end + 1))
+            cut = self.cuts.pop(0) if self.cuts else None
+        if self.obeys and IfMatch not in (None, f'"{self.etag}"'):
+            raise ClientError({"Error": {"Code": "PreconditionFailed"}}, operation)
+        body = Body(self.data[start : end + 1], cut, self.error)
+        answer = {"Body": body, "ETag": f'"{self.etag}"', "ContentLength": end + 1 - start}
+        return answer | {"ContentRange": f"bytes {start}-{end}/{len(self.data)}"}
+
+    def now(self) -> FileStatus:
+        return FileStatus("s3://b/k", len(self.data), 0, self.etag)
+
+    def reader(self, etag: str | None = "v1") -> ObjectReader:
+        file = FileStatus("s3://b/k", len(self.data), 0, etag)
+        return ObjectReader(self, "b", "k", file, Request("read 's3://b/k'", "b", self.settings), self.now)  # type: ignore[arg-type]
+
+    def open(self, read_to: int | None = None) -> ObjectFile:
+        return ObjectFile(self.reader(), read_to)
+
+    def planned(self) -> list[tuple[int, int]]:
+        """The requests in the order of their places: those of other threads come at any time."""
+        return sorted(self.ranges)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(object_reader, "_PAUSE", 0.0001)
+
+
+def content(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def test_a_sequential_read_asks_for_growing_chunks_and_each_byte_once():
+    client = Client(content(40 * MB))
+    with client.open() as stream:
+        assert b"".join(iter(lambda: stream.read(100_000), b"")) == client.data
+    sizes = [(end - start) // MB for start, end in client.planned()]
+    assert sizes == [1, 2, 4, 8, 8, 8, 8, 1]
+    assert sum(end - start for start, end in client.ranges) == len(client.data)
+
+
+def test_a_short_read_fetches_little_and_a_small_object_takes_one_request():
+    client = Client(content(40 * MB))
+    with client.open() as stream:
+        assert stream.read(10) == client.data[:10]
+    assert client.ranges == [(0, MB)]
+    for size in (1, MB, 8 * MB):
+        client = Client(content(size))
+        with client.open() as stream:
+            assert b"".join(iter(lambda stream=stream: stream.read(1000_000), b"")) == client.data
+        assert client.ranges == [(0, size)]
+
+
+def test_a_slice_reads_nothing_ahead_behind_its_end():
+    client = Client(content(40 * MB))
+    with client.open(read_to=20 * MB) as stream:
+        stream.seek(10 * MB)
+        assert stream.read(10 * MB) == client.data[10 * MB : 20 * MB]
+        assert stream.read(5) == client.data[20 * MB : 20 * MB + 5], "the rest of the last record"
+    assert client.planned()[-1] == (20 * MB, 20 * MB + (64 << 10))
+    assert sum(end - start for start, end in client.ranges) == 10 * MB + (64 << 10)
+
+
+def test_a_footer_makes_reads_exact():
+    client = Client(content(40 * MB))
+    with client.open() as stream:
+        stream.seek(-8, io.SEEK_END)
+        assert stream.read(8) == client.data[-8:]
+        stream.seek(-50_000, io.SEEK_END)
+        assert stream.read(49_992) == client.data[-50_000:-8]
+        stream.seek(5 * MB)
+        assert stream.read(MB) == client.data[5 * MB : 6 * MB]
+    assert client.ranges == [(40 * MB - (64 << 10), 40 * MB), (5 * MB, 6 * MB)]
+
+
+def test_any_seeks_and_reads_give_the_bytes_of_the_object(monkeypatch):
+    monkeypatch.setattr(object_file, "CHUNK", 4000)
+    monkeypatch.setattr(object_file, "FIRST", 500)
+    monkeypatch.setattr(object_file, "_WHOLE", 100)
+    monkeypatch.setattr(object_file, "_TAIL", 300)
+    for seed in range(300):
+        chance = random.Random(seed)
+        client = Client(content(chance.choice([1, 99, 5000, 60_000])))
+        client.cuts = [None] * chance.randrange(9) + [chance.choice([0, 7, 400]) for _ in range(4)]
+        client.error = chance.choice([None, ConnectionResetError("reset"), client.error])
+        model = io.BytesIO(client.data)
+        with client.open(chance.choice([None, len(client.data) // 2])) as stream:
+            for _ in range(60):
+                if chance.random() < 0.3:
+                    place = chance.randrange(len(client.data) + 50)
+                    assert stream.seek(place) == model.seek(place)
+                size = chance.choice([1, 7, 300, 9000, -1])
+                assert stream.read(size) == model.read(size), seed
+                assert stream.tell() == model.tell() or not model.read(1)
+                model.seek(stream.tell())
+
+
+BREAKS = [
+    IncompleteReadError(actual_bytes=1, expected_bytes=2),
+    ReadTimeoutError(endpoint_url="x"),
+    ConnectionResetError("reset"),
+    None,
+]
+
+
+@pytest.mark.parametrize("error", BREAKS)
+def test_an_answer_that_breaks_off_is_continued_at_its_byte(error):
+    client = Client(content(300_000))
+    client.error, client.cuts = error, [1000, 0, 70_000]
+    with client.open() as stream:
+        assert stream.read() == client.data
+    assert client.ranges == [(0, 300_000), (1000, 300_000), (1000, 300_000), (71_000, 300_000)]
+
+
+def test_answers_that_keep_breaking_off_are_a_retriable_error():
+    client = Client(content(300_000))
+    client.cuts = [10] * 50
+    with client.open() as stream, pytest.raises(RetriableError, match=r"breaking off at byte 50 of 's3://b/k'"):
+        stream.read()
+    assert len(client.ranges) == 5
+
+
+def test_a_store_that_ignores_the_condition_is_noticed_by_the_etag():
+    client = Client(content(300_000))
+    client.obeys = False
+    with client.open() as stream:
+        client.etag = "v2"
+        with pytest.raises(DataError, match="etag v1; now .*etag v2"):
+            stream.read()
+
+
+def test_a_store_that_serves_two_versions_in_turn_is_retried():
+    client = Client(content(300_000))
+    file = client.open()
+    client.etag = "v2"
+    client.now = lambda: FileStatus("s3://b/k", 300_000, 0, "v1")  # type: ignore[method-assign]
+    file = client.open()
+    with file as stream, pytest.raises(RetriableError, match="served another version"):
+        stream.read()
+
+
+def test_without_an_etag_the_first_answer_decides():
+    client = Client(content(300_000))
+    reader = client.reader(etag=None)
+    assert reader.read(0, 10) == client.data[:10]
+    client.etag = "v2"
+    with pytest.raises(DataError, match="has changed"):
+        reader.read(10, 20)
+
+
+def test_a_store_that_ignores_ranges_is_refused():
+    client = Client(content(3 * MB))
+    real = client.call
+
+    def whole(operation: str, **arguments: Any) -> Any:
+        answer = real(operation, **arguments)
+        return {name: value for name, value in answer.items() if name != "ContentRange"}
+
+    client.call = whole  # type: ignore[method-assign]
+    with client.open() as stream:
+        stream.seek(5)
+        with pytest.raises(ConfigurationError, match="ignores the range"):
+            stream.read(10)
+
+
+def test_closing_ends_requests_of_other_threads():
+    client = Client(content(40 * MB))
+    reader = client.reader()
+    reader.close()
+    with pytest.raises(Cancelled):
+        reader.read(0, 10)
