@@ -81,7 +81,7 @@ def test_a_failed_search_by_time_holds_and_is_repeated(aligned, caplog):
     query.turn()
     log.fail["positions_at"] = 1
     assert query.turn() is None
-    assert "cut at an event time" in caplog.text
+    assert "finding an event time in" in caplog.text
     asked = len(log.calls)
     assert query.turn() is None  # it pauses first
     assert sum(call[0] == "positions_at" for call in log.calls[asked:]) == 0

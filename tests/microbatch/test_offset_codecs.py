@@ -390,7 +390,7 @@ def moved(store):
 
 def test_without_the_location_the_error_says_it():
     _, data = moved(MemoryStore("/the/state"))
-    with pytest.raises(ConfigurationError, match="which is not set") as caught:
+    with pytest.raises(ConfigurationError, match="but the option is not set") as caught:
         InlineOffsetCodec(Files()).read(data)
     assert "/the/state" in caught.value.advice
 
@@ -399,9 +399,9 @@ def test_at_another_location_the_error_says_both_and_a_copy_is_accepted():
     store = MemoryStore("/the/state")
     query, data = moved(store)
     other = MemoryStore("/another")
-    with pytest.raises(ConfigurationError, match="'/the/state', and .* is missing from '/another'") as caught:
+    with pytest.raises(ConfigurationError, match="'/the/state', and the file .* is missing from '/another'") as caught:
         stored(other).read_done(data)
-    assert "stateLocation=/the/state" in caught.value.advice
+    assert "stateLocation to /the/state" in caught.value.advice
     other.facts = dict(store.facts)
     on = Query(stored(other), data)
     assert remembered(on.done) == remembered(query.done)

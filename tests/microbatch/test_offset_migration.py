@@ -74,7 +74,7 @@ def test_an_offset_that_is_not_planned_yet_may_be_adopted_again():
 def test_an_unfinished_micro_batch_of_the_other_source_is_refused():
     with pytest.raises(ConfigurationError, match="planned by another source") as caught:
         planner().tasks({"a": 1}, OLD)
-    assert "first finish the last batch with the old source" in caught.value.advice
+    assert "run the query once with the old source" in caught.value.advice
     planner().commit(OLD)
 
 

@@ -173,7 +173,7 @@ def test_a_late_split_comes_next_and_is_counted_once(start, caplog):
         assert names(query.turns()) == [["late"], ["later"], ["on time"], ["c"]]
     assert query.planner._alignment.late == 2
     assert query.planner._alignment.limit == (BASE + 210) * US
-    assert ["'late' is 90.000 s behind" in record.getMessage() for record in caplog.records] == [True]
+    assert ["'late' begins 90.000 s earlier" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_split_of_the_future_comes_last_and_does_not_make_the_others_late(start, caplog):

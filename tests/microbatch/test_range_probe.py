@@ -199,7 +199,7 @@ def test_a_probe_that_fails_holds_nothing_back(world, caplog, error):
     with caplog.at_level(logging.WARNING):
         end = query.planner.latest(query.start)
     assert end != query.start
-    assert "probing for a first record before the new ends failed" in caplog.text
+    assert "reading a first record in the planner failed" in caplog.text
     world.error = None
     assert query.read(query.start, json.loads(json.dumps(end))) == world.events["all"]
 

@@ -280,7 +280,7 @@ def test_a_client_is_kept_when_the_task_is_left_early():
 @pytest.mark.parametrize(
     ("emit", "what"),
     [
-        ([[{"n": 1}]], "list, no RecordBatch"),
+        ([[{"n": 1}]], "emitted a list in one"),
         ([pa.record_batch([["a"], [1]], schema=SCHEMA)] * 2, "two record batches"),
     ],
 )

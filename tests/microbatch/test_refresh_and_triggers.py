@@ -528,7 +528,7 @@ def test_a_failure_after_a_micro_batch_never_ends_the_query(query, outside, capl
     there.fail.update(finished=1, committed=1)
     run.planner.commit(run.log[0])
     assert run.turn() is None
-    assert caplog.text.count("work after the micro-batch failed") == 2
+    assert caplog.text.count("notifying the source of committed data failed") == 2
     there.ends["b"] = 4
     run.wait()
     assert rows(run.turn()) == {"b": 1}

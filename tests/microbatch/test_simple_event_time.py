@@ -195,7 +195,7 @@ def test_a_silent_split_ends_the_look_and_the_other_answers_are_kept(query, monk
     log.reads.clear()
     with caplog.at_level(logging.WARNING):
         query_of.turn()
-    assert "no first record within 0.2 s" in caplog.text
+    assert "gave no record of this split within 0.2 s" in caplog.text
     log.release.set()
     until = time.monotonic() + 30
     while (ends := query_of.drain()).get("held") != 1:

@@ -91,7 +91,7 @@ def test_a_query_with_state_is_refused_without_its_location_and_at_another(liste
     before = list(run.log)
     run.outside.splits = files(3100)
     run.restart(max_files_per_trigger=1000)
-    with pytest.raises(ConfigurationError, match="which is not set") as caught:
+    with pytest.raises(ConfigurationError, match="but the option is not set") as caught:
         run.turn()
     assert str(tmp_path / "a") in caught.value.advice
     run.restart(state_location=str(tmp_path / "b"))

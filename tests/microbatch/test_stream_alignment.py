@@ -212,6 +212,6 @@ def test_dis4_a_position_before_that_of_the_split_is_refused(aligned, monkeypatc
     )
     query = aligned(Log(a=range(100)))
     assert query.turn() == {"a": (0, 2)}
-    with pytest.raises(ContractError, match="before the position") as caught:
+    with pytest.raises(ContractError, match="before the split.s position") as caught:
         query.turns(3)
     assert caught.value.rule == "DIS-4"

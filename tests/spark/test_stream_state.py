@@ -77,7 +77,7 @@ def test_a_query_without_location_takes_one_later_and_keeps_it(spark, tmp_path):
     assert run(spark, inbox, tmp_path / "q", stateLocation=place) == list(range(800, 810))
     assert last_offset(tmp_path / "q")["state"]["at"] == place
     put(inbox, 810, 820)
-    with pytest.raises(StreamingQueryException, match="keeps its state in stateLocation") as caught:
+    with pytest.raises(StreamingQueryException, match="keeps its state below stateLocation") as caught:
         run(spark, inbox, tmp_path / "q")
     found = forebay.unwrap(caught.value)
     assert found is not None and place in str(found.advice)

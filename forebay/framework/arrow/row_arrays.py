@@ -133,7 +133,7 @@ class RowConverter:
             refuse_nulls(array, field)
         except ConversionError as error:
             raise DataError(
-                f"column {field.name!r} must not be null"
+                f"column {field.name!r} must not be null, but this row has a null"
                 if array.null_count and not field.nullable
                 else f"column {field.name!r} is {field.type}: {error}",
                 **self._labels(first + first_failing(array, lambda part: refuse_nulls(part, field))),
@@ -154,7 +154,7 @@ class RowConverter:
                 refused = UnfitValueError(field.name, field.type, value, str(cause))
                 return self._broken(str(refused), first + index, advice=refused.advice)
         return self._broken(
-            f"the values of the column {field.name!r} are not {field.type}: {error}", first, advice=CONVERT
+            f"the column {field.name!r} cannot be converted to {field.type}: {error}", first, advice=CONVERT
         )
 
     def _broken(self, problem: str, number: int, *, advice: str = "") -> ContractError:

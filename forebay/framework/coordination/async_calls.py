@@ -27,7 +27,7 @@ class _Due:
 
 
 class AsyncCalls:
-    """The asynchronous calls of one enumerator. Its methods are called on the coordinator thread.
+    """The asynchronous calls of one enumerator. `call` and `fire_due` must be called on the coordinator thread.
 
     Runs of a periodic call do not overlap: a run that is due while the previous one is running is skipped. Different
     calls may overlap.

@@ -138,7 +138,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._assign_waiting()
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Mark splits as finished. Their author is notified when a durable checkpoint contains them."""
+        """Mark splits as finished. The author's `finished` is called when a durable checkpoint contains them."""
         self._finished += [split for split in splits if not self._forget_dropped(split.id) and self._life.finish(split)]
 
     def snapshot_state(self, checkpoint_id: int) -> Json:

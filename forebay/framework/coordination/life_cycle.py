@@ -59,7 +59,7 @@ class LifeCycle:
                 f"two splits have the id {split.id!r}",
                 split=split.id,
                 rule="SPL-1",
-                advice="make ids unique and stable: derive them from the input",
+                advice="in the connector, give each split an id of its own, derived from the input",
             )
         self._splits[split.id] = split
         self._new[split.id] = None

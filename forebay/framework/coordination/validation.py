@@ -61,5 +61,5 @@ def repeated_id(source: str, split_id: str) -> ContractError:
         source=source,
         split=split_id,
         rule="SPL-1",
-        advice="make ids unique and stable: derive them from the input",
+        advice="in the connector, give each split an id of its own, derived from the input",
     )

@@ -64,9 +64,9 @@ class EventTime:
             self._failed.append(reader)
 
     def forget(self, alive: Callable[[], Collection[str]]) -> None:
-        """Let splits of failed readers that no longer exist stop holding back the watermark.
+        """Release the splits of failed readers that discovery has dropped: they no longer hold back the watermark.
 
-        `alive` returns the ids of all existing splits. It is called only if failed readers have left splits.
+        `alive` returns the ids of all splits that still exist. It is called only if failed readers have left splits.
         """
         if self._failed:
             self._taken_over({split_id for reader in self._failed for split_id in reader.splits} - set(alive()))
@@ -150,7 +150,7 @@ class EventTime:
 
 
 class _Reader:
-    """The outputs of one reader until it fails or ends. It passes on batches, and its watermark to the combined one."""
+    """The outputs of one reader, until it fails or ends: delivers its batches, and reports its watermark."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans a bounded read: discovers all splits, fixes their ends, cuts and packs them."""
+"""Plans a bounded read: discovers all splits, fixes their ends, and assigns slices of them to tasks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def plan_bounded(
     parallelism: int | None = None,
     runtime: Runtime | None = None,
 ) -> list[tuple[Split, ...]]:
-    """Return one tuple of slices per task; empty if there is nothing to read.
+    """Return the slices of splits that each task reads, one tuple per task; no task if there is nothing to read.
 
     An unbounded source is read up to its latest positions. A split whose latest position is unknown has no end, and is
     read until it is caught up.
 
     Args:
         source: The source.
-        options: `num_partitions`, `retries` and `planning_timeout`.
-        parallelism: Cores to spread over without `num_partitions`; by default those of this machine.
+        options: The options `num_partitions`, `retries` and `planning_timeout` are used.
+        parallelism: The number of cores, if `num_partitions` is not set; by default that of this machine.
         runtime: Threads and time.
 
     Raises:
-        ForebayError: The source's error, with its context; `FatalError` if it is another exception or the source does
-            not answer.
+        ForebayError: The source raised it; the name of the source and the split are added.
+        FatalError: The source raised another exception, or did not answer within `planning_timeout`.
         ContractError: The source broke a rule: repeated split ids, positions of an unknown kind, wrong types.
     """
     runtime = runtime or ThreadRuntime()
@@ -67,7 +67,10 @@ def _plan_discovery(
 
 
 def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> list[Split]:
-    """Return the splits with fixed ends: their own, or the present end of an unbounded source."""
+    """Return the splits with fixed ends: the split's own end, or its present end in `ends` if that comes first.
+
+    In a bounded source, the split's own end is used even if its present end comes first.
+    """
     result = []
     for split in splits:
         if (end := ends.get(split.id)) is None:
@@ -81,7 +84,7 @@ def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]
 
 
 def _unread(source: Source, splits: Sequence[Split]) -> list[Split]:
-    """Return the splits that are not read completely."""
+    """Return the splits that have something to read."""
 
     def done(split: Split) -> bool:
         position, end = split.position, split.end

@@ -35,9 +35,9 @@ def open_stream(
 
     Args:
         source: The source, with its resolved schema.
-        options: Limits, intervals, time-outs.
-        parallelism: Cores to spread over; by default those of this machine.
-        inferred: The schema if it was inferred from the input; it may differ at the next start.
+        options: The host's options.
+        parallelism: The number of cores that run tasks; by default that of this machine.
+        inferred: The schema, if it was inferred from the input; it may differ at the next start. Else None.
         runtime: Threads and time.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avoids micro-batches without a record, if `latest` moves forward without records."""
+"""Avoids empty micro-batches of sources whose `latest` may move forward although there is no new record."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _LONGEST_HOLD: Final = 600.0
 
 
 class RangeProbe:
-    """Reads the first record before the ends that `latest` returned, in the planner, to see whether there is one.
+    """Reads in the planner whether there is any record between the splits' positions and the ends from `latest`.
 
     An end such as "now less a delay" moves forward without records, and tasks cannot report empty reads to the planner.
-    If a probe fails or does not answer, the micro-batch is planned. Called on the planning thread.
+    If the probe fails or finds no answer in time, the micro-batch is planned. Called on the planning thread.
     """
 
     def __init__(self, source: Source, options: HostOptions, split_provider: SplitProvider, runtime: Runtime) -> None:
@@ -57,14 +57,14 @@ class RangeProbe:
         self._holding = False
 
     def finds_nothing(self, available: Sequence[Planned]) -> bool:
-        """Return whether the available splits are known to hold no record. May block, for a first record."""
+        """Return whether the available splits are known to have no record. May block while it reads."""
         self._holding = self._needed and bool(available) and not self._worth_planning(available)
         if not self._holding:
             self._planned_at = self._clock.monotonic()
         return self._holding
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return the seconds until the next probe, while splits are held back; see `RefreshPolicy.due_soon`."""
+        """Return the seconds until the next probe, if `finds_nothing` was true; see `RefreshPolicy.due_soon`."""
         return self._refresh.due_soon(since, within) if self._holding else None
 
     def _worth_planning(self, available: Sequence[Planned]) -> bool:
@@ -81,8 +81,8 @@ class RangeProbe:
                 self._has_record = True
                 pause = self._refresh.put_off(error)
                 _log.warning(
-                    "%s: probing for a first record before the new ends failed, again in %.1f s; micro-batches are "
-                    "planned meanwhile: %s",
+                    "%s: reading a first record in the planner failed and is retried in %.1f s; until then, "
+                    "micro-batches are planned without it: %s",
                     self._source.name,
                     pause,
                     error,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One task of a planned read: its slices, read to their ends by a `SourceReader`."""
+"""One task of a planned read: a `SourceReader` reads slices of splits to their ends."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ class ReadTask:
     """Everything that one task needs, pickled for another process (S3).
 
     Args:
-        slices: The slices to read, in order; those of one split are read one after the other.
-        version: The version of forebay that planned it.
-        negotiation: For slices whose ends are negotiated; None = all ends are planned.
+        source: The source, with its resolved schema.
+        slices: The slices of splits to read, in order; slices of one split are read one after the other.
+        options: The host's options.
+        index: The number of the task, from 0.
+        count: The number of tasks of the read.
+        version: The version of forebay that planned the task.
+        negotiation: What is needed to negotiate the ends of some slices; None = all ends are planned.
     """
 
     source: Source
@@ -42,13 +46,13 @@ class ReadTask:
 
 
 def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Delivered, None, None]:
-    """Yield the record batches of one task: the same rows in every attempt (S14). Called on the thread of the task.
+    """Yield the record batches of one task: the same rows in each attempt of the task (S14).
 
-    Closing the generator early frees threads and clients, within the option `closeTimeout`.
+    Called on the thread of the task. Closing the generator early frees threads and clients, within `closeTimeout`.
 
     Raises:
         ConfigurationError: The planner ran another version of forebay.
-        ForebayError: What the source raised, with its context.
+        ForebayError: The source raised it, or raised another exception; source and split are named.
     """
     _check_version(task)
     runtime = runtime or ThreadRuntime()
@@ -79,7 +83,7 @@ def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> 
 
 
 def _deliver(reader: SourceReader, source: str, slices: Sequence[Split]) -> Iterator[Delivered]:
-    """Run the reader; it never holds two slices of one split."""
+    """Yield what the reader emits for these slices. It gets the next slice of a split when the one before is read."""
     output = Output(source)
     waiting: dict[str, deque[Split]] = {}
     for one in slices:
@@ -108,7 +112,7 @@ def _deliver(reader: SourceReader, source: str, slices: Sequence[Split]) -> Iter
 
 
 def _next_slices(waiting: dict[str, deque[Split]], split_ids: Sequence[str]) -> list[Split]:
-    """Remove and return the next slice of each of these splits; a split without more slices is removed."""
+    """Remove and return the next waiting slice of each of these splits; a split without more slices is removed."""
     given = []
     for split_id in split_ids:
         if slices := waiting.get(split_id):

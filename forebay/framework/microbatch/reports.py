@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress reports of a stream: totals, and details of the splits that are furthest behind, from memory (S12).
+"""Progress reports of a stream: totals, and details of the splits that are furthest behind (S12).
+
+Reports are made from what the planner knows; the source is not asked.
 
 ```
 {"source": "orders", "n": 12, "idle": false,
@@ -8,7 +10,7 @@
   "error": {"at": "2026-01-31T12:00:00Z", "text": "…", "split": "eu", "over": true}},
  "worst": [{"split": "eu", "position": 400, "end": 2500, "behind": 2100, "last": {"rows": 125}}, …]}
 ```
-With alignment it has `eventTime`, see `event_time_report`.
+With `alignmentMaxDrift`, it also has `eventTime`, see `event_time_report`.
 """
 
 from __future__ import annotations
@@ -39,15 +41,15 @@ _LONGEST_ERROR: Final = 500
 
 
 class Report:
-    """The progress of a query as of the last poll. Called on the planning thread.
+    """The progress of a query when the source was last polled. Called on the planning thread.
 
-    `update` is cheap, for it is called with every poll; `payload` builds the report on demand.
+    `update` is called with every poll, so it is cheap; `payload` builds the report on demand.
 
     Args:
         source: The name of the source.
         split_provider: Knows the cost and the failures of discovery.
-        negotiated: Knows the failures of probes; None = there are none.
-        event_time: Returns what alignment does; None = it is off.
+        negotiated: Knows the failures of probes; None = there are no probes.
+        event_time: Returns the field `eventTime`; None = alignment is off.
     """
 
     def __init__(
@@ -73,9 +75,9 @@ class Report:
         """Note the result of a poll.
 
         Args:
-            n: The number of the micro-batch: the one planned now, or the last one without new data.
+            n: The number of the micro-batch that is planned now; without new data, that of the last one.
             available: Every split with new data, up to its present end.
-            taken: What the micro-batch reads.
+            taken: The part of each split that the micro-batch reads.
             splits: The number of open splits.
             done: The number of remembered finished splits.
         """
@@ -87,7 +89,7 @@ class Report:
         self._payload = None
 
     def payload(self) -> dict[str, Json]:
-        """Return the report, JSON-ready, of a few kilobytes at most; empty before the first poll."""
+        """Return the report as JSON values, a few kilobytes at most; it is empty before the first poll."""
         if self._payload is None:
             self._payload = self._build()
         return self._payload
@@ -127,7 +129,7 @@ class Report:
         return {**discovery, "error": {"at": at, "text": text, **split, "over": failure.over}}
 
     def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
-        """Return how many splits beyond the measured ones the micro-batch reads to their end."""
+        """Return how many of the available splits that are not in `measured` the micro-batch reads to their end."""
         missing = self._taken.keys() - {one.planned.split.id for one in measured}
         finished = 0
         for planned in islice(self._available, _MEASURED, None):
@@ -139,7 +141,10 @@ class Report:
         return finished
 
     def _measured(self, planned: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
-        """Return the rest of a split after the micro-batch; a waiting split is measured once, not in every report."""
+        """Return what is left of a split after the micro-batch.
+
+        A split that the micro-batch does not read is measured once, not in every report: `known` has earlier results.
+        """
         split = planned.split
         taken = self._taken.get(split.id)
         if taken is not None:
@@ -184,7 +189,7 @@ class Report:
 
 
 class _Amount(NamedTuple):
-    """The rows and bytes of a part of a split; None = not known."""
+    """The rows and bytes of a part of a split; None = unknown."""
 
     rows: int | None
     size: int | None
@@ -194,7 +199,7 @@ _UNKNOWN: Final = _Amount(None, None)
 
 
 class _Rest(NamedTuple):
-    """An available split, the position after the micro-batch, and the rest; None = nothing."""
+    """An available split, its position after the micro-batch, and how much of it is left; None = nothing is left."""
 
     planned: Planned
     at: To | None
@@ -202,12 +207,12 @@ class _Rest(NamedTuple):
 
     @property
     def urgency(self) -> tuple[int, int]:
-        """The sort key: how far the split is behind; unknown amounts count as 0."""
+        """The key to sort splits by how far they are behind, in rows, then bytes; unknown amounts count as 0."""
         return (-1, 0) if self.left is None else (self.left.rows or 0, self.left.size or 0)
 
 
 def _total(amounts: Sequence[_Amount]) -> dict[str, Json]:
-    """Return the rows and the bytes of parts, if they are known of all parts."""
+    """Return the sum of rows and the sum of bytes, each only if it is known of all amounts."""
     rows = [amount.rows for amount in amounts if amount.rows is not None]
     sizes = [amount.size for amount in amounts if amount.size is not None]
     total: dict[str, Json] = {"rows": sum(rows)} if len(rows) == len(amounts) else {}
@@ -215,7 +220,7 @@ def _total(amounts: Sequence[_Amount]) -> dict[str, Json]:
 
 
 def _shown(position: To | None) -> Json:
-    """Return a position for people."""
+    """Return a position as it is shown to people: long texts are cut, tuples and unknown ends become texts."""
     if isinstance(position, UnknownEnd):
         return str(position.value)
     if isinstance(position, tuple):

@@ -2,8 +2,9 @@
 """Plans a stream: from the offset of one micro-batch to that of the next, and from an offset to tasks.
 
 ```
-latest(start)   start is committed → restore, if cold → poll for splits → their ends → limits → the next offset
-tasks(end)      a pure function of `end`: slices, packed
+latest(start)   takes `start` as committed, restores the state in a new process, asks for new splits and present ends,
+                applies limits, and returns the next offset
+tasks(end)      cuts the splits in `end` into slices, and assigns them to tasks; depends on `end` alone
 commit(end)     reports finished splits; never raises
 ```
 """
@@ -49,10 +50,10 @@ _POLLS = 12
 
 
 class StreamPlanner:
-    """Plans the micro-batches of one query. Lives in the planning process; one call at a time.
+    """Plans the micro-batches of one query. Used in the planning process, by one call at a time.
 
-    A micro-batch is planned from the offset before it and from the source, and stored in its own offset alone: a new
-    planner continues from any offset exactly as this one does (S1, S2).
+    A micro-batch is planned from the previous offset and from the source. Its own offset stores all of the plan, so a
+    new planner continues from any offset exactly as this one does (S1, S2).
     """
 
     def __init__(
@@ -104,7 +105,10 @@ class StreamPlanner:
         return dump_offset(Offset(self._source.name))
 
     def prepare_available_now(self) -> None:
-        """Read only the data that is available at the next `latest`. May be called before any other call (S17)."""
+        """Let all following calls read only the data that is available at the next call of `latest` (S17).
+
+        May be the first call.
+        """
         self._trigger = AvailableNow()
 
     def latest(self, start: Mapping[str, Json], *, limited: bool = True) -> Mapping[str, Json]:
@@ -135,10 +139,10 @@ class StreamPlanner:
         return start if offset is None else offset
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
-        """Return the tasks of a micro-batch: a function of `end` alone, without side effects (S2, S5).
+        """Return the tasks of a micro-batch. They depend on `end` alone, and nothing is changed (S2, S5).
 
         Args:
-            start: Compared with `end`: for the same micro-batch there are no tasks.
+            start: The offset of the last micro-batch. If it is that of `end`, there are no tasks.
             end: The offset of the micro-batch.
         """
         offset = self._committed.read(end)
@@ -162,15 +166,15 @@ class StreamPlanner:
         ]
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report the splits that ended in a micro-batch, which will not be read again. Never raises."""
+        """Report the splits that a committed micro-batch has finished to the source. Never raises."""
         self._committed.commit(end)
 
     def report(self) -> dict[str, Json]:
-        """Return the progress of the query, from memory (S12)."""
+        """Return the progress of the query when the source was last polled; the source is not asked (S12)."""
         return self._report.payload()
 
     def close(self) -> None:
-        """Free the source's resources."""
+        """Close the enumerator, and stop all reads of the planner."""
         if self._negotiated is not None:
             self._negotiated.close()
         if self._alignment is not None:
@@ -178,7 +182,7 @@ class StreamPlanner:
         self._split_provider.close()
 
     def _wait_for_poll(self, asked: float) -> bool:
-        """Wait for the next poll, if an answer from before `asked` expires soon; return whether one does."""
+        """If a cached answer from before `asked`, a monotonic time, expires soon, wait for that; return whether so."""
         due = [one.due_soon(asked, _SOON) for one in (self._split_provider, self._probe)]
         soon = min((seconds for seconds in due if seconds is not None), default=None)
         if soon is None:
@@ -188,7 +192,7 @@ class StreamPlanner:
         return True
 
     def _linger(self, trigger: Trigger, left: float) -> Mapping[str, Json] | None:
-        """Poll for so many seconds; return the next offset, as soon as a call of its own would find it."""
+        """Poll for `left` seconds; return the offset of the next micro-batch when there is new data, else None."""
         while left > 0:
             pause = min(left, self._pause())
             self._runtime.signal().wait(pause)
@@ -224,7 +228,7 @@ class StreamPlanner:
         return self._plan(taken, trigger)
 
     def _poll(self, trigger: Trigger) -> None:
-        """Apply the new, gone and forgotten splits of a poll."""
+        """Ask for new splits; add them, and drop those that are gone or no longer have to be remembered."""
         provider, committed = self._split_provider, self._committed
         ending = trigger.target is not None
         if ending and not (provider.always_polls or provider.in_order):
@@ -260,12 +264,12 @@ class StreamPlanner:
         return available
 
     def _due(self) -> float:
-        """Return the monotonic time of the next poll of the source."""
+        """Return the monotonic time when the source must be polled again."""
         due = self._split_provider.due()
         return due if self._negotiated is None else min(due, self._negotiated.due())
 
     def _wait_for_more(self, available: Sequence[Planned]) -> bool:
-        """Return whether `minRowsPerTrigger` is not reached yet."""
+        """Return whether to wait for more rows: `minRowsPerTrigger` is not reached, nor `maxTriggerDelay` over."""
         least = self._options.min_rows_per_trigger
         if least is None or not available:
             return False
@@ -284,11 +288,11 @@ class StreamPlanner:
         return self._alignment.hold_back(available, self._committed.open, ending=trigger.target is not None)
 
     def _event_time(self) -> Json:
-        """Return what alignment does, for reports and offsets; None if it is off."""
+        """Return the report of alignment, for progress reports and offsets; None if `alignmentMaxDrift` is not set."""
         return None if self._alignment is None else event_time_report(self._alignment, self._options)
 
     def _take(self, available: Sequence[Planned], trigger: Trigger) -> Sequence[Planned]:
-        """Return the part of the available splits that the micro-batch reads."""
+        """Return the part of the available splits that the micro-batch reads: what limits and the offset allow."""
         taken, in_order = available, self._split_provider.in_order
         if trigger.limited and self._limits and available:
             admit = self._admission.admit_in_order if in_order else self._admission.admit
@@ -300,8 +304,8 @@ class StreamPlanner:
         room = self._codec.room(taken) if in_order else None
         if room is not None and room < len(taken) and not trigger.limited:
             _log.warning(
-                "%s: this micro-batch takes %d of %d files or splits, because no more fit into an offset; set "
-                "stateLocation to read all of them at once",
+                "%s: this micro-batch reads %d of %d splits, because no more fit into an offset; set stateLocation to "
+                "read all of them in one micro-batch",
                 self._source.name,
                 room,
                 len(taken),

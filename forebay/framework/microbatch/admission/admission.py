@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits what a micro-batch reads: hard limits, fair shares, no starvation (S16)."""
+"""Limits what a micro-batch reads: limits hold, splits share them fairly, and no split starves (S16)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WAYS_OUT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one micro-batch, or of one split in it; None = no limit. All of them apply."""
+    """The limits of one micro-batch, or of one split in it: rows, bytes, files; None = no limit. All of them apply."""
 
     rows: int | None = None
     byte_budget: int | None = None
@@ -49,10 +49,10 @@ class Limits:
 
 
 def shares(weights: Sequence[int], total: int) -> list[int]:
-    """Divide `total` exactly, in proportion to weights; no share exceeds its weight.
+    """Divide `total` into whole shares, in proportion to `weights`; no share exceeds its weight.
 
-    Shares are rounded down. The rest is given one by one: first to the first share that was rounded down, then by
-    largest remainder. So the first share with a weight is never 0.
+    Shares are rounded down. What is left is given out in units of 1: first to the first share that was rounded down,
+    then by largest remainder. So the first share whose weight is not 0 is never 0.
 
     Args:
         weights: The maximum of each share, 0 or more.
@@ -78,7 +78,8 @@ class Admission:
 
     Args:
         source: The format name, for errors.
-        enumerator: `advance` returns the position that a budget reaches, `size` the bytes of a split.
+        enumerator: Its `advance` returns the position after some rows or bytes of a split, its `size` the bytes of a
+            split. None = a raw `SplitEnumerator`, which has neither.
         limits: The limits of one micro-batch.
     """
 
@@ -89,7 +90,7 @@ class Admission:
         self._counts_rows: bool | None = None
 
     def admit(self, available: Sequence[Planned]) -> list[Planned]:
-        """Return the parts of the available splits that the micro-batch reads: at least one, and no empty ones.
+        """Return the part of each available split that the micro-batch reads; splits without a part are left out.
 
         Args:
             available: The splits with data, each up to its present end. The first one has waited longest and is always
@@ -107,7 +108,7 @@ class Admission:
         return taken
 
     def admit_in_order(self, available: Iterable[Planned]) -> list[Planned]:
-        """Return the parts of the available splits that the micro-batch reads, in order, up to a limit."""
+        """Return the part of each available split that the micro-batch reads, split after split, up to a limit."""
         limits = self._limits
         rows, byte_budget, files = limits.rows, limits.byte_budget, limits.files
         taken: list[Planned] = []
@@ -134,14 +135,18 @@ class Admission:
         return taken
 
     def rows(self, available: Iterable[Planned]) -> int:
-        """Return the number of available rows, for `minRowsPerTrigger`."""
+        """Return the number of rows in the available splits, for `minRowsPerTrigger`.
+
+        Raises:
+            ConfigurationError: The number of rows is unknown.
+        """
         return sum(self._known_size(planned, _MIN_ROWS) for planned in available)
 
     def _cut_uncounted(self, available: Sequence[Planned]) -> list[Planned]:
-        """Divide the limit of rows with `advance` alone, where positions do not count rows.
+        """Divide `maxRowsPerTrigger` over splits whose positions do not count rows; `advance` finds each end.
 
-        Shares are proportional to sizes if all are known, else equal. A split with fewer rows than its share does not
-        pass on the rest.
+        Shares are proportional to the bytes of the splits if all are known, else equal. If a split has fewer rows than
+        its share, the other splits do not get the rest.
         """
         total = self._limits.rows or 0
         sizes = [self._size(planned, _BYTES) for planned in available] if len(available) > 1 else []
@@ -151,11 +156,11 @@ class Admission:
         return [self._advanced(planned, share) for planned, share in zip(available, given, strict=True) if share]
 
     def _advanced(self, planned: Planned, rows: int) -> Planned:
-        """Return the part of a split that `advance` gives for 1 or more rows.
+        """Return the first `rows` rows, 1 or more, of a planned split, found by `advance`.
 
         Raises:
-            ConfigurationError: `advance` returns None.
-            ContractError: `advance` does not move forward.
+            ConfigurationError: `advance` returned None: it does not know the position.
+            ContractError: `advance` returned the position where it began.
         """
         open_ended = isinstance(planned.to, UnknownEnd) or self._enumerator is None
         part = None if open_ended else self._reached(planned, rows, _ROWS)
@@ -177,7 +182,10 @@ class Admission:
         return self._spread(available, weights, total, option)
 
     def _spread(self, available: Sequence[Planned], weights: Sequence[int], total: int, option: str) -> list[Planned]:
-        """Divide a budget over splits. Shares below one record go to the first splits without a part."""
+        """Divide `total` rows or bytes over splits, in proportion to `weights`.
+
+        A share that is too small for one record is given to the first splits that have no part yet.
+        """
         if total <= 0:
             return []
         cut, left = [], 0
@@ -192,7 +200,10 @@ class Admission:
         return [planned for planned in cut if not planned.empty]
 
     def _one_record(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
-        """Return about one record, even a larger one than the limit: otherwise it would never be read."""
+        """Return about one record of a split, even if it exceeds the limit of bytes: otherwise it is never read.
+
+        `weight` is the size of the whole split, `budget` the number of bytes to begin with.
+        """
         if option == _ROWS:
             raise self._stuck(planned.split, budget)
         part = Planned(planned.split, planned.split.position)
@@ -202,7 +213,7 @@ class Admission:
         return planned if part.empty else part
 
     def _shorten(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
-        """Return the part of a split that a budget reaches; it may be empty."""
+        """Return the first `budget` rows or bytes of a split, maybe none; `weight` is what the whole split has."""
         if weight <= budget:
             return planned
         if budget <= 0:
@@ -213,9 +224,10 @@ class Admission:
         return part
 
     def _fit(self, planned: Planned, budget: int, *, first: bool) -> Planned:
-        """Return the part of a split that a budget of bytes reaches.
+        """Return the first `budget` bytes of a split.
 
-        The first split is read completely if it cannot be cut: a file above the limit must not stop the stream.
+        If the first split of a micro-batch cannot be cut, all of it is returned: a file above the limit must not stop
+        the stream.
         """
         weight = self._known_size(planned, _BYTES)
         if weight <= budget:
@@ -228,7 +240,7 @@ class Admission:
         return planned if part is None else self._one_record(planned, weight, budget, _BYTES)
 
     def _reached(self, planned: Planned, budget: int, option: str) -> Planned | None:
-        """Return the part of a split that a budget of 1 or more reaches; None if `advance` returns None."""
+        """Return the first `budget` rows or bytes, 1 or more, of a split; None if `advance` returns None."""
         part, enumerator = planned.slice(), self._enumerator
         assert enumerator is not None  # noqa: S101 - a measured split has one
         to = enumerator.advance(part, rows=budget) if option == _ROWS else enumerator.advance(part, byte_budget=budget)
@@ -238,7 +250,7 @@ class Admission:
         return Planned(planned.split, None if part.position is None and to == 0 else normalise(to, part.id))
 
     def _size(self, planned: Planned, option: str) -> int | None:
-        """Return the rows or the bytes of a split; None if they are not known."""
+        """Return the number of rows or bytes of a split, whichever `option` limits; None if it is unknown."""
         if self._enumerator is None:
             return None if option == _BYTES else planned.rows
         if option == _BYTES:
@@ -255,13 +267,13 @@ class Admission:
 
     def _stuck(self, split: Split, rows: int) -> ContractError:
         return ContractError(
-            f"advance(rows={rows}) does not move forward, although latest() is further on",
+            f"advance(rows={rows}) returned the split's own position, although latest() returned a later one",
             source=self._source,
             split=split.id,
             position=str(split.position),
             rule="DIS-3",
-            advice="return the position after that many rows, the split's end if there are fewer, or None if it is "
-            "unknown",
+            advice="in the connector, let advance() return the position after that many rows, the split's end if there "
+            "are fewer, or None if the position is unknown",
         )
 
     def _unmeasured(self, split: Split, option: str) -> ConfigurationError:

@@ -21,17 +21,17 @@ def spread(
     *,
     uncut: Collection[str] = (),
 ) -> list[tuple[Split, ...]]:
-    """Return one tuple of slices per task. May block: called through `ConnectorCalls`.
+    """Return the slices of splits that each task reads, one tuple per task. May block: call it by `ConnectorCalls`.
 
     Args:
-        enumerator: Provides tasks, sizes and slices; None = no enumerator.
+        enumerator: Provides tasks, sizes and slices; None = a raw `SplitEnumerator`, which cannot.
         splits: The splits to read.
-        options: `num_partitions`.
+        options: The option `num_partitions` is used.
         cores: How many tasks run at once.
-        uncut: Ids of splits that are not cut.
+        uncut: Ids of splits that must not be cut into slices.
 
     Raises:
-        ContractError: The source's own tasks do not read every split, or a slice has another id.
+        ContractError: The enumerator's own tasks do not read every split, or a slice has another id than its split.
     """
     if enumerator is None:
         return pack(splits, [None] * len(splits), options.num_partitions or cores)
@@ -54,13 +54,13 @@ MOST_BYTES = 1 << 30
 
 
 def count_partitions(sizes: Sequence[int | None], parallelism: int) -> int:
-    """Return the number of partitions: one per core, a multiple of that for a very large input."""
+    """Return the number of partitions for splits of these bytes: one per core, or a multiple for very large inputs."""
     total = sum(filled(sizes)) if any(size is not None for size in sizes) else 0
     return parallelism * max(1, -(-total // (parallelism * MOST_BYTES)))
 
 
 def filled(sizes: Sequence[int | None]) -> list[int]:
-    """Return the sizes, with the mean of the known ones in place of unknown ones."""
+    """Return the sizes, with the mean of the known sizes in place of each unknown size (None)."""
     known = [max(0, size) for size in sizes if size is not None]
     usual = sum(known) // len(known) if known else OPEN_COST
     return [usual if size is None else max(0, size) for size in sizes]
@@ -81,10 +81,10 @@ def cut(
         size: Estimates the bytes of a split; None = unknown.
         slices: Cuts a split into about the given number of slices.
         partitions: The number of tasks.
-        least: Minimum bytes of a share.
+        least: Minimum bytes of one share.
 
     Raises:
-        ContractError: A slice has another id than its split, or there is no slice.
+        ContractError: A slice has another id than its split, or `slices` returned no slice.
     """
     sizes = [size(split) for split in splits]
     smallest = 1 if all(one is None for one in sizes) else least
@@ -98,10 +98,10 @@ def cut(
 
 
 def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> list[tuple[Split, ...]] | None:
-    """Return the source's own tasks, checked; None if it has none.
+    """Check and return `tasks`, which the enumerator's `tasks()` returned for `slices`; None if it returned None.
 
     Raises:
-        ContractError: The tasks add a split, or leave one out.
+        ContractError: The tasks contain another split, or leave one out.
     """
     if tasks is None:
         return None
@@ -114,7 +114,7 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
             f"tasks() {'left out' if wrong in wanted else 'added'} the split {wrong!r}",
             split=wrong,
             rule="DIS-2",
-            advice="return each slice that it was given, whole or cut with split.slice(position, end)",
+            advice="let tasks() return each slice that it is given, whole or cut with split.slice(position, end)",
         )
     return [tuple(task) for task in tasks if task]
 
@@ -122,8 +122,8 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
 def pack(slices: Sequence[Split], sizes: Sequence[int | None], partitions: int) -> list[tuple[Split, ...]]:
     """Return at most `partitions` tasks of even estimated bytes, in the order of their first slice. Deterministic.
 
-    Slices are assigned from the largest on, each to the smallest task so far (at most 4/3 of the optimum). Slices of a
-    task keep their order, and adjacent ones of one split are joined.
+    Slices are assigned in descending size, each to the smallest task so far: the largest task has at most 4/3 of the
+    optimum. The slices of a task keep their order; adjacent slices of one split are joined.
     """
     costs = [size + OPEN_COST for size in filled(sizes)]
     tasks: list[list[int]] = [[] for _ in range(min(max(1, partitions), len(slices)))]
@@ -162,6 +162,7 @@ def _checked(split: Split, slices: Sequence[Split]) -> Sequence[Split]:
             else "slices() returned no slice",
             split=split.id,
             rule="SPL-1",
-            advice="cut with split.slice(position, end): every slice keeps the id, and together they cover the split",
+            advice="let slices() cut with split.slice(position, end): each slice keeps the split's id, and together "
+            "they cover the split",
         )
     return slices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The available range of each split. A plan stays within it: it never goes back or beyond it (S4)."""
+"""The range of each split that can be read now. A micro-batch is planned within it, and never goes back (S4)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Backlog(LazySequence[Planned]):
-    """Available splits, planned up to their present ends. For one thread at a time.
+    """A sequence of the available splits, each planned up to its present end. For one thread at a time.
 
     Args:
-        entries: In order; None as the plan of a split means its own end.
+        entries: Planned splits, in order. A `Split` stands for one that is read to its own end.
     """
 
     def __init__(self, entries: Iterable[Split | Planned]) -> None:
@@ -30,7 +30,7 @@ class Backlog(LazySequence[Planned]):
         return len(self._entries)
 
     def item(self, index: int) -> Planned:
-        """Return a planned split."""
+        """Return the planned split at an index."""
         entry = self._entries[index]
         if isinstance(entry, Split):
             entry = self._entries[index] = Planned(entry, UnknownEnd.WHOLE)
@@ -48,6 +48,7 @@ class AvailableRange:
     """Finds the range of each split that can be read now. Called on the planning thread.
 
     Args:
+        source: The source; its `order_key` orders positions.
         negotiable: Whether unknown ends can be negotiated by tasks (S14).
         in_order: Whether splits are read one after the other.
     """
@@ -63,12 +64,14 @@ class AvailableRange:
     def backlog(
         self, splits: Iterable[Split], latest: Mapping[str, Position], target: Mapping[str, To] | None
     ) -> Backlog:
-        """Return the available splits. Splits read completely may be very many, and are not planned yet.
+        """Return the splits that have something to read, each planned up to its present end.
+
+        Splits that are read completely, such as files, may be very many; they are planned on access.
 
         Args:
-            splits: In order.
-            latest: The known present ends, by id; ignored with a target.
-            target: The ends of a run, by id; other splits are left to the next run.
+            splits: All open splits, in order.
+            latest: The known present ends by split id; ignored if there is a target.
+            target: The fixed ends of an AvailableNow run by split id; splits that are not in it wait for the next run.
 
         Raises:
             ConfigurationError: The end of a split is unknown and cannot be negotiated.
@@ -108,7 +111,7 @@ class AvailableRange:
         return Planned(split, to)
 
     def has_data(self, planned: Planned) -> bool:
-        """Return whether there is something to read; an end before the position is ignored (S4)."""
+        """Return whether a planned split has something to read; nothing if its end is before its position (S4)."""
         position, to = planned.split.position, planned.to
         if planned.empty or (position is None and to == 0 and not planned.ends):
             return False
@@ -119,9 +122,9 @@ class AvailableRange:
         if not self._warned:
             self._warned = True  # an end may lag for a moment; one that stays behind stops the split
             _log.warning(
-                "%s: the end %r of the split %r is before its position %r; the split is not read until its end is "
-                "after that position. Check whether the split was replaced; if positions are numbers in text, "
-                "override order_key(position)",
+                "%s: latest() returned %r for the split %r, before its position %r; the split is not read until "
+                "latest() returns a later position. Check whether the split was deleted and created again; if "
+                "positions are numbers in text, override order_key(position)",
                 self._source.name,
                 to,
                 planned.split.id,
@@ -134,10 +137,10 @@ class AvailableRange:
         return before(self._source, one, other, split.id)
 
     def check_within(self, taken: Sequence[Planned], available: Sequence[Planned]) -> None:
-        """Check that no plan goes beyond the available range.
+        """Check that no split in `taken` is planned beyond its end in `available`.
 
         Raises:
-            ContractError: An author's `advance` exceeded it.
+            ContractError: The author's `advance` returned a position beyond that end.
         """
         rest = {planned.split.id: planned for planned in taken}
         for whole in available:
@@ -149,35 +152,35 @@ class AvailableRange:
                 continue
             if not isinstance(end, UnknownEnd) and self.before(end, to, planned.split):
                 raise ContractError(
-                    f"the planned end {to!r} is beyond the end {end!r} of the split",
+                    f"advance() returned {to!r}, beyond the split's end {end!r}",
                     source=self._source.name,
                     split=planned.split.id,
                     rule="DIS-3",
-                    advice="advance() must return a position that is at most the end of the split it is given",
+                    advice="let advance() return at most the end of the split that it is given",
                 )
 
     def check_forward(self, planned: Planned) -> None:
-        """Check that a plan does not go back (S4).
+        """Check that a split is not planned to end before its position (S4).
 
         Raises:
-            ContractError: An author's `advance` went back.
+            ContractError: The author's `advance` returned a position before that of the split.
         """
         position, to = planned.split.position, planned.to
         if position is None or to is None or isinstance(to, UnknownEnd) or position == to:
             return
         if self.before(to, position, planned.split):
             raise ContractError(
-                f"the planned end {to!r} is before the position of the split",
+                f"advance() returned {to!r}, before the split's position {position!r}",
                 source=self._source.name,
                 split=planned.split.id,
                 position=position,
                 rule="S4",
-                advice="advance() must return a position after that of the split",
+                advice="let advance() return a position after that of the split",
             )
 
 
 class KnownSplits(Mapping[str, Split]):
-    """All splits that a discovery must not add again: unfinished and finished ones."""
+    """A mapping of all splits that a discovery must not add again: the unfinished and the finished ones, by id."""
 
     def __init__(self, unfinished: Mapping[str, Split], done: Mapping[str, Split]) -> None:
         self._unfinished = unfinished
@@ -199,12 +202,12 @@ class KnownSplits(Mapping[str, Split]):
 
 
 def unknown_end(source: Source, split: Split) -> ConfigurationError:
-    """Return the error for a split whose end is not known before it is read, and cannot be negotiated."""
+    """Return the error for a split whose end is unknown before it is read, if tasks cannot negotiate the end."""
     return ConfigurationError(
-        "the present end of this split is unknown, and a stream needs it before it reads",
+        "the present end of this split is unknown, and without stateLocation a stream needs it before it reads",
         source=source.name,
         split=split.id,
         option="stateLocation",
-        advice="return it from latest(split), such as the position after the newest complete record; or give "
-        "stateLocation, where the attempts of a task negotiate an end",
+        advice="set stateLocation: then tasks agree on an end while they read; or, in the connector, return the "
+        "end from latest(), such as the position after the newest complete record",
     )

@@ -10,7 +10,7 @@ from forebay.framework.microbatch.offsets.offset import To
 
 
 class Trigger:
-    """A continuing query: limits apply, and a micro-batch may wait for more rows."""
+    """The trigger of a continuing query: limits apply, and a micro-batch may wait for more rows."""
 
     limited = True
     """Whether limits apply."""
@@ -21,15 +21,18 @@ class Trigger:
 
     @property
     def fresh(self) -> bool:
-        """Whether the source is asked now and a failure is an error: an outage must not end a run as "no data"."""
+        """Whether this call asks the source instead of using cached answers, and raises if that fails.
+
+        An outage must not end a run as if there were no data.
+        """
         return False
 
     def begin(self, available: Backlog) -> None:
-        """Note the splits that are available in this call."""
+        """Note the splits that are available in this call of `latest`."""
 
 
 class Once(Trigger):
-    """A single micro-batch without limits."""
+    """The trigger of a query of one micro-batch, without limits."""
 
     limited = False
     waits = False
@@ -37,7 +40,7 @@ class Once(Trigger):
 
 
 class AvailableNow(Trigger):
-    """A series of micro-batches up to the ends that its first call finds (S17)."""
+    """The trigger of a series of micro-batches up to the ends that are found in its first call (S17)."""
 
     waits = False
 
@@ -47,6 +50,6 @@ class AvailableNow(Trigger):
         return self.target is None
 
     def begin(self, available: Backlog) -> None:
-        """Fix the target in the first call."""
+        """In the first call, fix the ends of the run: the present ends of the available splits."""
         if self.target is None:
             self.target = available.ends()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one split to a negotiated end: chunk by chunk, each claimed before any row of it is delivered (S14)."""
+"""Reads one split to a negotiated end, in chunks. The end of a chunk is claimed before its rows are delivered (S14)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,19 @@ SHORT_WHILE: Final = 0.5
 
 
 class ChunkReader:
-    """Reads one split of a micro-batch to the end of its chain of claims. Stepped by one thread.
+    """Reads one split of a micro-batch, chunk by chunk, to the end in its last claim. Stepped by one thread.
 
-    Without a claim, a `_Leader` reads a chunk and proposes its end. If another attempt has claimed an end, a
-    `_Follower` reads exactly up to that end.
+    If a chunk has no claim yet, a `_Leader` reads it and proposes its end. If another attempt of the task has claimed
+    an end, a `_Follower` reads exactly up to that end.
 
     Args:
-        split: At the position where the micro-batch begins.
-        limits: Rows and bytes of the split in this micro-batch.
+        source: The source.
+        split: The split, at the position where the micro-batch begins.
+        chain: The claims of the split in this micro-batch.
+        limits: The maximum rows and bytes of the split in this micro-batch.
+        options: The host's options.
+        open_read: Opens a reader of a slice of the split, with options that bound its record batches.
+        clock: The time.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class ChunkReader:
         self.done = False
 
     def start(self, seconds: float) -> None:
-        """Begin to read; stop after the given seconds, or while there are no rows, after `planningTimeout`."""
+        """Begin to read. Stop after `seconds`, or, as long as no row has come, after `planningTimeout` if longer."""
         now = self._clock.monotonic()
         self._stops_at = now + seconds
         self._gives_up_at = now + max(seconds, self._options.planning_timeout.total_seconds())
@@ -79,7 +84,7 @@ class ChunkReader:
         """Continue reading; return the record batches to deliver.
 
         Raises:
-            ContractError: The source gives other rows than to an earlier attempt (S14).
+            ContractError: The source gave other rows than in an earlier attempt of the task (S14).
             ForebayError: The source or the store failed.
         """
         if isinstance(self._role, _Leader):
@@ -105,13 +110,13 @@ class ChunkReader:
         return ready
 
     def due_in(self) -> float:
-        """Return the seconds until a step is due, with or without data."""
+        """Return the seconds after which `step` must be called even if no data has come."""
         held = isinstance(self._role, _Leader) and self._role.held
         due = self._role.since + SHORT_WHILE if isinstance(self._role, _Leader) and held else float("inf")
         return max(0.0, min(due, self._deadline()) - self._clock.monotonic())
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop reading."""
+        """Stop reading; errors of closing become notes of `error`, if it is given."""
         role, self._role = self._role, None
         if role is not None:
             role.read.close(error)
@@ -138,7 +143,7 @@ class ChunkReader:
         return () if delivered is None else (delivered,)
 
     def _propose(self, claim: Claim) -> bool:
-        """Propose the end of a chunk; return whether it holds. If another attempt was first, follow it."""
+        """Propose the end of a chunk; return whether it is the claimed end. If another attempt was first, follow it."""
         self._check_forward(claim.end)
         winner = self._chain.propose(self._k, claim)
         if winner.end != claim.end:
@@ -152,7 +157,7 @@ class ChunkReader:
         return True
 
     def _obey(self, k: int, claim: Claim) -> None:
-        """Follow a claim of another attempt."""
+        """Follow claim number `k`, which another attempt has written: read up to its end."""
         self.close()
         if claim.end == self._position:
             self._arrive(k, claim)
@@ -169,17 +174,19 @@ class ChunkReader:
             self.done = True
 
     def _has_rows(self) -> bool:
-        """Return whether this micro-batch has rows of the split."""
+        """Return whether rows of the split have come in this micro-batch."""
         return (isinstance(self._role, _Leader) and bool(self._role.held)) or self._position != self._split.position
 
     def _deadline(self) -> float:
         return self._stops_at if self._has_rows() else self._gives_up_at
 
     def _reopen_row_by_row(self, delivered: Delivered) -> None:
-        """Read row by row if the first record batch exceeds the limits: it may consist of several smaller ones.
+        """Start the read again with one row per batch, because its first record batch exceeds the limits.
+
+        That batch may have been packed from several smaller ones.
 
         Raises:
-            ConfigurationError: Single rows were requested already.
+            ConfigurationError: The read was started again before, so the source itself yields such batches.
         """
         if not self._row_by_row:
             self._row_by_row = True
@@ -187,12 +194,13 @@ class ChunkReader:
             return
         rows, most = delivered.batch.num_rows, self._budget.limits.rows
         raise ConfigurationError(
-            f"maxRowsPerTrigger is too small: read() yields {rows} rows at once, and the limit of this split is {most}",
+            f"maxRowsPerTrigger is too small: read() yields {rows} rows at once, and this split may read {most}",
             source=self._source.name,
             split=self._split.id,
             position=self._position,
             option="maxRowsPerTrigger",
-            advice=f"set at least {rows} for each split; or, in the connector, yield smaller batches",
+            advice=f"set maxRowsPerTrigger to at least {rows} times the number of splits; or, in the connector, yield "
+            "smaller batches",
         )
 
     def _bounds(self) -> HostOptions:
@@ -206,7 +214,11 @@ class ChunkReader:
         )
 
     def _check_forward(self, end: Position | None) -> None:
-        """Refuse an end that is not after the position: readers compare positions to find the end."""
+        """Check that an end is after the position: readers compare positions to find the end.
+
+        Raises:
+            ContractError: The end is before the position.
+        """
         position = self._position
         if end == position or position is None:
             return
@@ -217,13 +229,13 @@ class ChunkReader:
                 split=self._split.id,
                 position=position,
                 rule="S14",
-                advice="use positions that can be compared, such as (count of rows, token) instead of a bare token; "
-                "or override order_key(position)",
+                advice="in the connector, use positions in ascending order, such as (count of rows, token) instead of "
+                "a token alone; or override order_key(position)",
             )
 
 
 class _Budget:
-    """The rows and bytes of a split that are delivered or held, and their limits."""
+    """Counts the rows and bytes of a split that are delivered or held back, against their limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -243,7 +255,7 @@ class _Budget:
         return (rows is not None and self._rows >= rows) or (byte_budget is not None and self._bytes >= byte_budget)
 
     def fits(self, batch: pa.RecordBatch) -> bool:
-        """Return whether a record batch is within the limits. The first one may exceed the limit of bytes."""
+        """Return whether one more record batch is within the limits. The first may exceed the limit of bytes."""
         rows, byte_budget = self.limits.rows, self.limits.byte_budget
         if rows is not None and self._rows + batch.num_rows > rows:
             return False
@@ -257,14 +269,17 @@ class _Leader:
         self.read = read
         self.held: list[Delivered] = []
         self.end = split.position
-        """The end of the held record batches."""
+        """The position after the record batches that are held back."""
         self.since = 0.0
         self._split_id = split.id
         self._budget = budget
         self._clock = clock
 
     def take(self, delivered: Delivered | None, deadline: Callable[[], float]) -> Claim | None:
-        """Hold a record batch; return a claim if the chunk ends here."""
+        """Hold back a record batch, if there is one; return the claim to propose if the chunk ends here, else None.
+
+        `deadline` returns the monotonic time at which the micro-batch must end.
+        """
         if delivered is not None:
             if not self.held:
                 self.since = self._clock.monotonic()
@@ -285,7 +300,7 @@ class _Leader:
 
 
 class _Follower:
-    """Reads exactly up to the end that another attempt has claimed."""
+    """Reads exactly up to the end that another attempt of the task has claimed."""
 
     def __init__(self, source: Source, split: Split, claim: Claim, read: OpenRead, budget: _Budget) -> None:
         self.claim = claim
@@ -295,10 +310,10 @@ class _Follower:
         self._budget = budget
 
     def take(self, delivered: Delivered | None) -> bool:
-        """Check a record batch; return whether the claimed end is reached.
+        """Check a record batch, if there is one; return whether the claimed end is reached.
 
         Raises:
-            ContractError: The source gives other positions than to the other attempt.
+            ContractError: The source gave other positions than in the other attempt.
         """
         split, end = self._split, self.claim.end
         if delivered is not None:
@@ -318,11 +333,12 @@ class _Follower:
         if position is None or end is None or position == end:
             return
         if before(self._source, end, position, self._split.id):
-            raise self._differs(f"came to {position!r}, beyond it,")
+            raise self._differs(f"went on to {position!r}")
 
     def _differs(self, what: str) -> ContractError:
         return ContractError(
-            f"read() from {self._split.position!r} {what} where an earlier attempt has read up to {self.claim.end!r}",
+            f"read() from {self._split.position!r} {what}, but an earlier attempt of this task read up to "
+            f"{self.claim.end!r}",
             source=self._source.name,
             split=self._split.id,
             position=self._split.position,

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: the negotiated ends of a split in one micro-batch (S14).
+"""Claims: small files that fix the ends of a split in one micro-batch, if its end is unknown before reading (S14).
 
-Every attempt of a task claims the end of a chunk before it delivers any row of it. The claims of one split in one
-micro-batch are a chain, which ends with a claim that is `last`. Below `stateLocation`:
+A task reads such a split in chunks. Each attempt of the task claims the end of a chunk before it delivers any row of
+it; the first attempt wins. The claims of a split in a micro-batch, numbered from 0, are a chain, which ends with a
+claim that is `last`. Files below `stateLocation`:
 
-``` <query>/claims/<n>/<split>.<digest>.<k>      {"end": position, "last": bool, "caughtUp": bool}
-<query>/claims/<n>/begun                     marks that the claims of this micro-batch are here ``` The digest covers
-the split's id and the position where the micro-batch begins. So a query that is reset and plans differently has other
-chains.
+```
+<query id>/claims/<n>/<split>.<digest>.<k>      claim k: {"end": position, "last": bool, "caughtUp": bool}
+<query id>/claims/<n>/begun                     marks that the claims of micro-batch n are in this directory
+```
+The digest covers the split's id and the position where the micro-batch begins. So a query that is set back to an
+earlier offset and plans differently gets new chains.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _SHOWN: Final = 48
 
 @dataclass(frozen=True)
 class Negotiation:
-    """The part of a task that negotiates ends: query id, number of the micro-batch, limits by split id. Picklable."""
+    """What a task needs to negotiate ends: query id, number of the micro-batch, limits by split id. Picklable."""
 
     query: str
     n: int
@@ -43,9 +46,9 @@ class Claim:
     """The end of one chunk, the same for every attempt.
 
     Args:
-        end: Exclusive; None at the start of a split.
-        last: Whether the micro-batch ends here.
-        caught_up: Whether it ends here because there was no more data.
+        end: The position after the chunk; None if the split is still at its start.
+        last: Whether the micro-batch reads no further chunk of the split.
+        caught_up: Whether it is the last because the split had no more data.
     """
 
     end: Position | None
@@ -53,12 +56,15 @@ class Claim:
     caught_up: bool = False
 
     def dump(self) -> bytes:
-        """Return the stored form."""
+        """Return the content of the claim's file."""
         return json.dumps({"end": self.end, "last": self.last, "caughtUp": self.caught_up}).encode()
 
 
 class ClaimChain:
-    """The claims of one split, at the position where micro-batch `n` begins. For planners and tasks, on any thread."""
+    """The claims of one split in micro-batch `n` of a query. For planners and tasks, on any thread.
+
+    `split` is at the position where the micro-batch begins.
+    """
 
     def __init__(self, store: StateStore, calls: ConnectorCalls, query: str, n: int, split: Split) -> None:
         self._store = store
@@ -67,7 +73,7 @@ class ClaimChain:
         self._stem = f"{claims_of(query, n)}{_component(split)}."
 
     def newest(self, after: int = -1) -> tuple[int, Claim] | None:
-        """Return the newest claim and its number; None if there is none after the given number.
+        """Return the number of the newest claim, and the claim; None if there is none after number `after`.
 
         A chain has no gaps, so its end is found by doubling and then halving steps.
         """
@@ -84,22 +90,25 @@ class ClaimChain:
         return found
 
     def propose(self, k: int, claim: Claim) -> Claim:
-        """Write claim number k, unless another attempt was first; return the claim that holds."""
+        """Write claim number `k`, unless another attempt has written it; return the claim that is stored."""
         data = claim.dump()
         if self._calls.call("claiming", lambda: self._store.put_if_absent(self._name(k), data)):
             return claim
         winner = self._read(k)
         if winner is None:
             raise FatalError(
-                f"claim {k} disappeared while the micro-batch was read: {self._name(k)} in {self._store.location}",
+                f"the file {self._name(k)} below {self._store.location} was deleted while the micro-batch was read",
                 split=self._split.id,
                 option="stateLocation",
-                advice="restart the query, and delete nothing there while it runs",
+                advice="restart the query, and delete nothing below stateLocation while it runs",
             )
         return winner
 
     def seal(self) -> Claim:
-        """Return the last claim, written now if there is none. Called by planners for a committed micro-batch."""
+        """Return the claim that is `last`; if there is none, write it at the end of the newest claim.
+
+        Called by planners for a committed micro-batch, of which no task reads any more.
+        """
         while True:
             found = self.newest()
             if found is not None and found[1].last:
@@ -120,10 +129,10 @@ class ClaimChain:
             return Claim(position, last=stored["last"] is True, caught_up=stored["caughtUp"] is True)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"claim {k} is damaged: {type(error).__name__}: {error}; {self._name(k)} in {self._store.location}",
+                f"the file {self._name(k)} below {self._store.location} is damaged: {type(error).__name__}: {error}",
                 split=self._split.id,
                 option="stateLocation",
-                advice="restore the file: only it has the end of the split",
+                advice="restore the file: the end of this split in the micro-batch is stored nowhere else",
             ) from error
 
     def _name(self, k: int) -> str:
@@ -131,12 +140,12 @@ class ClaimChain:
 
 
 def claims_of(query: str, n: int) -> str:
-    """Return the prefix of the names of all claims of a micro-batch."""
+    """Return the prefix of the file names of all claims of micro-batch `n`."""
     return f"{query}/claims/{n}/"
 
 
 def begun_of(query: str, n: int) -> str:
-    """Return the name of the mark that the claims of a micro-batch are here, written before any claim."""
+    """Return the name of the file that marks where the claims of micro-batch `n` are. It is written before them."""
     return f"{claims_of(query, n)}begun"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's part of end negotiation: which splits have more data, and how far they were read (S14)."""
+"""The planner's part of end negotiation: which splits have more data, and up to where tasks have read them (S14)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,17 @@ _LISTEN: Final = 0.05
 
 
 class NegotiatedSplits:
-    """Decides which splits without a known end have more data. Lives in the planner; called on its thread.
+    """Decides which splits without a known end have more data. Called on the planning thread.
 
-    A split has more data if its last read did not catch up, or if a probe found a record. A caught-up one is probed
-    again after `pollInterval`.
+    A split has more data if its last micro-batch ended before it had caught up, or if a probe found a record. A split
+    that had caught up is probed again after `pollInterval`.
 
     Args:
-        options: `poll_interval`, `max_batch_duration`, limits.
+        source: The source.
+        options: The options `poll_interval`, `max_batch_duration` and the limits are used.
+        store: The store at `stateLocation`, which has the claims.
+        calls: Runs calls of the store.
+        runtime: Threads and time.
     """
 
     def __init__(
@@ -75,19 +79,20 @@ class NegotiatedSplits:
     def of(
         cls, source: Source, options: HostOptions, calls: ConnectorCalls, runtime: Runtime
     ) -> NegotiatedSplits | None:
-        """Return the negotiation of a source; None without `stateLocation`."""
+        """Return the object for a source; None without `stateLocation`: then ends cannot be negotiated."""
         store = state_store(options)
         return None if store is None else cls(source, options, store, calls, runtime)
 
     def with_data(self, available: Sequence[Planned], *, fresh: bool, ending: bool) -> list[Planned]:
-        """Return the splits that have data. May block, for a probe.
+        """Return the available splits with a known end, and those of the others that have data. May block to probe.
 
         Args:
             available: Splits with or without a known end.
-            fresh: An AvailableNow run begins: probe now.
-            ending: An AvailableNow run continues: caught-up splits are finished.
+            fresh: An AvailableNow run begins: probe all splits now.
+            ending: An AvailableNow run continues: a split that has caught up is not probed again.
 
         Raises:
+            ConfigurationError: `minRowsPerTrigger` is set, which needs known ends.
             ForebayError: The source failed.
         """
         mine = {planned.split.id: planned.split for planned in available if planned.to is UnknownEnd.NEGOTIATED}
@@ -98,7 +103,7 @@ class NegotiatedSplits:
                 source=self._source.name,
                 split=next(iter(mine)),
                 option="minRowsPerTrigger",
-                advice="remove it; or, in the connector, return the end from latest(split)",
+                advice="remove minRowsPerTrigger; or, in the connector, return the end of each split from latest()",
             )
         if not ending:
             self._probe(mine, fresh=fresh, busy=len(mine) < len(available))
@@ -113,14 +118,17 @@ class NegotiatedSplits:
         return min(self._rests.values(), default=float("inf"))
 
     def close(self) -> None:
-        """End all probes."""
+        """Stop all probes."""
         probes, self._probes = self._probes, []
         with ExitStack() as stack:
             for one in probes:
                 stack.callback(one.close)
 
     def _probe(self, splits: Mapping[str, Split], *, fresh: bool, busy: bool) -> None:
-        """Poll the probes, and probe the splits that are due."""
+        """Collect answers of running probes, and start a probe of the splits that are due.
+
+        `fresh` probes all splits; `busy` says that other splits have data, so the answer need not be waited for.
+        """
         for one in list(self._probes):
             self._probes.remove(one)  # a probe that fails closes itself
             self._ask(one, fresh=fresh)
@@ -136,7 +144,7 @@ class NegotiatedSplits:
         self._ask(probe, patience, patience if fresh else _GRACE, fresh=fresh)
         if fresh and probe.silent:
             _log.warning(
-                "%s: %d splits did not answer within %g s and are left to the next run, first %r",
+                "%s: %d splits gave no record within %g s and are left to the next run; one is %r",
                 self._source.name,
                 len(probe.silent),
                 patience,
@@ -144,7 +152,13 @@ class NegotiatedSplits:
             )
 
     def _ask(self, probe: RecordProbe, patience: float = 0.0, grace: float = 0.0, *, fresh: bool) -> None:
-        """Poll a probe; splits of a failed one are probed again after a growing pause."""
+        """Collect the answers of a probe, waiting as in `RecordProbe.poll`.
+
+        If the probe fails, its splits are probed again after a growing pause.
+
+        Raises:
+            RetriableError: The probe failed, and `fresh` is set.
+        """
         try:
             probe.poll(patience, grace)
         except RetriableError as error:
@@ -153,7 +167,9 @@ class NegotiatedSplits:
             self._take_in(probe)
             pause = self.failures.fail(error)
             self._rests |= dict.fromkeys(probe.silent, self._runtime.clock.monotonic() + pause)
-            _log.warning("%s: probing for records failed, again in %.1f s: %s", self._source.name, pause, error)
+            _log.warning(
+                "%s: looking for new records failed and is retried in %.1f s: %s", self._source.name, pause, error
+            )
             return
         self._take_in(probe)
         if probe.silent:
@@ -170,10 +186,11 @@ class NegotiatedSplits:
             self.failures.succeed()
 
     def admit(self, available: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
-        """Return the negotiated splits of a limited micro-batch, and the candidates with known ends.
+        """Return the splits of a micro-batch with limits: those without a known end, and those with one.
 
-        One of the two is empty: the limits apply to the kind of the first split, which has waited longest. What
-        negotiated splits use of the limits is unknown before they are read.
+        One of the two lists is empty: a limit cannot be divided over both, because it is unknown how much the splits
+        without a known end will read. The first split, which has waited longest, decides. Splits with a known end are
+        returned without applying limits.
         """
         if not available or available[0].to is not UnknownEnd.NEGOTIATED:
             return [], [planned for planned in available if planned.to is not UnknownEnd.NEGOTIATED]
@@ -182,10 +199,10 @@ class NegotiatedSplits:
         return mine[: min((limit for limit in limits if limit is not None), default=len(mine))], []
 
     def negotiation(self, offset: Offset) -> Negotiation | None:
-        """Return the negotiation of the tasks of a micro-batch; None if all ends are known.
+        """Return what the tasks of a micro-batch need to negotiate ends; None if all ends are known.
 
         Raises:
-            ConfigurationError: The claims of this query are not at `stateLocation`.
+            ConfigurationError: The claims of this micro-batch are not below `stateLocation`.
         """
         ids = [planned.split.id for planned in offset.splits if planned.to is UnknownEnd.NEGOTIATED]
         if not ids:
@@ -198,7 +215,10 @@ class NegotiatedSplits:
         return Negotiation(offset.query, offset.n, shares)
 
     def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
-        """Mark that the claims of micro-batch `n` are here: an old copy of `stateLocation` lacks the mark."""
+        """Write the mark that the claims of micro-batch `n` are below this `stateLocation`.
+
+        An old copy of the directory lacks the mark. Nothing is written if all ends of `taken` are known.
+        """
         if not any(planned.to is UnknownEnd.NEGOTIATED for planned in taken):
             return
         self._planned_at = self._runtime.clock.monotonic()
@@ -207,11 +227,13 @@ class NegotiatedSplits:
         self._begun = (query, n)
 
     def resolved(self, offset: Offset) -> Offset:
-        """Return a committed micro-batch with its negotiated ends; its chains are sealed, once.
+        """Return the offset of a committed micro-batch with the ends that its tasks negotiated.
+
+        The first call writes the last claim of each split that has none, so that no late attempt can go on.
 
         Raises:
-            ConfigurationError: The claims of this query are not at `stateLocation`, or are damaged.
-            RetriableError: The store did not answer.
+            ConfigurationError: The claims of this micro-batch are not below `stateLocation`, or are damaged.
+            RetriableError: The store at `stateLocation` did not answer.
         """
         done = self._resolved
         if done is not None and (done.query, done.n) == (offset.query, offset.n):
@@ -222,7 +244,7 @@ class NegotiatedSplits:
         return self._resolved
 
     def forget(self, offset: Offset) -> None:
-        """Delete old claims of the query. Best effort."""
+        """Delete claims of micro-batches long before `offset`. Called after a micro-batch."""
         if self._begun is None or self._begun[0] != offset.query:
             return
         last = offset.n - KEPT
@@ -251,18 +273,18 @@ class NegotiatedSplits:
             return
         if self._calls.call("reading", lambda: self._store.get(begun_of(query, n))) is None:
             raise ConfigurationError(
-                f"there are no claims of micro-batch {n} of this query below {self._store.location}: they are "
-                "elsewhere, or were lost",
+                f"the files of micro-batch {n} are not below {self._store.location}: stateLocation was changed, or "
+                "they were deleted",
                 source=self._source.name,
                 option="stateLocation",
-                advice="set stateLocation to its earlier value, or move its files there; otherwise rows would be "
-                "read twice",
+                advice="set stateLocation to its earlier value, or copy the files from there; without them, rows would "
+                "be read twice",
             )
         self._begun = (query, n)
 
 
 def _evenly(total: int | None, count: int) -> list[int | None]:
-    """Divide a limit over splits, at least 1 each; the rest goes to the first ones, which have waited longest."""
+    """Divide a limit into `count` shares of at least 1; the first shares get what is left, 1 each."""
     if total is None:
         return [None] * count
     each, left = divmod(total, count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes splits for a first record, where only reading shows whether there is one."""
+"""Reads splits in the planner up to their first record, where only reading shows whether there is one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from forebay.framework.split import Split
 
 
 class RecordProbe:
-    """Reads splits up to their first record, or until they are caught up, on its own threads.
+    """Reads splits up to their first record, or until they have caught up. Called on the planning thread.
 
-    Called on the planning thread. Reading a slow split continues between two polls.
+    Fetcher threads read, so reading a slow split goes on between two calls of `poll`.
 
     Raises:
         ForebayError: The source cannot create its reader.
@@ -36,17 +36,20 @@ class RecordProbe:
         self._read = OpenRead(source, splits, dataclasses.replace(options, max_rows_per_batch=1), runtime)
 
     def answers(self) -> tuple[set[str], set[str]]:
-        """Return the ids of splits with a record, and of caught-up splits; each is returned once."""
+        """Return the ids of the splits that have a record, and of those that have none, as far as known.
+
+        Each id is returned by one call only.
+        """
         answers = self._something, self._nothing
         self._something, self._nothing = set(), set()
         return answers
 
     def poll(self, patience: float = 0.0, grace: float = 0.0) -> None:
-        """Collect answers; close when all have come.
+        """Wait for records of the splits; stop reading when each split has a record or has caught up.
 
         Args:
-            patience: Seconds to wait for all answers.
-            grace: Seconds to wait for the other splits once one has a record.
+            patience: Maximum seconds to wait for all splits.
+            grace: Maximum seconds to wait for the other splits once one has a record.
 
         Raises:
             ForebayError: The source failed or broke a rule; the probe is closed.

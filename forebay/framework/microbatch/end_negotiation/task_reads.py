@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a task that reads splits with negotiated ends, several concurrently (S14)."""
+"""The part of a task that reads splits whose ends are negotiated, several concurrently (S14)."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ def read_negotiated(
     index: int = 0,
     count: int = 1,
 ) -> Iterator[Delivered]:
-    """Yield the record batches of splits from the start of the micro-batch to their negotiated ends.
+    """Yield the record batches of splits, from where the micro-batch begins to their negotiated ends.
+
+    `index` is the number of the task, `count` the number of tasks of the micro-batch.
 
     Raises:
-        ConfigurationError: The planner keeps claims in another directory.
-        ForebayError: The source or the store failed, or the source broke a rule.
+        ConfigurationError: `stateLocation` is not set, or is another directory than that of the planner.
+        ForebayError: The source or the store at `stateLocation` failed, or the source broke a rule.
     """
     store = state_store(options)
     if store is None:
         raise ConfigurationError(
-            "this micro-batch has no planned end, and without stateLocation its tasks cannot negotiate one",
+            "splits of this micro-batch have no planned end, and without stateLocation its tasks cannot negotiate one",
             source=source.name,
             option="stateLocation",
             advice="set stateLocation to a directory or s3:// URL that the driver and all executors reach",
@@ -97,8 +99,8 @@ def _read_concurrently(reads: Sequence[ChunkReader], seconds: float, waiter: Fut
 
 def _elsewhere(source: Source, location: str) -> ConfigurationError:
     return ConfigurationError(
-        f"this task does not find the files of the planner below {location!r}: they use different directories, and "
-        "all rows would be read again and again",
+        f"this task does not find the planner's files below stateLocation {location!r}: it is another directory on "
+        "the machine of the task",
         source=source.name,
         option="stateLocation",
         advice="give the full path of a directory that is mounted on the machines of the driver and of all executors, "

@@ -6,20 +6,21 @@ watermark of a split   event time of its next record, or of its last one, less w
 limit                  lowest watermark of an active split + alignmentMaxDrift                   (AL-2)
 micro-batch            of each split the records up to limit + watermarkDelay                    (AL-6)
 ```
-All that it decides is an end in the offset, so a replay does not need it.
+Alignment decides only the ends of splits, and the offset stores these. So a replay does not need it. A look is a call
+of the planner that asks for the event time of a split's next record.
 
-With `withWatermark(column, D)`, D ≥ drift (at least 1 ms) + watermarkDelay, Spark drops no record on time of an active
-split:
+Let D be the delay in the query's `withWatermark(column, D)`. If D ≥ drift (at least 1 ms) + watermarkDelay, Spark drops
+no record that is on time in an active split:
 
 ```
 on time   at most watermarkDelay older than every earlier record of the split; records without a time, more than a day
           in the future, or from before 1970, where Spark's watermark begins, do not count
-active    from its discovery on, but not while it is
-  idle      each look of this process, for longer than idleTimeout, found it caught up
-  done      it has reached its end of an AvailableNow run
-  undated   this process saw no event time of it: it is caught up, or four looks in a row were in vain
+active    each split from its discovery on, except while it is
+  idle      each look of this process, for longer than idleTimeout, found that the split had caught up
+  done      the split has reached its end of an AvailableNow run
+  undated   this process saw no event time of the split: it has caught up, or four looks in a row found none
 ```
-Proof. Let n be the latest event time that was seen of an active split, of a next or a last record.
+Proof. Let n be the latest event time of a next or a last record that was seen in an active split.
 1. An unread record on time is n - delay or later, so it is above the split's watermark w = n - delay - 1 µs.
 2. The limit is at most w + drift: it only rises to the minimum of all w + drift, and w never falls.
 3. So a micro-batch reads nothing later than limit + delay ≤ n + drift - 1 µs.
@@ -63,14 +64,14 @@ _UNDATED_LOOKS: Final = 4
 
 
 class StreamAlignment:
-    """Holds splits back in event time. Lives in the planner; called on its thread.
+    """Holds back the splits that are ahead in event time. Called on the planning thread.
 
     Args:
         source: The source.
-        options: `alignment_max_drift`, which is set, `watermark_delay`, `idle_timeout`.
+        options: The options `alignment_max_drift`, which must be set, `watermark_delay` and `idle_timeout` are used.
         split_provider: Knows when the source was last asked for ends.
         lookup: Asks for event times.
-        runtime: The time.
+        runtime: Gives the time.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class StreamAlignment:
         calls: ConnectorCalls,
         runtime: Runtime,
     ) -> StreamAlignment | None:
-        """Return the alignment of a query; None if the options do not ask for it.
+        """Return the alignment of a query; None if `alignmentMaxDrift` is not set.
 
         Raises:
-            ConfigurationError: The event time column is not known, or not a timestamp.
+            ConfigurationError: The event time column is not known, or is not a timestamp.
         """
         if options.alignment_max_drift is None:
             return None
@@ -121,24 +122,27 @@ class StreamAlignment:
 
     @property
     def times(self) -> Mapping[str, SplitTime]:
-        """What is known of each split, by id."""
+        """What is known about the event time of each open split, by split id."""
         return self._times
 
     @property
     def active(self) -> Mapping[str, SplitTime]:
-        """The splits that hold back others, by id."""
+        """The entries of `times` of the active splits, which can hold back others."""
         if self._ending:
             return {split_id: time for split_id, time in self._times.items() if not time.caught_up}
         return {split_id: time for split_id, time in self._times.items() if not time.idle}
 
     @property
     def limit(self) -> int | None:
-        """The highest watermark that a split may reach, in microseconds; None before the first. It never falls."""
+        """The highest watermark that a split may reach, in microseconds since 1970; None if no event time is known yet.
+
+        It never falls.
+        """
         return self._limit
 
     @property
     def late(self) -> int:
-        """How often a split came back, after the others had gone on, with records that are older than they allow."""
+        """How often an idle or new split had records older than the lowest watermark that the others had waited for."""
         return self._warnings.late
 
     def hold_back(
@@ -148,12 +152,13 @@ class StreamAlignment:
 
         Args:
             available: The splits with data, each up to its present end.
-            splits: All open splits, by id. One that is not available is caught up, or was not asked.
-            ending: The run ends at fixed ends: a split that has reached its own does not hold back the others, for
-                nothing follows from it in this run.
+            splits: All open splits, by id. A split that is not in `available` has caught up, or was not asked.
+            ending: The run ends at fixed ends. A split that has reached its end does not hold back the others, because
+                this run reads no more of it.
 
         Raises:
-            ForebayError: The source could not be asked, and there is nothing to go on with.
+            ConfigurationError: The present end of an available split is unknown.
+            ForebayError: The source did not answer, and the splits cannot be aligned without an answer.
         """
         self._ending = ending
         self._follow(available, splits)
@@ -175,11 +180,11 @@ class StreamAlignment:
         return Backlog(aligned)
 
     def close(self) -> None:
-        """Stop reading first records."""
+        """Stop the reads that look for event times."""
         self._lookup.close()
 
     def _follow(self, available: Sequence[Planned], splits: Mapping[str, Split]) -> None:
-        """Take in new and gone splits, and judge idleness."""
+        """Update `times` for new splits, gone splits and new positions, and the idleness of each split."""
         current = {**splits, **{planned.split.id: planned.split for planned in available}}
         self._times = {split_id: self._times.get(split_id) or self._new() for split_id in current}
         with_data = {planned.split.id for planned in available}
@@ -195,25 +200,25 @@ class StreamAlignment:
         for planned in available:
             if planned.to is UnknownEnd.NEGOTIATED:
                 raise ConfigurationError(
-                    "alignment needs the present end of each split before it is read",
+                    "alignmentMaxDrift needs the present end of each split, but that of this split is unknown",
                     source=self._source.name,
                     split=planned.split.id,
                     option="alignmentMaxDrift",
-                    advice="return it from latest(split), or leave alignmentMaxDrift out",
+                    advice="remove alignmentMaxDrift; or, in the connector, return the end from latest()",
                 )
 
     def _new(self) -> SplitTime:
         return SplitTime(None if self._idle_timeout is None else IdlenessTimer(self._idle_timeout))
 
     def _caught_up_holder(self) -> str | None:
-        """Return the slowest split, if it holds back others for ever: it is caught up, and never becomes idle."""
+        """Return the id of the slowest split if it has caught up and can never become idle; else None."""
         if self._idle_timeout is not None:
             return None
         slowest = slowest_of(self.active)
         return slowest if slowest is not None and self._times[slowest].caught_up else None
 
     def _aligned(self, available: Sequence[Planned]) -> list[Planned]:
-        """Raise the limit, and cut the splits at it."""
+        """Raise the limit to what the active splits allow, and return the part of each split up to it."""
         active = self.active
         found = max_allowed((time.watermark for time in active.values()), self._drift)
         if found != MAX_WATERMARK and not self._waits_for_first_times(active, available):
@@ -225,11 +230,11 @@ class StreamAlignment:
         except RetriableError as error:
             if self._ending:
                 raise
-            self._cuts_again = self._back_off(error, f"{len(available)} splits could not be cut at an event time")
+            self._cuts_again = self._back_off(error, f"finding an event time in {len(available)} splits failed")
             return []
 
     def _waits_for_first_times(self, active: Mapping[str, SplitTime], available: Sequence[Planned]) -> bool:
-        """Return whether a split may soon show its first event time: until then the limit stays."""
+        """Return whether the first event time of an active split may be known soon: the limit must not rise before."""
         with_data = {planned.split.id for planned in available}
         unanswered = self._split_provider.unanswered
         return any(
@@ -243,7 +248,11 @@ class StreamAlignment:
     def _outdated(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, unknown: bool = False
     ) -> list[Split]:
-        """Return the active splits that have moved since they were looked at: all, or those without a lower bound."""
+        """Return the active splits that have moved since their next event time was asked for.
+
+        With `unknown`, only those without a watermark, and those that were idle, are returned: for the others, the
+        previous answer is a lower bound. Each split is a slice up to its present end.
+        """
         active = self.active
 
         def outdated(split: Split) -> bool:
@@ -258,7 +267,7 @@ class StreamAlignment:
         return moved + [one.slice(one.position, one.position) for one in rest]
 
     def _look(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
-        """Ask for the next event times of splits; return whether there was an answer."""
+        """Ask for the event time of the next record of each split; return whether there was an answer."""
         if not splits or (self._clock.monotonic() < self._looks_again and not self._ending):
             return False
         needed = self._ending or self._limit is None
@@ -267,7 +276,7 @@ class StreamAlignment:
         except RetriableError as error:
             if needed:
                 raise
-            self._looks_again = self._back_off(error, f"the event times of {len(splits)} splits could not be asked for")
+            self._looks_again = self._back_off(error, f"asking for the event times of {len(splits)} splits failed")
             return False
         self._failures.succeed()
         with_data = {planned.split.id for planned in available}
@@ -276,9 +285,9 @@ class StreamAlignment:
         return True
 
     def _back_off(self, error: RetriableError, what: str) -> float:
-        """Warn of a failure; return the monotonic time of the next try."""
+        """Log a failure, where `what` says what failed; return the monotonic time of the next try."""
         pause = self._failures.fail(error)
-        _log.warning("%s: %s, again in %.1f s: %s", self._source.name, what, pause, error)
+        _log.warning("%s: %s and is retried in %.1f s: %s", self._source.name, what, pause, error)
         return self._clock.monotonic() + pause
 
     def _note(self, split: Split, event_time: int | None, with_data: Collection[str]) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the available splits at an event time: exactly where the source finds a time, else whole or not at all."""
+"""Cuts the available splits at an event time.
+
+If the source can find the position of an event time, a split is cut there; else it is taken completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _MOST_STEPS: Final = 20
 
 
 class _Answer(NamedTuple):
-    """The first record after an event time is at `to`, or `to` is the end; asked for a split at a position."""
+    """Where the first record later than `latest` is in a split from `position` to `end`: at `to`, or `to` is `end`."""
 
     latest: int
     position: Position | None
@@ -31,7 +34,8 @@ class Cuts:
     """Finds how far each split may be read. Called on the planning thread.
 
     Args:
-        lookup: Finds positions by time.
+        source: The source; its `order_key` orders positions.
+        lookup: Finds positions by event time.
     """
 
     def __init__(self, source: Source, lookup: EventTimeLookup) -> None:
@@ -40,9 +44,9 @@ class Cuts:
         self._answers: dict[str, _Answer] = {}
 
     def at(self, latest: int, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
-        """Return the records of each split with event times up to `latest`, without empty parts.
+        """Return the part of each split up to its first record later than `latest`, in microseconds since 1970.
 
-        Sets `held` of the splits that are cut.
+        Splits without a part are left out. Sets `held` in `times` for each split that is not returned completely.
         """
         self._ask(latest, [one for one in available if not times[one.split.id].later_than(latest, one.split.position)])
         self._answers = {one: known for one, known in self._answers.items() if one in times}
@@ -56,7 +60,7 @@ class Cuts:
         return aligned
 
     def undated(self, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
-        """Return a few records of each split whose next one has no event time; the others are held."""
+        """Return a few records of each split whose next record has no event time. Sets `held` in `times` for all."""
         aligned = []
         for planned in available:
             time = times[planned.split.id]
@@ -66,7 +70,7 @@ class Cuts:
         return aligned
 
     def _ask(self, latest: int, wanted: Sequence[Planned]) -> None:
-        """Ask where the first later record of each split is, unless the last answer still holds."""
+        """Ask where the first record later than `latest` is in each split, unless the last answer is still true."""
         wanted = [planned for planned in wanted if self._answer(planned, latest) is None]
         found = self._lookup.positions_at(latest + 1, [planned.slice() for planned in wanted])
         for planned in wanted:
@@ -80,14 +84,17 @@ class Cuts:
             self._answers[split.id] = _Answer(latest, split.position, planned.to, to)
 
     def _answer(self, planned: Planned, latest: int) -> _Answer | None:
-        """Return the last answer if it still holds: a first later record stays where it is when more are written."""
+        """Return the last answer for a split if it is still true, else None.
+
+        If more records are written, the first record later than `latest` stays where it is.
+        """
         known = self._answers.get(planned.split.id)
         if known is None or known.latest != latest or known.position != planned.split.position:
             return None
         return known if known.to != known.end or known.end == planned.to else None
 
     def _part(self, planned: Planned, latest: int, time: SplitTime) -> Planned:
-        """Return the part of a split to read: `planned` itself if that is all of it."""
+        """Return the part of a split up to `latest`; if that is the whole split, return `planned` itself."""
         split = planned.split
         nothing = Planned(split, split.position)
         if time.must_be_looked_at or time.later_than(latest, split.position):
@@ -108,7 +115,7 @@ class Cuts:
         return self._steps(planned, time) if unknown else nothing
 
     def _steps(self, planned: Planned, time: SplitTime) -> Planned:
-        """Return a few records of a split whose next one has no event time: one, and twice as many each time."""
+        """Return a few records of a split whose next record has no event time: 1, then 2, 4, … in later calls."""
         if isinstance(planned.to, UnknownEnd):
             return planned
         part = planned.slice()
@@ -120,12 +127,13 @@ class Cuts:
     def _check(self, split: Split, to: Position) -> None:
         if split.position is not None and self._before(to, split.position, split):
             raise ContractError(
-                f"positions_at() gave {to!r:.200}, which is before the position of the split",
+                f"positions_at() returned {to!r:.200}, before the split's position {split.position!r}",
                 source=self._source.name,
                 split=split.id,
                 position=split.position,
                 rule="DIS-4",
-                advice="return the first position from that of the split on, or leave the split out if it is unknown",
+                advice="let positions_at() return a position from that of the split on, or leave the split out if it "
+                "does not know one",
             )
 
     def _before(self, one: Position, other: Position, split: Split) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What alignment does, for progress reports and offsets: limit, drift, and which split all others wait for.
+"""Reports what alignment does, in progress reports and offsets: limit, drift, and which split all others wait for.
 
 ```
 {"watermark": "2026-01-31T11:59:09.999999Z", "limit": "2026-01-31T12:00:09.999999Z", "drift": 59.2,
@@ -7,7 +7,7 @@
  "slowest": {"split": "eu", "watermark": "2026-01-31T11:59:09.999999Z", "why": "unread"},
  "splits": [{"split": "us", "watermark": "2026-01-31T12:00:09.199999Z", "ahead": 59.2, "held": true}, …]}
 ```
-Event times are texts in UTC, as in Spark's own progress; spans are seconds.
+Event times are texts in UTC, as in Spark's own progress; durations are in seconds.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ _FIRST, _LAST = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
 
 
 def event_time_report(alignment: StreamAlignment | OrderedAlignment, options: HostOptions) -> dict[str, Json]:
-    """Return what alignment knew at the last poll, JSON-ready, of about two kilobytes. Called on the planning thread.
+    """Return what alignment knew when the source was last polled, as JSON values of about two kilobytes.
+
+    Called on the planning thread.
 
     Args:
         alignment: The alignment of the query.
-        options: Those that the alignment was made from.
+        options: The host's options, from which the alignment was made.
     """
     times: Mapping[str, SplitTime] = {}
     active: Mapping[str, SplitTime] = {}
@@ -73,7 +75,7 @@ def event_time_report(alignment: StreamAlignment | OrderedAlignment, options: Ho
 
 
 def utc_text(micros: int) -> str:
-    """Return an event time as ISO 8601 in UTC; one outside the years 1 to 9999 as the first or last moment of these."""
+    """Return an event time as ISO 8601 in UTC; times outside the years 1 to 9999 become the first or last moment."""
     try:
         at = _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -82,7 +84,10 @@ def utc_text(micros: int) -> str:
 
 
 def _shown(times: Mapping[str, SplitTime]) -> list[str]:
-    """Return the ids of the slowest and the fastest splits, by watermark. Idle ones count as slow last."""
+    """Return the ids of the splits to report: the slowest and the fastest ones, sorted by watermark.
+
+    An idle split is among the slowest only if there are too few active ones.
+    """
     known = [(time.idle, time.watermark, split_id) for split_id, time in times.items() if time.watermark is not None]
     if len(known) > _SHOWN:
         slow = heapq.nsmallest(_SHOWN // 2, known)

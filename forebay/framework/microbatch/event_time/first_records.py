@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the event times of single records in the planner, for sources that cannot tell them."""
+"""Reads single records in the planner to learn their event times, for sources without `event_times`."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _Place: TypeAlias = "tuple[str, Position | None]"
 
 
 class FirstRecords:
-    """Reads the first record of splits from their positions, and remembers its event time.
+    """Reads the first record from the position of each split, and remembers its event time.
 
-    Called on the planning thread. A split that does not answer in time goes on being read until the next look.
+    Called on the planning thread. The read of a split that gives no record in time goes on until the next call.
 
     Args:
         source: The source.
-        options: Those of the host.
+        options: The host's options.
         runtime: Threads and time.
-        assign: Returns the event times of a record batch.
+        assign: The timestamp assigner: returns the event times of a record batch.
     """
 
     def __init__(
@@ -65,14 +65,16 @@ class FirstRecords:
         self._probe: RecordProbe | None = None
 
     def times(self, splits: Sequence[Split], *, needed: bool = False) -> dict[str, int]:
-        """Return by id the event time of the first record from each position; splits without one are left out.
+        """Return by split id the event time of the first record from the split's position, in microseconds since 1970.
+
+        Splits without a record or an event time are left out.
 
         Args:
             splits: Each with its position and end.
             needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
 
         Raises:
-            RetriableError: A split did not answer in time. The next call asks this one alone.
+            RetriableError: A split gave no record in time. The next call waits for such splits only.
             ForebayError: The source failed.
         """
         missing = {
@@ -90,9 +92,10 @@ class FirstRecords:
         return {split_id: us for split_id, us in found.items() if us is not None}
 
     def last_times(self, splits: Sequence[Split]) -> dict[str, int]:
-        """Return by id the event time of a record just before the position of caught-up splits, where that is found.
+        """Return by split id the event time of a record just before the position of the split.
 
-        Positions must be numbers. The record may have been deleted since, so errors mean that it is unknown.
+        `splits` have caught up. Those whose positions are no numbers, or where no record is found, are left out. So
+        are all if reading fails: such a record may have been deleted since.
         """
         found: dict[str, int] = {}
         for distance in _BEFORE:
@@ -129,10 +132,11 @@ class FirstRecords:
         if probe.silent:
             self._probe, self._asked = probe, {positions[split_id] for split_id in probe.silent}
             raise RetriableError(
-                f"reading gave no first record within {patience:g} s",
+                f"read() gave no record of this split within {patience:g} s, so its next event time is unknown",
                 source=self._source.name,
                 split=min(probe.silent),
-                advice="read first records faster, or tell their times: SimpleSource.event_time_at, event_times",
+                advice="in the connector, let read() give the first record faster, or implement "
+                "SimpleSource.event_time_at() or event_times()",
             )
 
 

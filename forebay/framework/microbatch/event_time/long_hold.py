@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns once if a stream stands still because all splits with records wait for one that is caught up."""
+"""Warns once if a stream stands still because all splits with records wait for a split that has caught up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE: Final = 60.0
 
 
 class LongHold:
-    """Follows which caught-up split holds back all others. Called on the planning thread."""
+    """Measures for how long one caught-up split holds back all others. Called on the planning thread."""
 
     def __init__(self, source: str, runtime: Runtime) -> None:
         self._source = source
@@ -25,11 +25,11 @@ class LongHold:
         self._warned = False
 
     def follow(self, split: str | None) -> None:
-        """Note the result of a poll.
+        """Note which split holds back all others now; warn if it has done so for a minute.
 
         Args:
-            split: The caught-up split for which all records wait, if there are records, and none may be read; else
-                None. It never becomes idle, because `idleTimeout` is not set.
+            split: The id of the caught-up split that all splits with records wait for; None if a record may be read,
+                or there is no record. It never becomes idle, because `idleTimeout` is not set.
         """
         now = self._clock.monotonic()
         if split is None or split != self._split:
@@ -37,9 +37,9 @@ class LongHold:
         elif not self._warned and now - self._since >= _PATIENCE:
             self._warned = True
             _log.warning(
-                "%s: for %.0f s no record could be read, because all splits with records wait for %r, which is caught "
-                "up; its next record ends the wait. If it may stay silent, set idleTimeout: after that time without "
-                "records a split holds back no others",
+                "%s: for %.0f s no record could be read, because all splits with records wait for the split %r, which "
+                "has caught up; its next record ends the wait. If it may get no more records, set idleTimeout: a split "
+                "without records for that time does not hold back the others",
                 self._source,
                 now - self._since,
                 split,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's questions about event time: when the next record of a split is, and where a time begins in it."""
+"""Finds the event time of a split's next record, and the position of an event time in a split, for the planner."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, ColumnTi
 
 
 class EventTimeLookup:
-    """Asks the enumerator, or reads first records in the planner where the enumerator cannot tell.
+    """Finds event times of records, and positions of event times, in splits.
 
-    Called on the planning thread. May block, for `planningTimeout` at most.
+    It asks the enumerator. Where the enumerator does not know, it reads first records in the planner. Called on the
+    planning thread; may block for `planningTimeout`.
     """
 
     def __init__(
@@ -43,14 +44,16 @@ class EventTimeLookup:
         self._has_positions = enumerator is not None and self.column == source.event_time
 
     def next_times(self, splits: Sequence[Split], *, needed: bool = False) -> Mapping[str, int]:
-        """Return by id the event time of the next record of each split, or of its last one; without the unknown ones.
+        """Return by split id the event time of its next record, or of its last record if it has caught up.
+
+        Event times are in microseconds since 1970. Splits whose event time is unknown are left out.
 
         Args:
             splits: Each with its position and present end.
-            needed: Planning cannot go on without an answer.
+            needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
 
         Raises:
-            ForebayError: The source failed, or gave something else.
+            ForebayError: The source failed, or `event_times()` returned something else than event times.
         """
         if not splits:
             return {}
@@ -67,11 +70,14 @@ class EventTimeLookup:
         return known | self._first_records.last_times(caught_up)
 
     def close(self) -> None:
-        """Stop reading first records."""
+        """Stop the reads of first records."""
         self._first_records.close()
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return by id the first position with an event time ≥ `event_time`, or the split's end; if that is known."""
+        """Return by split id the position of the first record with an event time ≥ `event_time` (microseconds).
+
+        It is the split's end if there is no such record. Splits whose position is unknown are left out.
+        """
         enumerator = self._enumerator
         if enumerator is None or not self._has_positions or not splits:
             return {}
@@ -82,7 +88,7 @@ class EventTimeLookup:
         return {split_id: normalise(position, split_id) for split_id, position in answer.items()}
 
     def after_rows(self, split: Split, rows: int) -> Position | None:
-        """Return the position after so many rows of a split; None if the source cannot tell."""
+        """Return the position after the first `rows` rows of a split; None if the source does not know it."""
         enumerator = self._enumerator
         if enumerator is None:
             return None
@@ -91,18 +97,18 @@ class EventTimeLookup:
 
 
 def checked_event_times(source: Source, answer: object) -> Mapping[str, int | None]:
-    """Return the answer of an author's `event_times`.
+    """Check and return `answer`, which the author's `event_times()` returned.
 
     Raises:
-        ContractError: It is no mapping of ids to microseconds.
+        ContractError: `answer` is no mapping of split ids to microseconds.
     """
     wrong = answer if not isinstance(answer, Mapping) else next((us for us in answer.values() if not _is_us(us)), None)
     if not isinstance(answer, Mapping) or wrong is not None:
         raise ContractError(
-            f"event_times() gave {wrong!r:.200}",
+            f"event_times() returned {wrong!r:.200}, which is no event time",
             source=source.name,
             rule="DIS-6",
-            advice="return a mapping of split ids to microseconds since 1970-01-01 UTC, as int",
+            advice="return a mapping of split ids to microseconds since 1970-01-01 UTC, as int, or None if unknown",
         )
     return answer
 

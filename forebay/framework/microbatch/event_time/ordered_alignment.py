@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alignment of splits that are read in order, such as files: a micro-batch takes a prefix that is narrow in event time.
+"""Alignment of splits that are read in order, such as files: a micro-batch takes the next splits within a time span.
 
 ```
-first     first event time of the oldest unread split
-prefix    the splits in order, up to the first one that begins after first + alignmentMaxDrift
+first     first event time of the next unread split
+taken     the unread splits in order, up to the first one that begins after first + alignmentMaxDrift
 ```
-A split is taken whole, and the first one always. So a micro-batch reaches at most `alignmentMaxDrift` and the span of
-one split beyond `first`. Only the begin of a prefix is looked up, however many splits there are. The prefix decides
-only ends in the offset, so a replay does not need it.
+Each split is taken completely, and the next one always. So event times of a micro-batch are at most
+`alignmentMaxDrift`, and the span of one split, later than `first`. Event times are looked up only until a split is too
+late, however many splits there are. The offset stores which splits are read, so a replay does not need alignment.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _FIRST_LOOK: Final = 64
 
 
 class OrderedAlignment:
-    """Holds back the later splits of a backlog. Lives in the planner; called on its thread.
+    """Holds back the splits that begin too late for the next micro-batch. Called on the planning thread.
 
     Args:
         source: The source.
-        options: `alignment_max_drift`, which is set, `watermark_delay`, `event_time_column`, `max_files_per_trigger`.
-        enumerator: Its `event_times` must answer; its `discover` should return the splits by event time.
+        options: The options `alignment_max_drift`, which must be set, `watermark_delay`, `event_time_column` and
+            `max_files_per_trigger` are used.
+        enumerator: Must implement `event_times`; its `discover` should return the splits in order of event time.
         calls: Runs `event_times`.
-        runtime: The time.
+        runtime: Gives the time.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class OrderedAlignment:
         self._ahead = False
         self._answers = False
         self.late = 0
-        """How many splits came with event times that the stream had already passed by more than `watermarkDelay`."""
+        """How many splits had event times older, by more than `watermarkDelay`, than the splits read before them."""
 
     @classmethod
     def of(
@@ -78,34 +79,37 @@ class OrderedAlignment:
         calls: ConnectorCalls,
         runtime: Runtime,
     ) -> OrderedAlignment | None:
-        """Return the alignment of a query; None if the options do not ask for it."""
+        """Return the alignment of a query; None if `alignmentMaxDrift` is not set."""
         if options.alignment_max_drift is None:
             return None
         return cls(source, options, split_provider.enumerator, calls, runtime)
 
     @property
     def limit(self) -> int | None:
-        """The latest event time, in microseconds, at which a split may begin; None before the first. Never falls."""
+        """The latest event time, in microseconds since 1970, at which a split may begin; None if none is known yet.
+
+        It never falls.
+        """
         return None if self._floor is None else self._floor + self._drift
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: it holds no resources."""
 
     def hold_back(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool
     ) -> Sequence[Planned]:
-        """Return the first splits, up to one that begins later than the first one by more than the drift.
+        """Return the first splits, before the one that begins more than `alignmentMaxDrift` after the first.
 
         A split without an event time is taken with the others, and does not bound them.
 
         Args:
-            available: The unread splits, those that were begun first; not more than necessary are planned.
-            splits: Not needed: a split that is read to its end holds nobody back.
-            ending: Not needed: the same holds for a run that ends.
+            available: The unread splits in order; those that were begun come first.
+            splits: Not used; only `StreamAlignment` needs it.
+            ending: Not used; only `StreamAlignment` needs it.
 
         Raises:
             ConfigurationError: The source does not know the event times of its splits.
-            ForebayError: The source could not be asked.
+            ForebayError: `event_times()` failed.
         """
         if not self._answers:  # also asked while there are no splits yet: the answer is an error at once, or never
             self._ask(())
@@ -129,7 +133,7 @@ class OrderedAlignment:
         return taken
 
     def _timed(self, available: Sequence[Planned]) -> Iterator[tuple[Planned, int | None]]:
-        """Yield splits with their first event times, asked for in growing groups."""
+        """Yield each split with its first event time, None if unknown. The source is asked for ever larger groups."""
         end = len(available) if self._most is None else min(self._most, len(available))
         at, count = 0, _FIRST_LOOK
         while at < end:
@@ -144,10 +148,10 @@ class OrderedAlignment:
             answer = self._calls.call("event_times()", lambda: enumerator.event_times(splits, self._column))
         if answer is None:
             raise ConfigurationError(
-                "alignment of splits that are read in order needs their event times, which the source does not know",
+                "alignmentMaxDrift needs the event times of splits, which this source does not know",
                 source=self._source.name,
                 option="alignmentMaxDrift",
-                advice="leave alignmentMaxDrift out; or, in the connector, implement event_times() and let discover() "
+                advice="remove alignmentMaxDrift; or, in the connector, implement event_times() and let discover() "
                 "return the splits in the order of their event times",
             )
         checked = checked_event_times(self._source, answer)
@@ -157,27 +161,33 @@ class OrderedAlignment:
         return round(self._clock.now() * 1_000_000) + FUTURE
 
     def _warn_of_future(self, split: Split, time: int) -> None:
-        """Warn of the first of a row of splits that begin in the future: they come last, so nothing else is left."""
+        """Log a warning if the next split begins in the future and the one before did not.
+
+        Splits are in the order of event time, so all splits that are left begin in the future too.
+        """
         before, self._ahead = self._ahead, time > self._future()
         if self._ahead and not before:
             _log.warning(
                 "%s: the oldest unread split, %r, begins at the event time %d us, more than a day in the future; it is "
-                "read, and raises Spark's watermark unless the query drops such rows before withWatermark",
+                "read, and its rows raise Spark's watermark unless the query drops them before withWatermark",
                 self._source.name,
                 split.id,
                 time,
             )
 
     def _note_late(self, late: Mapping[str, int]) -> None:
-        """Count splits that are older than what the stream has passed, each once. Warn of the first of a row."""
+        """Count each split that is older than the splits read before, once; warn if the last micro-batch had none.
+
+        `late` has the event times of these splits, by split id.
+        """
         before, self._behind = self._behind, set(late)
         self.late += len(self._behind - before)
         if not late or before or self._floor is None:
             return
         oldest = min(late, key=late.__getitem__)
         _log.warning(
-            "%s: splits came after later ones were read, and are read next; %r is %.3f s behind in event time: Spark "
-            "may drop its rows; a longer delay in withWatermark keeps them",
+            "%s: new splits are older than splits that were read before; the split %r begins %.3f s earlier in event "
+            "time, so Spark may drop its rows; a longer delay in withWatermark keeps them",
             self._source.name,
             oldest,
             (self._floor - late[oldest]) / 1e6,

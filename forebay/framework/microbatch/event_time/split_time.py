@@ -13,22 +13,24 @@ from forebay.watermarks.idleness import IdlenessTimer
 
 @dataclass(slots=True)
 class SplitTime:
-    """The event time of one split, as far as the planner has looked.
+    """The event time of one split, as far as the planner has looked. Times are in microseconds since 1970.
+
+    A look asks for the event time of the split's next record, or of its last record if it has caught up.
 
     Attributes:
-        timer: Decides whether the split is idle; None = never.
-        watermark: No record on time that is unread has an event time up to this one; None = not known yet. Only rises.
-        next_time: The event time of the record at `position`, or of the last one before it; None = unknown.
-        position: Where `next_time` was looked up.
+        timer: Decides whether the split is idle; None = it never is.
+        watermark: All unread records that are on time have a later event time; None = not known yet. It only rises.
+        next_time: The event time that the last look found; None = unknown.
+        position: The position of the split at the last look.
         unknown_looks: How many looks in a row found no event time of a next record.
-        looked: Whether there was a look, and it still tells what the next record is.
-        at_end: Whether the split was caught up at that look.
+        looked: Whether there was a look, and no new record has come to a caught-up split since.
+        at_end: Whether the split had caught up at the last look.
         empty: Whether the last look found no record, although the end of the split is beyond its position.
-        caught_up: Whether the last poll found nothing to read.
-        held: Whether the split may not be read to its present end.
-        returned: Whether it was idle and has records again, which were not looked at yet.
-        behind: Whether it went on with records that are older than the others allow.
-        warned: Whether there was a warning of an event time in the future.
+        caught_up: Whether there is nothing to read now.
+        held: Whether alignment keeps the split from being read to its present end.
+        returned: Whether it was idle and has records again, and there was no look since.
+        behind: Whether it has records older than the lowest watermark that the other splits had waited for.
+        warned: Whether a warning of an event time in the future was logged.
     """
 
     timer: IdlenessTimer | None
@@ -47,24 +49,27 @@ class SplitTime:
 
     @property
     def idle(self) -> bool:
-        """Whether the split holds nobody back: it was caught up for the idle timeout."""
+        """Whether the split was caught up for the idle timeout: it does not hold back other splits."""
         return self.timer is not None and self.timer.idle
 
     @property
     def must_be_looked_at(self) -> bool:
-        """Whether the split may not be read before a look, which counts it if the others have left it behind."""
+        """Whether there must be a look before the split is read, because it is new or was idle."""
         return self.returned or (self.watermark is None and not self.looked)
 
     def knows(self, position: Position | None) -> bool:
-        """Return whether there was a look at this position."""
+        """Return whether the last look was at this position and is still true."""
         return self.looked and self.position == position
 
     def later_than(self, latest: int, position: Position | None) -> bool:
-        """Return whether the next record is known to be later."""
+        """Return whether the record at `position` is known to be later than `latest`."""
         return self.knows(position) and self.next_time is not None and self.next_time > latest
 
     def note(self, position: Position | None, event_time: int | None, delay: int, *, at_end: bool) -> None:
-        """Note an answer, in microseconds; the watermark only rises."""
+        """Note the result of a look: `event_time`, None if unknown; raise the watermark to it, less `delay`.
+
+        `at_end` says whether the split had caught up.
+        """
         self.looked, self.at_end, self.position, self.next_time = True, at_end, position, event_time
         self.returned = False
         self.unknown_looks = self.unknown_looks + 1 if event_time is None and not at_end else 0
@@ -73,7 +78,7 @@ class SplitTime:
             self.watermark = found if self.watermark is None else max(self.watermark, found)
 
     def follow(self, position: Position | None, *, with_data: bool) -> None:
-        """Note where the split is now, and whether there is something to read."""
+        """Note the position of the split, and whether there is something to read, before the next looks."""
         self.held, self.caught_up = False, not with_data
         self.returned = with_data and (self.returned or self.idle)
         self.empty = self.empty and self.knows(position)
@@ -81,7 +86,10 @@ class SplitTime:
             self.looked = False
 
     def judge(self, looked_at: float, *, silent: bool) -> None:
-        """Judge idleness as of a completed look for new records, in seconds (WM-4)."""
+        """Update the idle timer: at `looked_at`, in seconds, the split was asked for new records (WM-4).
+
+        `silent` says whether it had none.
+        """
         if self.timer is not None:
             self.timer.probe(looked_at, silent=silent)
 

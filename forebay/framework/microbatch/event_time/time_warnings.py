@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about single splits: event times in the future, and records that the other splits have left behind."""
+"""Warns of splits with event times in the future, and of splits whose records are older than the others allow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_WARNINGS: Final = 20
 
 
 class TimeWarnings:
-    """Warns, and counts what it warned of. Called on the planning thread.
+    """Logs warnings about the event times of single splits, and counts late splits. Called on the planning thread.
 
     Args:
         source: The format name.
@@ -26,10 +26,10 @@ class TimeWarnings:
         self._source = source
         self._future = 0
         self.late = 0
-        """How often a split came back, after the others had gone on, with records that are older than they allow."""
+        """How often an idle or new split had records older than the lowest watermark that the others had waited for."""
 
     def future(self, split: Split, time: SplitTime, event_time: int) -> None:
-        """The next or last record of a split has an event time, in microseconds, that cannot be believed."""
+        """Warn once for each split that its next or last record has an event time (microseconds) in the future."""
         if time.warned or self._future >= _MOST_WARNINGS:
             return
         time.warned = True
@@ -44,13 +44,15 @@ class TimeWarnings:
         )
 
     def check_behind(self, split: Split, time: SplitTime, found: int, floor: int) -> None:
-        """Count a split that was not waited for, and goes on with records that the others have left behind.
+        """Count a split, and warn, if its next record is older than the lowest watermark the others waited for.
+
+        That can happen to a split that did not hold back the others: it was new, idle, or at its end of a run.
 
         Args:
-            split: At its present position.
-            time: What was known of the split before this look.
-            found: The watermark before its next record, in microseconds.
-            floor: The limit less the drift: the lowest watermark that the others waited for.
+            split: The split at its present position.
+            time: What was known of the split before its next record was looked at.
+            found: The watermark just before its next record, in microseconds.
+            floor: The lowest watermark that the others waited for, in microseconds: the limit less the drift.
         """
         waited_for = time.watermark is not None and time.watermark >= floor
         if waited_for or found >= floor:
@@ -59,8 +61,8 @@ class TimeWarnings:
             time.behind = True
             self.late += 1
             _log.warning(
-                "%s: the split %r was new, idle or finished for a run, and goes on with records that are up to %.3f s "
-                "older than the other splits allow: Spark may drop them; a longer idleTimeout, or a longer delay in "
+                "%s: the split %r, which was new, idle or at the end of a run, has records up to %.3f s older than "
+                "the other splits waited for, so Spark may drop them; a longer idleTimeout, or a longer delay in "
                 "withWatermark, keeps them",
                 self._source,
                 split.id,

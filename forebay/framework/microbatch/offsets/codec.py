@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads the offsets of a query: `OffsetCodec`, and the codec that keeps everything in the offset."""
+"""Writes and reads the offsets of a query: `OffsetCodec`, and `InlineOffsetCodec`, which needs no other storage."""
 
 from __future__ import annotations
 
@@ -65,48 +65,49 @@ class OffsetCodec(ABC):
 
     @abstractmethod
     def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
-        """Return the offset for Spark's log. May block.
+        """Return an offset and the finished splits as JSON, for Spark's offset log. May block.
 
         Raises:
-            ConfigurationError: The finished splits do not fit.
-            RetriableError: The state store did not answer.
+            ConfigurationError: The splits do not fit into an offset.
+            RetriableError: The store at `stateLocation` did not answer.
         """
 
     @abstractmethod
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return the offset with its complete plan. May block.
+        """Return the offset, with all its splits, from the JSON that `write` returned. May block.
 
         Raises:
-            ConfigurationError: The offset is damaged, of another source, or of a newer release.
+            ConfigurationError: The offset is damaged, of another source, or of a newer release of forebay.
         """
 
     @abstractmethod
     def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as above
-        """Return the splits that finished before this micro-batch. May block."""
+        """Return the splits that finished before the micro-batch of this offset. May block."""
 
     def room(self, available: Sequence[Planned] = ()) -> int | None:
-        """Return the maximum splits of a micro-batch that fit into offsets when they are finished; None = any number.
+        """Return how many splits a micro-batch may read so that its offset can hold them; None = any number.
 
         Args:
-            available: The candidates, in order; without them the result is an estimate.
+            available: The splits to choose from, in order; without them the result is an estimate.
         """
         return None
 
     def patience(self) -> float:
-        """Return the seconds that a call may wait before it reports no data, to bound the rate of calls."""
+        """Return the seconds that a call of `latest` may wait before it reports no data, to bound the rate of calls."""
         return 0.0
 
     def batch_committed(self, offset: Offset) -> None:
-        """Delete what only much older micro-batches need. Best effort."""
+        """Delete stored state that only micro-batches long before `offset` need. Does not raise."""
 
 
 class InlineOffsetCodec(OffsetCodec):
-    """Keeps everything in the offset, and refuses what does not fit (S15).
+    """Keeps all state of the stream in its offsets, and raises an error for an offset that becomes too long (S15).
 
-    A refused offset is not written; a `SpillingOffsetCodec` can continue from the previous offset.
+    That offset is not written. With `stateLocation`, a `SpillingOffsetCodec` can continue from the one before.
 
     Args:
-        digests: Recognises finished splits, if the enumerator supports it.
+        source: The source.
+        digests: The enumerator's digests of finished splits, which replace a long list; None = it has none.
     """
 
     def __init__(self, source: Source, digests: SplitDigests | None = None) -> None:
@@ -116,7 +117,7 @@ class InlineOffsetCodec(OffsetCodec):
         self._guess = _GUESS
 
     def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
-        """Return the offset with compressed lists."""
+        """Return the offset as JSON; long lists in it are compressed, and many finished splits become digests."""
         data = dump_offset(offset)
         data["splits"] = compact(data["splits"])
         if offset.splits:
@@ -132,10 +133,14 @@ class InlineOffsetCodec(OffsetCodec):
         return dict(sorted((data | self._condensed(done)).items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
-        """Return the offset."""
+        """Return the offset from the JSON that `write` returned.
+
+        Raises:
+            ConfigurationError: The offset is damaged, of another source, or was written with `stateLocation`.
+        """
         if isinstance(data, dict) and isinstance(data.get("state"), dict):
             raise ConfigurationError(
-                "this query keeps its state in stateLocation, which is not set",
+                "this query keeps its state below stateLocation, but the option is not set",
                 source=self._source.name,
                 option="stateLocation",
                 advice=f"set stateLocation to its earlier value: {data['state'].get('at', 'the same directory')}",
@@ -143,11 +148,11 @@ class InlineOffsetCodec(OffsetCodec):
         return load_offset(expanded(data, self._source.name), self._source.name, self._source.split_class)
 
     def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as in the base class
-        """Return the finished splits in the offset."""
+        """Return the finished splits that are stored in the offset."""
         return loaded_done(expanded(data, self._source.name), self._source, self._digests)
 
     def room(self, available: Sequence[Planned] = ()) -> int:
-        """Return how many of the splits fit into an offset, by their compressed size; at least one."""
+        """Return how many of the available splits, at least one, fit into an offset by their compressed size."""
         if not available:
             return self._guess
         packer, taken, size, rest = zlib.compressobj(), 0, 0, iter(available)
@@ -160,31 +165,31 @@ class InlineOffsetCodec(OffsetCodec):
         return max(1, taken)
 
     def patience(self) -> float:
-        """Return a wait in proportion to the digests, which Spark sends and receives in each call."""
+        """Return seconds in proportion to the length of the digests, which Spark sends and receives in each call."""
         return 0.0 if self._digests is None else self._digests.characters / _IDLE
 
     def _condensed(self, done: FinishedSplits) -> dict[str, Json]:
-        """Return the offset's fields of condensed splits; empty if there are none."""
+        """Return the fields of the offset for finished splits that are digests; empty if there are none."""
         if not done.digests:
             return {}
         self._check(f"the list of {done.count} finished splits", done.digests.characters, MOST_DIGESTS)
         return {"v": DIGESTS, "digests": done.digests.dump()}
 
     def _check(self, what: str, size: int, most: int) -> None:
-        """Refuse more than `most` characters, and warn once at half of them."""
+        """Raise an error if `what` has more than `most` characters, and warn once if it has more than half of them."""
         if size > most:
             raise ConfigurationError(
-                f"{what} does not fit into an offset: it needs {size} characters, and {most} is the maximum",
+                f"{what} does not fit into an offset: it has {size} characters, and {most} is the maximum",
                 source=self._source.name,
                 option="stateLocation",
-                advice="set stateLocation to a directory for the state of the stream, and restart: nothing is lost or "
-                "read twice",
+                advice="set stateLocation to a directory for the state of the stream, and restart the query: nothing "
+                "is lost or read twice",
             )
         if size > most // 2 and not self._warned:
             self._warned = True
             _log.warning(
-                "%s: %s: %d characters in each offset, more than half of the maximum; set stateLocation before the "
-                "maximum is reached",
+                "%s: %s takes %d characters in each offset, more than half of the maximum; set stateLocation before "
+                "the maximum is reached",
                 self._source.name,
                 what,
                 size,
@@ -192,10 +197,10 @@ class InlineOffsetCodec(OffsetCodec):
 
 
 def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value, of whatever checkpoint
-    """Return an offset's JSON with expanded lists.
+    """Return the JSON of an offset with its compressed lists expanded. `source` is the name of the source.
 
     Raises:
-        ConfigurationError: The offset is not ours, or a list in it is damaged.
+        ConfigurationError: The offset is of another source or a newer release, or a list in it is damaged.
     """
     head = check_head(data, source)
     try:
@@ -205,10 +210,10 @@ def expanded(data: Any, source: str) -> dict[str, Any]:  # noqa: ANN401 - any JS
 
 
 def loaded_done(head: Mapping[str, Any], source: Source, digests: SplitDigests | None) -> FinishedSplits:
-    """Return the finished splits of an expanded offset.
+    """Return the finished splits in `head`, an offset from `expanded`.
 
     Raises:
-        ConfigurationError: They are damaged.
+        ConfigurationError: The finished splits in the offset are damaged.
     """
     done = FinishedSplits(source.split_class, checked_done(head.get("done", []), source.name), digests)
     try:
@@ -219,10 +224,10 @@ def loaded_done(head: Mapping[str, Any], source: Source, digests: SplitDigests |
 
 
 def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 - any JSON value
-    """Return the entries of `FinishedSplits`, checked.
+    """Check and return `entries`, stored entries of `FinishedSplits`.
 
     Raises:
-        ConfigurationError: They are damaged. Without this check, all splits would be read again.
+        ConfigurationError: An entry is damaged. Without this check, all splits would be read again.
     """
     valid = isinstance(entries, list) and all(
         isinstance(entry, list)
@@ -232,6 +237,6 @@ def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 
         for entry in entries
     )
     if not valid:
-        raise damaged(source, "its entry of finished splits is not a list")
+        raise damaged(source, "its list of finished splits is not a list of [id, fields]")
     checked: list[list[Any]] = entries
     return checked

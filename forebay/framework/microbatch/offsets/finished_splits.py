@@ -20,12 +20,13 @@ _SEGMENT: Final = "\0"
 class FinishedSplits(Mapping[str, Split]):
     """Finished splits by id, each rebuilt only when it is accessed.
 
-    The mapping holds whole splits. Condensed ones are in `digests` only. Changed on the planning thread, but never
-    while a discovery reads it on another thread.
+    The mapping holds whole splits. Splits that were condensed to digests are in `digests` only. It is changed on the
+    planning thread, but never while a discovery reads it on another thread.
 
     Args:
-        entries: `[id, fields]` of each, as returned by `entries()`.
-        digests: Recognises condensed splits; its content is replaced.
+        split_class: The class of the splits.
+        entries: `[id, fields]` of each split, as returned by `entries()`.
+        digests: The digests, which recognise condensed splits; their content is replaced. None = none are used.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class FinishedSplits(Mapping[str, Split]):
         return entry_id in self._fields or self.digests.holds(entry_id.removeprefix(_SEGMENT))
 
     def load(self, entries: Iterable[Sequence[Any]]) -> None:
-        """Add entries that `entries` returned."""
+        """Add entries that the method `entries` returned."""
         for entry in entries:
             self._fields[str(entry[0])] = entry[1] if len(entry) > 1 else {}
 
     def load_digests(self) -> None:
-        """Move the loaded digest segments into `digests`, once all entries are loaded.
+        """Move the entries that are digest segments into `digests`. Called when all entries are loaded.
 
         Raises:
             ValueError: A segment is damaged.
@@ -89,12 +90,12 @@ class FinishedSplits(Mapping[str, Split]):
             self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
 
     def condense(self) -> None:
-        """Replace splits by digests, except the newest, of which the author is not yet notified."""
+        """Replace splits by digests, except those added since `mark_written`: the author is not notified of them."""
         just_now = set(self.added)
         self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Remove entries."""
+        """Remove the splits with these ids."""
         for split_id in ids:
             self._fields.pop(split_id, None)
 
@@ -105,14 +106,17 @@ class FinishedSplits(Mapping[str, Split]):
             self.added.append(split.id)
 
     def forget(self, below_horizon: Callable[[Split], bool]) -> None:
-        """Remove what no discovery can find again, except the newest, of which the author is not yet notified."""
+        """Remove the splits below the horizon, which no discovery can find again.
+
+        Those added since `mark_written` stay: the author is not notified of them yet.
+        """
         just_now = set(self.added)
         gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
         self.drop(gone)
         self._forgotten.extend(gone)
 
     def entries(self, ids: Iterable[str] | None = None) -> list[Json]:
-        """Return the entries of these ids, or all entries, sorted by id."""
+        """Return the entries with these ids, sorted by id; without `ids`, those of all whole splits."""
         fields = self._fields
         if ids is not None:
             ids = list(ids)
@@ -122,7 +126,7 @@ class FinishedSplits(Mapping[str, Split]):
         return [[split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(wanted)]
 
     def mark_written(self) -> None:
-        """Reset the record of changes: all entries have been written."""
+        """Forget what was added and forgotten: an offset with these changes has been committed."""
         self.added, self._forgotten = [], []
         self.digests.dropped.clear()
 
@@ -148,7 +152,10 @@ class LazySequence(Sequence[T]):
 
 
 class EndedSplits(LazySequence[Split]):
-    """Finished splits for an enumerator: the remembered ones, which must not be removed meanwhile, and `more`."""
+    """A sequence of finished splits for an enumerator: those in `done`, then those in `more`.
+
+    Nothing may be removed from `done` while the sequence is used.
+    """
 
     def __init__(self, done: FinishedSplits, more: Sequence[Split] = ()) -> None:
         self._done = done
@@ -159,6 +166,6 @@ class EndedSplits(LazySequence[Split]):
         return len(self._ids) + len(self._more)
 
     def item(self, index: int) -> Split:
-        """Return a split."""
+        """Return the split at an index."""
         remembered = len(self._ids)
         return self._done[self._ids[index]] if index < remembered else self._more[index - remembered]

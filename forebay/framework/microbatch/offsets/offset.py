@@ -33,7 +33,7 @@ BEFORE_FIRST: Final = -1
 
 
 class UnknownEnd(Enum):
-    """The end of a split whose end position is unknown when the micro-batch is planned."""
+    """How far a micro-batch reads a split whose end position is unknown when the micro-batch is planned."""
 
     WHOLE = "to its own end"
     """The split is read to its own end."""
@@ -46,11 +46,11 @@ To = Position | UnknownEnd
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One split of a micro-batch.
+    """One split of a micro-batch: from where, and up to where, it is read.
 
     Args:
-        split: The split at the position where the micro-batch begins; its `end` is None while it is open.
-        to: Where the micro-batch stops, exclusive.
+        split: The split at the position where the micro-batch begins; its `end` is None if it may grow for ever.
+        to: The position where the micro-batch stops, exclusive; None = at the split's start, so nothing is read.
     """
 
     split: Split
@@ -68,14 +68,17 @@ class Planned:
 
     @property
     def rows(self) -> int | None:
-        """The positions that this micro-batch reads, if they are integers; these are rows if positions count rows."""
+        """The difference of the two positions if both are integers, else None.
+
+        It is a number of rows only if positions count rows.
+        """
         start = 0 if self.split.position is None else self.split.position
         if not isinstance(start, int) or not isinstance(self.to, int):
             return None
         return max(0, self.to - start)
 
     def slice(self) -> Split:
-        """Return the part of the split to read."""
+        """Return the part of the split that this micro-batch reads."""
         if isinstance(self.to, UnknownEnd):
             return self.split
         return self.split.slice(self.split.position, self.to)
@@ -83,19 +86,19 @@ class Planned:
 
 @dataclass(frozen=True)
 class Offset:
-    """One micro-batch: its plan, and the state that the next one is planned from.
+    """One micro-batch: what it reads, and the state from which the next micro-batch is planned.
 
     Args:
         source: The format name; an offset of another source is refused.
-        n: The number of the micro-batch, from 0; `BEFORE_FIRST` for the start.
-        query: The id of the query, random, made with the first micro-batch; empty before.
-        splits: The open splits, including those that end in this micro-batch.
+        n: The number of the micro-batch, from 0; `BEFORE_FIRST` in the offset before the first one.
+        query: The random id of the query, made with the first micro-batch; empty before.
+        splits: The splits that are not finished before this micro-batch, including those that end in it.
         enumerator: The snapshot of the enumerator.
-        schema: The columns and their types if they were inferred when the query began; else empty.
         options: The texts of options that must not change between runs.
-        version: The release of forebay that wrote it.
-        unlimited: No limits apply, not even to splits with negotiated ends.
-        event_time: What alignment did when it was planned, for people; nothing is planned from it.
+        schema: The columns and their types if they were inferred when the query began; else empty.
+        version: The release of forebay that wrote the offset.
+        unlimited: Whether tasks ignore limits when they negotiate ends; limits were not applied in planning either.
+        event_time: A report of what alignment did, for people to read; nothing is planned from it.
     """
 
     source: str
@@ -111,7 +114,7 @@ class Offset:
 
 
 def dump_offset(offset: Offset) -> dict[str, Json]:
-    """Return the offset as JSON-ready values, the same ones for the same offset. Any thread."""
+    """Return an offset as JSON values; equal offsets give equal values. Any thread."""
     data: dict[str, Json] = {"v": VERSION, "source": offset.source, "n": offset.n}
     if offset.n == BEFORE_FIRST:
         return data
@@ -127,22 +130,22 @@ def dump_offset(offset: Offset) -> dict[str, Json]:
 
 
 def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
-    """Return the offset that `dump_offset` wrote.
+    """Return the offset from what `dump_offset` returned. `source` is the name of the source that reads it.
 
     Raises:
-        ConfigurationError: The offset is damaged, of a newer release, or of another source.
-        ContractError: The connector cannot read the version or the fields of its splits (SER-1).
+        ConfigurationError: The offset is damaged, of a newer release of forebay, or of another source.
+        ContractError: The connector's split class cannot read the stored fields or their version (SER-1).
     """
     head = check_head(data, source)
     n = head.get("n")
     try:
         if isinstance(n, bool) or not isinstance(n, int) or n < BEFORE_FIRST:
-            raise ValueError(f"its number is {n!r}")  # noqa: TRY301 - all damage is reported in the same way
+            raise ValueError(f"its number n is {n!r}")  # noqa: TRY301 - all damage is reported in the same way
         if n == BEFORE_FIRST:
             return Offset(source)
         splits = [load_planned(entry, split_class) for entry in _list(head["splits"], "splits")]
         if len({each.split.id for each in splits}) != len(splits):
-            raise ValueError("a split is in it twice")  # noqa: TRY301 - as above
+            raise ValueError("it contains a split twice")  # noqa: TRY301 - as above
         return Offset(
             source,
             n,
@@ -164,7 +167,7 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
 
 
 def dump_planned(planned: Planned) -> list[Json]:
-    """Return the entry of one split."""
+    """Return one split of a micro-batch as its entry in the list `splits` of the offset's JSON."""
     split, to = planned.split, planned.to
     fields = split_fields(split)
     entry: list[Json] = [split.id, to is UnknownEnd.WHOLE if isinstance(to, UnknownEnd) else _json(to)]
@@ -176,7 +179,7 @@ def dump_planned(planned: Planned) -> list[Json]:
 
 
 def split_fields(split: Split) -> dict[str, Json]:
-    """Return the fields of a split, without its id, its position and the usual version."""
+    """Return the JSON fields of a split, without its id and position, and without the version if it is 1."""
     fields = {name: value for name, value in split.to_json().items() if name not in ("id", "position")}
     if fields["v"] == 1:
         del fields["v"]
@@ -184,7 +187,7 @@ def split_fields(split: Split) -> dict[str, Json]:
 
 
 def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
-    """Return the planned split that `dump_planned` wrote.
+    """Return the planned split from an entry that `dump_planned` returned.
 
     Raises:
         ValueError: The entry is damaged.
@@ -192,10 +195,10 @@ def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
     split_id, to, *rest = _list(entry, "the entry of a split")
     fields: Mapping[str, Any] = rest.pop() if rest and isinstance(rest[-1], Mapping) else {}
     if len(rest) > 1:
-        raise ValueError(f"the entry of the split {split_id!r} has {len(entry)} parts")
+        raise ValueError(f"the entry of the split {split_id!r} is not [id, to, from?, fields?]: {entry!r:.200}")
     position = rest[0] if rest else to
     if isinstance(position, bool):
-        raise ValueError(f"the entry of the split {split_id!r} has no start")  # noqa: TRY004 - a damaged text
+        raise ValueError(f"the entry of the split {split_id!r} has no start position")  # noqa: TRY004 - a damaged text
     split = split_class.from_json({"v": 1, **fields, "id": split_id, "position": position})
     if isinstance(to, bool):
         return Planned(split, UnknownEnd.WHOLE if to else UnknownEnd.NEGOTIATED)
@@ -224,29 +227,29 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
     """Check the version and the source of an offset, and return it.
 
     Raises:
-        ConfigurationError: The offset is of a newer release, of another source, or no offset at all.
+        ConfigurationError: `data` is an offset of a newer release or of another source, or not an offset of forebay.
     """
     if not isinstance(data, Mapping) or "v" not in data:
         raise ConfigurationError(
             "the checkpoint was not written by forebay: its offset has no version",
             source=source,
             option="checkpointLocation",
-            advice="start with a new checkpoint location; the old one belongs to another kind of source",
+            advice="start with a new checkpoint location, or read the old one with the source that wrote it",
         )
     version, owner = data["v"], data.get("source")
     if isinstance(version, bool) or (isinstance(version, int) and version < VERSION):
         raise damaged(source, f"its format is {version!r}")
     if not isinstance(version, int) or version > DIGESTS:
         raise ConfigurationError(
-            f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have form "
-            f"{version!r}, and forebay {__version__} knows up to {DIGESTS}",
+            f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have the "
+            f"format version {version!r}, and forebay {__version__} reads versions up to {DIGESTS}",
             source=source,
             option="checkpointLocation",
             advice="run the newer forebay, or start with a new checkpoint location",
         )
     if owner != source:
         raise ConfigurationError(
-            f"the checkpoint belongs to the source {owner!r}",
+            f"the checkpoint was written by the source {owner!r}, not by {source!r}",
             source=source,
             option="checkpointLocation",
             advice=f"read it with format({owner!r}), or start with a new checkpoint location",
@@ -255,7 +258,7 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
 
 
 def damaged(source: str, what: str) -> ConfigurationError:
-    """Return the error for an offset that has changed since it was written."""
+    """Return the error for an offset that has been damaged since it was written; `what` says what is wrong with it."""
     return ConfigurationError(
         f"the offset in the checkpoint is damaged: {what}",
         source=source,
@@ -274,7 +277,7 @@ def canonical(data: Json) -> str:
 
 
 def compact(value: Json) -> Json:
-    """Return a short JSON value as it is, and a long one compressed, as text. Any thread."""
+    """Return a JSON value unchanged if its text is short, else `{"z": compressed text}`. Any thread."""
     text = canonical(value)
     if len(text) <= _LONG:
         return value
@@ -285,7 +288,7 @@ def expand(value: Json) -> Json:
     """Return the value that was passed to `compact`.
 
     Raises:
-        ValueError: The text is damaged.
+        ValueError: The compressed text is damaged.
     """
     if not (isinstance(value, dict) and value.keys() == {"z"}):
         return value
@@ -297,5 +300,5 @@ def expand(value: Json) -> Json:
 
 
 def length(value: Json) -> int:
-    """Return the characters that a value takes in an offset."""
+    """Return the number of characters of a JSON value in an offset."""
     return len(canonical(value))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments below `stateLocation`: immutable, one for a micro-batch, named by their content.
+"""Segments: immutable files below `stateLocation` that hold what is too long for the offset of a micro-batch.
 
 ```
-<query id>/segments/<n>-<n of the one it builds on, or "base">-<start of the digest>
+<query id>/segments/<n>-<n of the previous segment, or "base">-<start of the digest of the content>
 
 line 1   {"v": 1, "n": …, "after": [name, digest] | null, "parts": {"splits": …}, "drop": [id, …]}
 others   [[id, fields?], …]        finished splits, some hundreds in a line
 ```
-Compressed by zlib. The finished splits are a chain of segments: each drops ids of the one before, and adds some.
+`n` is the number of the micro-batch. Files are compressed by zlib. The finished splits are stored in a chain of
+segments: each one drops and adds some entries of the segment before it (`after`). A base begins a chain.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _STEP: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The name of a segment, without its directory, and the SHA-256 of its bytes, in hexadecimal."""
+    """Refers to a segment: its file name without the directory, and the SHA-256 of its bytes in hexadecimal."""
 
     name: str
     digest: str
 
     @property
     def n(self) -> int:
-        """The number of its micro-batch."""
+        """The number of the micro-batch that the segment was written for."""
         return int(self.name.split("-", 1)[0])
 
 
@@ -52,9 +53,10 @@ class Segment:
     """A decoded segment. For any thread.
 
     Args:
-        after: The segment it builds on; None for a base.
-        parts: Long parts of the offset, by their names there.
-        drop: Ids to remove.
+        after: The previous segment of the chain; None for a base.
+        parts: Fields that are too long for the offset, by their names there.
+        drop: Ids of finished splits that are removed from the chain.
+        data: The bytes of the file.
     """
 
     after: Link | None
@@ -63,7 +65,7 @@ class Segment:
     data: bytes
 
     def added(self) -> Iterator[list[Any]]:
-        """Yield the entries to add, some hundreds at a time."""
+        """Yield the entries of finished splits that are added to the chain, some hundreds at a time."""
         lines = _lines(self.data)
         next(lines)
         for line in lines:
@@ -73,7 +75,10 @@ class Segment:
 def encode(
     n: int, after: Link | None, parts: Mapping[str, Json], drop: Sequence[str], added: Iterable[Json]
 ) -> tuple[Link, bytes]:
-    """Return the link to a segment and its bytes, the same for the same content; see `Segment`. Any thread."""
+    """Return the link to a segment for micro-batch `n`, and its bytes. Any thread.
+
+    Equal arguments give equal bytes. `added` has a list of entries for each line; see `Segment` for the others.
+    """
     head: dict[str, Json] = {"v": VERSION, "forebay": __version__, "n": n, "parts": parts, "drop": list(drop)}
     head["after"] = None if after is None else [after.name, after.digest]
     packer = zlib.compressobj(_LEVEL)
@@ -86,10 +91,12 @@ def encode(
 
 
 def decode(data: bytes) -> Segment:
-    """Return a segment with its head decoded; `Segment.added` decodes the entries. Any thread.
+    """Return the segment from the bytes of its file. Only line 1 is decoded; `Segment.added` decodes the others.
+
+    Any thread.
 
     Raises:
-        ValueError: The bytes are of a newer release, or no segment.
+        ValueError: The bytes are a segment of a newer release, or not a segment.
     """
     try:
         head = json.loads(next(_lines(data)))
@@ -102,14 +109,15 @@ def decode(data: bytes) -> Segment:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest for a `Link`."""
+    """Return the SHA-256 of a segment's bytes in hexadecimal, for a `Link`."""
     return hashlib.sha256(data).hexdigest()
 
 
 def outdated(names: Iterable[str], first: int) -> list[str]:
-    """Return the names of segments that micro-batches from number `first` on do not build on. Any thread.
+    """Return the names of the segments that no micro-batch from number `first` on needs. Any thread.
 
-    Only names are used, so segments of a killed process are found too. Names of other files are ignored.
+    `names` are file names. They alone say which segments build on which, so segments of a killed process are found
+    too. Names of other files are ignored.
     """
     found: dict[int, list[tuple[str, int | None]]] = {}
     for name in names:
@@ -132,7 +140,7 @@ def _line(value: Json) -> bytes:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Yield the lines, unpacked on demand."""
+    """Yield the lines of a segment's file, decompressed on demand."""
     unpacker, rest = zlib.decompressobj(), b""
     for start in range(0, len(data), _STEP):
         *lines, rest = (rest + unpacker.decompress(data[start : start + _STEP])).split(b"\n")

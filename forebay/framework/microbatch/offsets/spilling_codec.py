@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec that moves long parts of offsets into segments below `stateLocation` (S1, S15)."""
+"""The codec that stores long parts of offsets in segments, which are files below `stateLocation` (S1, S15)."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ _CACHED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One segment of the chain of finished splits.
+    """One segment of the chain that stores the finished splits.
 
     Args:
-        changed: The ids that it drops or adds; empty for the base.
+        link: Refers to the segment.
+        changed: The ids of the splits that it drops or adds; empty for the base.
+        weight: The number of its entries.
     """
 
     link: Link
@@ -69,15 +71,19 @@ class _Level:
 
 
 class SpillingOffsetCodec(OffsetCodec):
-    """Keeps long parts of the plan, and changes to a long list of finished splits, in segments.
+    """Stores long lists of planned splits, and changes to a long list of finished splits, in segments.
 
-    Short parts stay in the offset; if all are short, the store is not used at all. Each segment is at least twice as
-    large as the next one: a new segment absorbs those that are not. So the chain of finished splits has few segments,
-    and each entry is written few times. A segment whose offset was never logged is never read, and is deleted when it
-    is old enough.
+    Short lists stay in the offset; if all are short, the store is not used. Each segment of the chain of finished
+    splits is at least twice as large as the next one: a new segment merges those that are not. So the chain has few
+    segments, and each entry is written few times. A segment whose offset Spark never logged is never read; it is
+    deleted when it is old.
 
     Args:
-        digests: Recognises splits that finished before `stateLocation` was set; no splits are added.
+        source: The source.
+        store: The store at `stateLocation`.
+        calls: Runs calls of the store.
+        digests: The enumerator's digests, which recognise splits that finished before `stateLocation` was set; no
+            splits are added to them.
     """
 
     def __init__(
@@ -93,7 +99,7 @@ class SpillingOffsetCodec(OffsetCodec):
         self._cleaned: int | None = None
 
     def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
-        """Return the offset, after its segment is durable, if it needs one."""
+        """Return the offset as JSON. If a list in it is long, first write a segment with it durably."""
         data = dump_offset(offset)
         if any(planned.to is UnknownEnd.NEGOTIATED for planned in offset.splits):
             data["claims"] = self._store.location  # for people: the negotiated ends are there
@@ -120,7 +126,7 @@ class SpillingOffsetCodec(OffsetCodec):
         return dict(sorted(data.items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
-        """Return the offset, even if it was written without `stateLocation`."""
+        """Return the offset from the JSON that `write` returned, or that was written without `stateLocation`."""
         head = expanded(data, self._source.name)
         if "state" in head:
             link, wanted = self._link(head["state"])
@@ -129,7 +135,7 @@ class SpillingOffsetCodec(OffsetCodec):
         return load_offset(head, self._source.name, self._source.split_class)
 
     def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as in the base class
-        """Return the finished splits; the next `write` continues their chain of segments."""
+        """Return the finished splits of an offset; the next `write` continues their chain of segments."""
         head = expanded(data, self._source.name)
         done = loaded_done(head, self._source, self._digests)
         levels: list[_Level] = []
@@ -156,7 +162,10 @@ class SpillingOffsetCodec(OffsetCodec):
     def _grow(
         self, offset: Offset, before: tuple[_Level, ...], done: FinishedSplits, parts: dict[str, Json]
     ) -> tuple[_Level, ...]:
-        """Write the changes since the last micro-batch; return the chain that includes them."""
+        """Write a segment with the changes to `done` since the last micro-batch; return the chain that ends with it.
+
+        `before` is the chain of the last micro-batch; `parts` are long fields of the offset, stored in the segment too.
+        """
         kept = list(before)
         changed = {*done.added, *done.forgotten}
         while kept and kept[-1].weight < 2 * max(1, len(changed)):
@@ -179,7 +188,7 @@ class SpillingOffsetCodec(OffsetCodec):
         return _Level(link, frozenset(changed), max(1, len(done) if base else len(changed)))
 
     def _chain(self, head: dict[str, Any]) -> list[tuple[Link, Segment]]:
-        """Return the segments of the finished splits, newest first."""
+        """Return the chain of segments with the finished splits of an offset, newest first."""
         chain: list[tuple[Link, Segment]] = []
         link: Link | None = self._link(head["state"])[0]
         while link is not None:
@@ -220,7 +229,7 @@ class SpillingOffsetCodec(OffsetCodec):
             del self._cache[next(iter(self._cache))]
 
     def _link(self, state: Any) -> tuple[Link, bool]:  # noqa: ANN401 - any JSON value
-        """Return the segment that an offset names, and whether it holds parts of the offset."""
+        """Return the link in the field `state` of an offset, and whether the segment holds fields of the offset."""
         fields = state if isinstance(state, dict) else {}
         name, digest = fields.get("segment"), fields.get("digest")
         if not isinstance(name, str) or not isinstance(digest, str) or "/" in name:
@@ -228,7 +237,7 @@ class SpillingOffsetCodec(OffsetCodec):
         return Link(name, digest), bool(fields.get("parts"))
 
     def _clean(self, query: str, n: int) -> None:
-        """Delete segments that only micro-batches before the last `KEPT` need."""
+        """Delete the segments that none of the last `KEPT` micro-batches needs; `n` is the newest one."""
         try:
             directory = _path(query, "")
             names = self._call("listing", lambda: self._store.names(directory))
@@ -236,7 +245,11 @@ class SpillingOffsetCodec(OffsetCodec):
             if old:
                 self._call("deleting", lambda: self._store.delete([directory + name for name in old]))
         except Exception as error:  # noqa: BLE001 - best effort: the query goes on, and the next call tries again
-            _log.warning("%s: old segments could not be deleted", self._source.name, exc_info=without_secrets(error))
+            _log.warning(
+                "%s: old state below stateLocation could not be deleted; it is tried again after later micro-batches",
+                self._source.name,
+                exc_info=without_secrets(error),
+            )
         self._cleaned = n
 
     def _call(self, doing: str, work: Callable[[], T]) -> T:
@@ -254,8 +267,8 @@ class SpillingOffsetCodec(OffsetCodec):
                 "restore the file from a backup or a version of the bucket, or start with a new checkpoint location"
             )
         else:
-            text = f"the query kept its state in {at!r}, and {name!r} is missing from {here!r}"
-            advice = f"give stateLocation={at} as before, or copy its directory {query!r} to the new place first"
+            text = f"the query kept its state in {at!r}, and the file {name!r} is missing from {here!r}"
+            advice = f"set stateLocation to {at} as before, or copy its directory {query!r} to the new location first"
         return ConfigurationError(text, source=self._source.name, option=OPTION, advice=advice)
 
     def _broken(self, name: str, what: str) -> ConfigurationError:
@@ -263,13 +276,13 @@ class SpillingOffsetCodec(OffsetCodec):
             f"the segment {name!r} below {self._store.location!r} {what}",
             source=self._source.name,
             option=OPTION,
-            advice="restore the file from a backup or a version of the bucket, or run the forebay that wrote it, or "
-            "start with a new checkpoint location",
+            advice="restore the file from a backup or an older version in the bucket, or run the release of forebay "
+            "that wrote it, or start with a new checkpoint location",
         )
 
 
 def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
-    """Move the parts that are too long out of an offset, and return them; compact the others."""
+    """Remove the fields that are too long from the JSON of an offset, and return them; compact the others."""
     parts: dict[str, Json] = {}
     for name in ("splits", "enum"):
         if name not in data:
@@ -285,7 +298,7 @@ def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
 
 
 def _short(done: FinishedSplits) -> Json:
-    """Return the finished splits as an offset stores them; None if they are too long."""
+    """Return the finished splits as JSON for an offset; None if there are too many for it."""
     if done.digests or len(done) > _MOST_DONE // 8:  # an entry has at least 8 characters
         return None
     entries = compact(done.entries())

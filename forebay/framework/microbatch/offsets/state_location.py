@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state store of a stream: at `stateLocation`, or beside the checkpoints (S13, S18)."""
+"""The state store of a stream: at `stateLocation`, or by default in the checkpoint directory (S13, S18)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def state_store(options: HostOptions) -> StateStore | None:
     """Return the store at `stateLocation`; None if the option is not given. Does no I/O.
 
     Raises:
-        ConfigurationError: The location cannot keep state, boto3 is missing, or a `stateStorage` option is unknown.
+        ConfigurationError: The file system of `stateLocation` cannot keep state, boto3 is missing for S3, or an option
+            that begins with `stateStorage` is unknown.
     """
     if options.state_location is None:
         return None
@@ -25,7 +26,10 @@ def state_store(options: HostOptions) -> StateStore | None:
 
 
 def default_location(checkpoints: str | None) -> str | None:
-    """Return the default `stateLocation`, in the session's checkpoint directory; None if that cannot keep state."""
+    """Return the default `stateLocation`: a directory in `checkpoints`, the session's checkpoint directory.
+
+    None if there is no such directory, or its file system cannot keep state.
+    """
     if not checkpoints or not can_keep_state(checkpoints):
         return None
     if scheme_of(checkpoints).startswith("s3") and importlib.util.find_spec("boto3") is None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restarting a stream from an offset: committed state, fixed options, offsets of another source."""
+"""Restarts a stream from an offset: committed state, options that must not change, offsets of another source."""

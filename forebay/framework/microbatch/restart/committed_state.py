@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The committed state of a stream: from the offset of a done micro-batch to the splits that the next one reads."""
+"""The committed state of a stream: which splits the next micro-batch continues, after the last committed offset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTHING: Final = Offset("")
 
 
 class CommittedState:
-    """The splits of a query after its last committed micro-batch. Lives in the planner; called on its thread.
+    """The splits of a query after its last committed micro-batch. Called on the planning thread.
 
     A micro-batch is committed only when Spark requests the next one. A new planner continues from any offset exactly as
     this one does (S1, S2).
@@ -71,11 +71,11 @@ class CommittedState:
             self._replayed = n
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return an offset, our own or an adopted one."""
+        """Return an offset of this source from its JSON; one of another source is converted if the author does so."""
         return self._migration.adopt(data) or self._codec.read(data)
 
     def go_on_from(self, start: Mapping[str, Json]) -> bool:
-        """Commit a micro-batch and all before it; return False if it was committed before.
+        """Take the micro-batch with the offset `start`, and all before it, as committed; return False if they were.
 
         Raises:
             ForebayError: The stream cannot continue from this offset.
@@ -92,7 +92,7 @@ class CommittedState:
         return True
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report the splits that ended in a micro-batch; they are not read again. Never raises."""
+        """Report the splits that the micro-batch with the offset `end` has finished to the source. Never raises."""
 
         def report() -> None:
             offset = self.read(end)
@@ -107,10 +107,10 @@ class CommittedState:
         self._quietly(report)
 
     def negotiation(self, offset: Offset) -> NegotiatedSplits:
-        """Return the planner's part of the end negotiation of a micro-batch.
+        """Return the object that knows the negotiated ends of a micro-batch.
 
         Raises:
-            ConfigurationError: Ends cannot be negotiated.
+            ConfigurationError: Ends cannot be negotiated, because `stateLocation` is not set.
         """
         if self._negotiated is None:
             raise unknown_end(self._source, negotiated_of(offset)[0].split)
@@ -138,7 +138,7 @@ class CommittedState:
             self._quietly(lambda: self._report_finished(ended))
 
     def _advance(self, offset: Offset) -> None:
-        """Move to the end of a committed micro-batch."""
+        """Move all splits to their positions after a committed micro-batch, and note the finished ones."""
         ended, served = [], []
         positions: dict[str, Position] = {}
         for planned in offset.splits:
@@ -164,11 +164,11 @@ class CommittedState:
             self._quietly(lambda: self._split_provider.committed(positions))
 
     def _resolved(self, offset: Offset) -> Offset:
-        """Return a committed micro-batch with its negotiated ends."""
+        """Return the offset of a committed micro-batch with the ends that its tasks negotiated."""
         return self.negotiation(offset).resolved(offset) if negotiated_of(offset) else offset
 
     def _report_finished(self, splits: Sequence[Split]) -> None:
-        """Report splits that ended. If that fails, they are reported with the next ones."""
+        """Report finished splits to the source. If that fails, they are reported again with the next ones."""
         self._unreported = [*self._unreported, *splits] if self._unreported else splits
         if self._unreported:
             try:
@@ -182,14 +182,18 @@ class CommittedState:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - best effort: the query goes on, and the next call reports it again
-            _log.warning("%s: work after the micro-batch failed", self._source.name, exc_info=without_secrets(error))
+            _log.warning(
+                "%s: notifying the source of committed data failed; the query goes on, and later calls notify it again",
+                self._source.name,
+                exc_info=without_secrets(error),
+            )
 
 
 def identity_of(offset: object) -> tuple[object, object]:
-    """Return the query id and the number of an offset of any source."""
+    """Return the query id and the micro-batch number in an offset; (None, None) for what is no JSON object."""
     return (offset.get("id", ""), offset.get("n")) if isinstance(offset, Mapping) else (None, None)
 
 
 def negotiated_of(offset: Offset) -> list[Planned]:
-    """Return the splits of a micro-batch with negotiated ends."""
+    """Return the splits of a micro-batch whose ends the tasks negotiate."""
     return [planned for planned in offset.splits if planned.to is UnknownEnd.NEGOTIATED]

@@ -14,9 +14,9 @@ from forebay.framework.source import Source
 
 
 class OffsetMigration:
-    """Reads foreign offsets with the author's `adopt`.
+    """Converts offsets of another source by the author's `DiscoveryEnumerator.adopt`.
 
-    An adopted offset precedes the first micro-batch, but has splits. So the enumerator is restored, and the next
+    The result is an offset before the first micro-batch, but with splits. So the enumerator is restored, and the next
     discovery has `first=False`.
     """
 
@@ -26,7 +26,7 @@ class OffsetMigration:
         self._calls = calls
 
     def adopt(self, data: Any) -> Offset | None:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return a foreign offset as one of ours; None if it is ours or the author does not adopt it."""
+        """Convert an offset that another source wrote; None if this source wrote it, or `adopt` returned None."""
         enumerator = self._split_provider.enumerator
         if enumerator is None or not is_foreign(data):
             return None
@@ -38,7 +38,7 @@ class OffsetMigration:
 
 
 def is_foreign(data: object) -> bool:
-    """Return whether another source wrote the offset."""
+    """Return whether an offset was written by a source that does not use forebay."""
     return isinstance(data, Mapping) and "v" not in data
 
 
@@ -48,6 +48,5 @@ def unfinished_replay(source: str) -> ConfigurationError:
         "the last micro-batch in the checkpoint was planned by another source and is not finished",
         source=source,
         option="checkpointLocation",
-        advice="first finish the last batch with the old source (one run with trigger availableNow), then switch to "
-        "this source",
+        advice="first finish that micro-batch: run the query once with the old source and trigger(availableNow=True)",
     )

@@ -17,11 +17,14 @@ from forebay.options import changed_on_restart, class_options, format_options
 
 @dataclass(frozen=True)
 class RestartGuard:
-    """The options and inferred schema of a query: written into every offset, and compared when a run begins from it.
+    """The options and the inferred schema of a query, which must not change between runs.
+
+    They are written into every offset, and compared with an offset when a run starts from it.
 
     Args:
-        options: The texts of its options that must not change; contains no secret.
-        schema: The inferred columns and their types; empty if the user or the source gives them.
+        source: The source.
+        options: The texts of the options that must not change; contains no secret.
+        schema: The inferred columns and their types; empty if the schema was not inferred.
     """
 
     source: Source
@@ -30,7 +33,7 @@ class RestartGuard:
 
     @classmethod
     def of(cls, source: Source, options: HostOptions, inferred: pa.Schema | None) -> RestartGuard:
-        """Return the guard of a source as it is configured now."""
+        """Return the guard of a source with its present options and, if its schema was inferred, this schema."""
         texts: dict[str, str] = {}
         for owner in (source, options):
             specs = [spec for spec in class_options(type(owner)) if not spec.may_change]
@@ -39,10 +42,10 @@ class RestartGuard:
         return cls(source, texts, "" if inferred is None else schema_text(inferred))
 
     def check(self, offset: Offset) -> None:
-        """Refuse an offset that was written with other options or with another inferred schema.
+        """Check that an offset was written with the same options and the same inferred schema.
 
         Raises:
-            ConfigurationError: It names every option that differs, or both schemas.
+            ConfigurationError: An option or the schema differs. The error names all options that do, or both schemas.
         """
         if offset.n == BEFORE_FIRST:
             return
@@ -54,10 +57,10 @@ class RestartGuard:
                 f"{self.schema}",
                 source=self.source.name,
                 option="schema",
-                advice="give the schema with .schema(…): the old one to continue as before, or one that fits the sink",
+                advice="give the schema by .schema(…): the old one, or a new one that the sink of the query accepts",
             )
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """Return the columns and their types in one line."""
+    """Return the columns of a schema and their types as a text of one line."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)

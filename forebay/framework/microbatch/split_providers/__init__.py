@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a stream's splits come from: a `DiscoveryEnumerator`, or a `SplitEnumerator` with one virtual reader."""
+"""Provide a stream's splits: from a `DiscoveryEnumerator`, or from a `SplitEnumerator` with one virtual reader."""

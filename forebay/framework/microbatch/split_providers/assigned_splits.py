@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the splits that a `SplitEnumerator` assigns to one virtual reader in a stream.
+"""Provides the splits that a `SplitEnumerator` assigns in a stream.
+
+Spark has no readers that live as long as the stream, so the enumerator sees one virtual reader, number 0.
 
 ```
-restart   restore_state → start → add_reader(0); splits assigned before are in the offset, and owned by the host
-poll      finished splits, checkpoint complete → handlers of call_async → requests while there is room
-offset    assigned splits that are not planned yet, beside snapshot_state of the same call
+restart   call restore_state, start, add_reader(0); splits that were assigned before are in the offset
+poll      report finished splits and the complete checkpoint, run handlers of call_async, request splits while there
+          is room
+offset    holds the assigned splits that are not read yet, and the result of snapshot_state of the same moment
 ```
 """
 
@@ -44,7 +47,7 @@ _MOST_SPLITS: Final = 1_000_000
 class AssignedContext(PlanningContext):
     """Runs a `SplitEnumerator` for a bounded time in each poll of a stream. Called on the planning thread.
 
-    A poll may wait for the asynchronous calls that it starts: it counts the pending ones.
+    A poll may wait for the asynchronous calls that the enumerator starts in it.
 
     Args:
         timeout: Seconds for the calls of `start`, and for all splits of an AvailableNow run.
@@ -69,17 +72,17 @@ class AssignedContext(PlanningContext):
         room: int,
         fresh: bool,
     ) -> list[Split]:
-        """Run queued actions, request splits while there is room, and return the assigned ones.
+        """Run queued actions, request splits while there is room, and return the splits that were assigned.
 
-        The first poll starts the enumerator and waits for the calls of `start`. A poll that comes long after the last
-        one waits, for a short time, for the calls that came due in between.
+        The first poll starts the enumerator, and waits for the asynchronous calls of its `start`. A poll more than a
+        second after the previous one waits shortly for asynchronous calls whose time has come since.
 
         Args:
-            enumerator: The same one each time.
+            enumerator: The enumerator; the same object in each call.
             notify: Notifies the enumerator of finished splits and checkpoints.
             held: Ids of splits that are assigned and not finished.
-            room: Maximum splits that a micro-batch can take.
-            fresh: An AvailableNow run begins: take everything.
+            room: Maximum number of splits to request.
+            fresh: An AvailableNow run begins: request splits until the enumerator has no more.
 
         Raises:
             FatalError: The enumerator failed, or did not answer in time.
@@ -112,7 +115,7 @@ class AssignedContext(PlanningContext):
             elif (left := deadline - self.clock.monotonic()) > 0:
                 self._signal.wait(left)
             elif strict:
-                raise self._late("its call_async work returned no result")
+                raise self._late("the enumerator's call_async() returned no result")
             else:
                 return
 
@@ -121,14 +124,17 @@ class AssignedContext(PlanningContext):
             if self.clock.monotonic() >= deadline:
                 if not strict:
                     return  # the next poll goes on
-                raise self._late("it keeps assigning splits")
+                raise self._late("the enumerator did not stop assigning splits")
             # An enumerator without splits remembers the request, and may answer in any later poll.
             self._awaited(self._request)
         if len(self._assigned) >= _MOST_SPLITS:
-            raise self._late(f"it assigned {len(self._assigned)} splits and does not stop")
+            raise self._late(f"the enumerator assigned {len(self._assigned)} splits and did not stop")
 
     def _awaited(self, work: Callable[[], None], depth: int = 1) -> None:
-        """Run `work`, and count the calls that start now as pending if this poll waits for them."""
+        """Run `work`. If this poll waits for asynchronous calls, count those that start now.
+
+        `depth` is 1 for calls of the poll itself, 2 for calls that their handlers make, and so on.
+        """
         self._depth = depth if self._patient and depth <= self._deepest else None
         try:
             work()
@@ -137,7 +143,7 @@ class AssignedContext(PlanningContext):
             self._depth = None
 
     def _now(self) -> float:
-        """Return the time when this poll began: calls that come due during a poll start in the next one."""
+        """Return the time when this poll began: a call whose time comes during a poll starts in the next one."""
         return self._began
 
     def _on_start(self, handler: Handler) -> Handler | None:
@@ -160,17 +166,20 @@ class AssignedContext(PlanningContext):
             f"{what} within {self._timeout:g} s, so that nothing could be planned",
             source=self._source,
             rule="ENU-2",
-            advice="bound the work of the enumerator's calls, and signal_no_more_splits(0) once everything is assigned",
+            advice="in the connector, bound the time of call_async() work, and call signal_no_more_splits(0) when all "
+            "splits are assigned",
         )
 
 
 class AssignedSplitProvider(SplitProvider):
-    """Provides the splits that an author's `SplitEnumerator` assigns; only their own ends are known.
+    """Provides the splits that an author's `SplitEnumerator` assigns. No ends are known but those of the splits.
 
     Args:
-        enumerator: The author's, not started.
+        source: The source.
+        enumerator: The author's enumerator, not started yet.
+        context: The context that `enumerator` was created with.
         calls: Limits the time to create another enumerator.
-        new_context: Creates a context for another enumerator, for a stream that goes back to an earlier offset.
+        new_context: Creates a context for another enumerator, if the stream is set back to an earlier offset.
     """
 
     always_polls = True
@@ -196,11 +205,14 @@ class AssignedSplitProvider(SplitProvider):
         self._unfinished: Mapping[str, Split] = {}
 
     def due(self) -> float:
-        """Return a time in the past: handlers may be queued, and a poll costs little."""
+        """Return a time in the past, so that each call polls: handlers may be queued, and a poll costs little."""
         return float("-inf")
 
     def restore(self, state: Json) -> None:
-        """Restore the enumerator's state; an enumerator that has run already is replaced."""
+        """Restore the enumerator from `state`, which `snapshot` returned.
+
+        An enumerator that has run already is closed and replaced by a new one.
+        """
         if self._used:
             self.close()
             context = self._context = self._new_context()
@@ -218,7 +230,7 @@ class AssignedSplitProvider(SplitProvider):
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
     ) -> PollResult:
-        """Notify the enumerator of finished splits and checkpoints, and take the splits that it assigns."""
+        """Notify the enumerator of finished splits and checkpoints, and return the splits that it assigns."""
         self._used = True
         committed = self._committed != self._notified
         self._known, self._unfinished = known, unfinished
@@ -231,7 +243,7 @@ class AssignedSplitProvider(SplitProvider):
         return PollResult(new, horizon=(lambda split: split.id in self._reported) if committed else None)
 
     def snapshot(self, n: int) -> Json:
-        """Return the enumerator's state; all splits that it assigned are in the same offset."""
+        """Return the enumerator's state. The offset of micro-batch `n` also holds all splits that it has assigned."""
         with wrap_errors(self._source.name, "snapshot_state()"):
             state = self._enumerator.snapshot_state(n)
         try:
@@ -241,7 +253,7 @@ class AssignedSplitProvider(SplitProvider):
                 f"the result of snapshot_state() cannot be written as JSON: {error}",
                 source=self._source.name,
                 rule="ENU-5",
-                advice="return None, bool, int, float, str, and lists and dicts of these",
+                advice="let snapshot_state() return None, bool, int, float, str, or lists and dicts of these",
             ) from error
         kept: dict[str, Json] = {} if state is None else {"state": state}  # an empty state is a state
         if self._context.no_more:
@@ -255,12 +267,15 @@ class AssignedSplitProvider(SplitProvider):
         self._committed = n
 
     def close(self) -> None:
-        """Close the author's enumerator; results of its calls are dropped."""
+        """Close the author's enumerator, and drop the results of its asynchronous calls."""
         with wrap_errors(self._source.name, "close()"):
             self._context.end(self._enumerator)
 
     def _notify(self) -> None:
-        """Report each ended split once in the life of the enumerator's state, then the complete checkpoint."""
+        """If a micro-batch was committed, report the newly finished splits, then the complete checkpoint.
+
+        A split is reported once, also if the query restarts from a later offset.
+        """
         if self._committed == self._notified:
             return
         done = {split_id: split for split_id, split in self._known.items() if split_id not in self._unfinished}

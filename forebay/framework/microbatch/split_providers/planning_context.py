@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context of a `SplitEnumerator` in a planner: it has one virtual reader, and assigned splits are planned."""
+"""The context of a `SplitEnumerator` in a planner: one virtual reader, whose splits are planned instead of read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ class PlanningContext(SplitEnumeratorContext):
     queued for the planning thread (CTX-9).
 
     Args:
-        timeout: Seconds for the whole planning.
-        streaming: Whether a stream is planned.
+        source: The name of the source.
+        runtime: Threads and time.
+        timeout: Maximum seconds until all splits are assigned.
+        streaming: Whether a stream is planned, not a bounded read.
     """
 
     def __init__(self, source: str, runtime: Runtime, *, timeout: float, streaming: bool = False) -> None:
@@ -56,11 +58,11 @@ class PlanningContext(SplitEnumeratorContext):
 
     @property
     def streaming(self) -> bool:
-        """Whether a stream is planned."""
+        """Whether a stream is planned, not a bounded read."""
         return self._streaming
 
     def current_parallelism(self) -> int:
-        """Return 1: the virtual reader."""
+        """Return 1: there is only the virtual reader."""
         return 1
 
     def registered_readers(self) -> Mapping[int, str | None]:
@@ -68,19 +70,19 @@ class PlanningContext(SplitEnumeratorContext):
         return {0: None} if self._registered else {}
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Add splits to the plan, all or none.
+        """Assign splits to the virtual reader, all of them or none.
 
         Raises:
-            ContractError: A target is not reader 0 (CTX-2), or a split is already assigned (SPL-1).
+            ContractError: Splits are assigned to another reader than 0 (CTX-2), or a split twice (SPL-1).
         """
         self._on_planning_thread(lambda: self._assign(assignment))
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """End the planning once all queued actions have run."""
+        """Note that all splits are assigned: planning ends when all queued actions have run."""
         self._on_planning_thread(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Refuse the event: Spark has no channel to readers."""
+        """Raise a ConfigurationError: Spark has no channel to send an event to readers."""
         raise event_refused(self._source, event)
 
     def call_async(
@@ -91,24 +93,24 @@ class PlanningContext(SplitEnumeratorContext):
         delay: float = 0.0,
         period: float | None = None,
     ) -> None:
-        """Run `work` on a worker thread and `handler` on the planning thread; dropped once the planning has ended."""
+        """Run `work` on another thread, then `handler` on the planning thread, unless planning has ended by then."""
         self._on_planning_thread(lambda: self._call(work, handler, delay, period))
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action for the planning thread; dropped once the planning has ended."""
+        """Queue an action for the planning thread; drop it if planning has ended."""
         self._inbox.post(action)
 
     def plan(self, enumerator: SplitEnumerator, *, bounded: bool = True) -> list[Split]:
-        """Request splits until the enumerator signals that there are no more, and close it. Called once.
+        """Request splits until the enumerator signals that there are no more, close it, and return them. Called once.
 
         Args:
-            enumerator: Of the source.
-            bounded: Whether the source is. The enumerator of an unbounded source may never signal; so planning ends
-                once all its calls have returned.
+            enumerator: The enumerator of the source.
+            bounded: Whether the source is bounded. If not, its enumerator may never signal, so planning also ends with
+                an error when the enumerator's asynchronous calls have returned.
 
         Raises:
-            ConfigurationError: The source is unbounded, and its enumerator did not signal.
-            FatalError: The enumerator failed, or did not signal in time.
+            ConfigurationError: The source is unbounded, and its enumerator did not call `signal_no_more_splits`.
+            FatalError: The enumerator failed, or did not call `signal_no_more_splits` in time.
             ContractError: The enumerator broke a rule of the contract.
         """
         deadline = self.clock.monotonic() + self._timeout
@@ -126,13 +128,14 @@ class PlanningContext(SplitEnumeratorContext):
         enumerator.close()
 
     def _now(self) -> float:
-        """Return the time for asynchronous calls."""
+        """Return the monotonic time up to which asynchronous calls are started."""
         return self.clock.monotonic()
 
     def _on_start(self, handler: Handler) -> Handler | None:
-        """Return the handler for a run of asynchronous work; None skips the run while the previous one is not handled.
+        """Return the handler for a run of asynchronous work, or None to skip the run.
 
-        A result may wait long for the next poll of a stream, and the next run must see the effects of its handler.
+        A run is skipped while the result of the previous run is not handled: this may take until the next poll of the
+        stream, and each run must see the effects of the handler before it.
         """
         if handler in self._unhandled:
             return None
@@ -161,7 +164,7 @@ class PlanningContext(SplitEnumeratorContext):
         wrong = [subtask for subtask in assignment if not (subtask == 0 and self._registered)]
         if wrong:
             raise ContractError(
-                f"splits were assigned to reader {wrong[0]}, which is not registered",
+                f"the enumerator assigned splits to reader {wrong[0]}, which is not registered",
                 source=self._source,
                 rule="CTX-2",
                 advice="on Spark there is one reader, number 0: assign to context.registered_readers() only",
@@ -178,7 +181,10 @@ class PlanningContext(SplitEnumeratorContext):
     def _signal_no_more(self, subtask: int) -> None:
         if subtask != 0:
             raise ContractError(
-                f"there is no reader {subtask}", source=self._source, rule="CTX-3", advice="on Spark there is reader 0"
+                f"signal_no_more_splits({subtask}) was called, but there is no reader {subtask}",
+                source=self._source,
+                rule="CTX-3",
+                advice="on Spark there is one reader, number 0: call signal_no_more_splits(0)",
             )
         self.no_more = True
 
@@ -195,7 +201,12 @@ class PlanningContext(SplitEnumeratorContext):
         self._outstanding += 1
 
     def _step(self, deadline: float, *, bounded: bool) -> bool:
-        """Run one action, or wait for one; return whether there is more to do."""
+        """Run one queued action, or wait for one; return whether planning must go on.
+
+        Raises:
+            ConfigurationError: See `plan`.
+            FatalError: See `plan`.
+        """
         self._signal.clear()
         due = self._async_calls.fire_due()
         action = self._inbox.take()
@@ -208,18 +219,18 @@ class PlanningContext(SplitEnumeratorContext):
             self._request()
         elif not bounded and self._outstanding == 0:
             raise ConfigurationError(
-                "the source is unbounded, and its enumerator did not signal that all splits are assigned",
+                "an unbounded source cannot be read once, because its enumerator did not call signal_no_more_splits(0)",
                 source=self._source,
-                advice="stream it, with spark.readStream or forebay.run; or, to read it once, let the enumerator "
-                "call context.signal_no_more_splits(0) if context.streaming is False",
+                advice="read it by spark.readStream or forebay.run; or, in the connector, let the enumerator call "
+                "context.signal_no_more_splits(0) after the last assignment if context.streaming is False",
             )
         elif left <= 0:
             raise FatalError(
-                f"the enumerator neither assigned a split nor signalled the end within {self._timeout:g} s",
+                f"the enumerator did not call signal_no_more_splits(0) within {self._timeout:g} s",
                 source=self._source,
                 rule="ENU-2",
-                advice="call context.signal_no_more_splits(0) after the last assignment; read a source without an "
-                "end as a stream",
+                advice="in the connector, call context.signal_no_more_splits(0) after the last assignment; or, if the "
+                "work needs longer, raise planningTimeout",
             )
         else:
             self._signal.wait(left if due is None else min(left, due))

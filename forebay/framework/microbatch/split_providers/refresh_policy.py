@@ -25,7 +25,10 @@ _ASK_AGAIN: Final = RetryPolicy(first_pause=0.1, factor=2, max_pause=10.0)
 
 
 class Failure(NamedTuple):
-    """A failed call to a source: seconds since 1970, text without secrets, split, and whether it is over."""
+    """A failed call of a source: when (seconds since 1970), its text, split, and whether a later call succeeded.
+
+    The text contains no secrets.
+    """
 
     at: float
     text: str
@@ -34,12 +37,12 @@ class Failure(NamedTuple):
 
 
 def last_of(*failures: Failure | None) -> Failure | None:
-    """Return the last failure, or the last one that is not over."""
+    """Return the latest failure that is not over, else the latest one; None if there is none."""
     return max((one for one in failures if one is not None), key=lambda one: (not one.over, one.at), default=None)
 
 
 class FailureTracker:
-    """Counts failed calls of one kind, and returns the pauses between them."""
+    """Counts failed calls of one kind, and decides how long to wait before the next call."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock
@@ -56,11 +59,11 @@ class FailureTracker:
 
     @property
     def failure(self) -> Failure | None:
-        """The last failure."""
+        """The last failure; None if no call has failed."""
         return self._last and self._last._replace(over=not self.failing)
 
     def fail(self, error: ForebayError) -> float:
-        """Count a failure; return the seconds until the next call, which grow."""
+        """Count a failed call; return the seconds until the next call. They grow with each failure in a row."""
         self._in_a_row += 1
         self.failed += 1
         self._last = Failure(self._clock.now(), str(error), error.split, over=False)
@@ -72,12 +75,14 @@ class FailureTracker:
 
 
 class RefreshPolicy:
-    """Decides when an answer of a source is outdated (S7).
+    """Decides how long an answer of a source is cached, and so when to ask again (S7).
 
     Args:
-        interval: Seconds for which an answer is cached; None = as long as its cost justifies.
-        floor: Without interval, the minimum seconds; while there is no new data, at least `QUIET_FLOOR`.
-        share: Without interval, the maximum share of the time that calls may take.
+        runtime: Gives the time.
+        interval: Seconds for which an answer is cached; None = the longer a call takes, the longer.
+        floor: Without an interval, the minimum seconds. If there was no new data for a while, it is at least
+            `QUIET_FLOOR`.
+        share: Without an interval, the maximum share of the time that calls may take.
     """
 
     def __init__(self, runtime: Runtime, interval: Duration | None, floor: float, share: float) -> None:
@@ -90,28 +95,30 @@ class RefreshPolicy:
         self._asked: float | None = None
         self._before = 0.0
         self.due = 0.0
-        """The monotonic time when the answer is outdated."""
+        """The monotonic time when the cached answer expires."""
         self.took = 0.0
-        """Seconds that the last answer took; 0 before the first one."""
+        """Seconds that the last call took; 0 before the first call."""
         self.failures = FailureTracker(runtime)
 
     def is_due(self) -> bool:
-        """Return whether the answer is outdated, or there is none."""
+        """Return whether the cached answer has expired, or there is none."""
         return self._asked is None or self._clock.monotonic() >= self.due
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return the seconds until an answer from before `since` is outdated; None if that is not worth waiting for.
+        """Return the seconds until the cached answer expires; None if the caller should not wait for that.
+
+        The caller should wait if the answer was asked for before `since`, and is cached for at most `within`.
 
         Args:
             since: A monotonic time.
-            within: Maximum seconds that are worth waiting for.
+            within: Seconds.
         """
         if self._asked is None or self._asked >= since or self._trust > within:
             return None
         return max(0.0, self.due - self._clock.monotonic())
 
     def measure(self, ask: Callable[[], None]) -> None:
-        """Measure a call, and cache its answer from now on.
+        """Call `ask`, measure it, and decide until when its answer is cached.
 
         The cost is the shorter of the last two durations: the first call connects, and any call may be delayed once.
         """
@@ -127,11 +134,11 @@ class RefreshPolicy:
         self._asked, self.due, self._trust = began, now + pause, pause
 
     def news(self) -> None:
-        """Note that the answer that is being measured differs from the last one."""
+        """Note that the source has new data. Called by `ask` in `measure`, if its answer differs from the last one."""
         self._news = self._clock.monotonic()
 
     def put_off(self, error: ForebayError) -> float:
-        """Count a failure, and return the growing pause in seconds until the next call."""
+        """Count a failed call; return the seconds until the next call. They grow with each failure in a row."""
         self._asked = self._clock.monotonic()
         self._trust = self.failures.fail(error)
         self.due = self._asked + self._trust

@@ -22,12 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 class PollResult(NamedTuple):
-    """The result of a poll for splits.
+    """The result of `SplitProvider.poll`.
 
     Args:
-        new: Splits that were unknown, in order; None = the source was not asked.
-        gone: Ids of unfinished splits to drop.
-        horizon: True for finished splits that no later poll can return; None = keep them all.
+        new: Splits that were not known before, in order; None = the source was not asked.
+        gone: Ids of unfinished splits that no longer exist and must be dropped.
+        horizon: Returns whether a finished split may be forgotten, because no later poll can return it; None = keep
+            all finished splits.
     """
 
     new: Sequence[Split] | None = None
@@ -36,7 +37,7 @@ class PollResult(NamedTuple):
 
 
 class DiscoveryStatus(NamedTuple):
-    """Seconds of the last discovery, the number of failed calls, and the last failures."""
+    """Seconds that the last discovery took, the number of failed calls so far, and the last failed call."""
 
     took: float = 0.0
     failed: int = 0
@@ -47,18 +48,18 @@ class SplitProvider(ABC):
     """Provides new splits, and the present ends of open ones. Called on the planning thread."""
 
     in_order: bool = False
-    """Whether every poll lists all splits that were not begun. Bounded splits without an end are then read to
-    their end, and `latest` is ignored."""
+    """Whether splits are read one after the other. Each poll then lists all splits that were not begun; bounded splits
+    without an end are read completely, and `latest` is ignored."""
 
     always_polls: bool = False
-    """Whether it is polled, with `room` 0, while an AvailableNow run reads its first splits. New splits wait for the
+    """Whether it is also polled, with `room` 0, after the first call of an AvailableNow run. New splits wait for the
     next run."""
 
     enumerator: DiscoveryEnumerator | None = None
     """Provides sizes, slices and `advance`; None = no enumerator."""
 
     unanswered: frozenset[str] = frozenset()
-    """Ids of the splits for which the last `latest` failed; they are left to a later poll."""
+    """Ids of the splits whose present end is unknown, because `latest` failed; they are not read for now."""
 
     looked_at: float = float("-inf")
     """The monotonic time at which the source was asked for the ends that `latest` returns."""
@@ -68,7 +69,7 @@ class SplitProvider(ABC):
         """Return the monotonic time of the next poll."""
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return the seconds until an answer from before `since` is outdated; see `RefreshPolicy.due_soon`."""
+        """Return the seconds until a cached answer expires, if the caller should wait; see `RefreshPolicy.due_soon`."""
         return None
 
     @abstractmethod
@@ -79,13 +80,13 @@ class SplitProvider(ABC):
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
     ) -> PollResult:
-        """Return new splits, if the last answer is outdated or `fresh` is requested.
+        """Ask the source for new splits if the cached answer has expired, or if `fresh` is set.
 
         Args:
-            known: All splits that must not be returned again.
-            unfinished: Those of them that are not read to their end.
-            fresh: Ask now, and raise on failure.
-            room: Maximum new splits that a micro-batch can take.
+            known: All splits, by id, that must not be returned again.
+            unfinished: Those of `known` that are not read to their end.
+            fresh: Ask now, and raise an error if that fails.
+            room: The maximum number of new splits that a micro-batch can read.
         """
 
     @abstractmethod
@@ -93,17 +94,20 @@ class SplitProvider(ABC):
         """Return the state as of the last poll, for the offset of micro-batch `n`."""
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
-        """Return the known present ends by split id; asks if they are outdated, or if `fresh` is requested."""
+        """Return the present ends of the splits, by id; unknown ends are left out.
+
+        The source is asked if the cached ends have expired, or if `fresh` is set.
+        """
         return {}
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Note that everything before these positions is durably delivered; may be repeated."""
+        """Note that all records before these positions, by split id, are durably delivered. May be repeated."""
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Note that these splits are durably delivered to their end; may be repeated."""
+        """Note that these splits are durably delivered to their end. May be repeated."""
 
     def batch_committed(self, n: int) -> None:
-        """Note that micro-batch `n` and all before it are durably delivered; may be repeated. Must not fail."""
+        """Note that micro-batch `n` and all before it are durably delivered. May be repeated; must not raise."""
 
     @abstractmethod
     def close(self) -> None:
@@ -117,11 +121,16 @@ class SplitProvider(ABC):
 class DiscoverySplitProvider(SplitProvider):
     """Runs an author's `DiscoveryEnumerator` for a stream.
 
-    The first discovery of a query, the first `latest` of a run, and the ones that an AvailableNow run begins with must
-    succeed, after retries. A later failure is logged and retried with back-off, and known splits are still read.
+    These calls must succeed, after retries: the first discovery of a query, the first `latest` of a run, and both at
+    the begin of an AvailableNow run. A later failure is logged and retried with back-off, and known splits are still
+    read.
 
     Args:
-        options: `discovery_interval`, `refresh_interval`, `close_timeout`.
+        source: The source.
+        enumerator: The author's enumerator.
+        options: The options `discovery_interval`, `refresh_interval` and `close_timeout` are used.
+        calls: Runs the methods of the enumerator.
+        runtime: Gives the time.
     """
 
     enumerator: DiscoveryEnumerator
@@ -152,18 +161,18 @@ class DiscoverySplitProvider(SplitProvider):
         self._answered = False
 
     def due(self) -> float:
-        """Return when to discover or to request ends again; a bounded source is discovered once."""
+        """Return the monotonic time when discovery or `latest` is due; a bounded source is discovered once."""
         discovery = float("inf") if self._once and not self._first else self._refresh.due
         return min(discovery, self._ends_refresh.due if self._asked else float("inf"))
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return when discovery or ends can next be requested."""
+        """Return the seconds until the answer of discovery or `latest` expires, if the caller should wait for that."""
         discovery = None if self._once and not self._first else self._refresh.due_soon(since, within)
         ends = self._ends_refresh.due_soon(since, within) if self._asked else None
         return min((one for one in (discovery, ends) if one is not None), default=None)
 
     def status(self) -> DiscoveryStatus:
-        """Return the cost of discovery, and the failures of discovery and `latest`."""
+        """Return the seconds that discovery took, and the failures of discovery and `latest`."""
         discovery, ends = self._refresh.failures, self._ends_refresh.failures
         failure = last_of(discovery.failure, ends.failure)
         return DiscoveryStatus(self._refresh.took, discovery.failed + ends.failed, failure)
@@ -181,7 +190,7 @@ class DiscoverySplitProvider(SplitProvider):
         self._calls.call("close()", self.enumerator.close, within=("closeTimeout", self._close_timeout))
 
     def restore(self, state: Json) -> None:
-        """Restore the author's state."""
+        """Restore the author's enumerator from `state`, which `snapshot` returned."""
         # An empty state is not written. There is an offset, so there was a discovery, unless the state says otherwise.
         kept = state if isinstance(state, Mapping) else {}
         self._first = bool(kept.get("first", False))
@@ -190,14 +199,14 @@ class DiscoverySplitProvider(SplitProvider):
             self._calls.call("restore_state()", lambda: self.enumerator.restore_state(self._state))
 
     def snapshot(self, n: int) -> Json:
-        """Return the author's state."""
+        """Return the state that the author's last `discover` returned, and whether no discovery has succeeded yet."""
         kept: dict[str, Json] = {"first": self._first} if self._first else {}
         return kept if self._state is None else {**kept, "state": self._state}
 
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
     ) -> PollResult:
-        """Discover, if it is due."""
+        """Call the author's `discover` if it is due or `fresh` is set; return new, gone and forgettable splits."""
         if not self._first and (self._once or not (fresh or self._refresh.is_due())):
             return PollResult()
         discovered: list[Discovered] = []
@@ -214,19 +223,19 @@ class DiscoverySplitProvider(SplitProvider):
             if fresh or self._first:
                 raise
             pause = self._refresh.put_off(error)
-            _log.warning("%s: discovery failed, again in %.1f s: %s", self._source.name, pause, error)
+            _log.warning("%s: discovery failed and is retried in %.1f s: %s", self._source.name, pause, error)
             return PollResult()
         return self._compare(discovered[0], known, unfinished)
 
     def _compare(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> PollResult:
-        """Return the difference between a discovery and the known splits."""
+        """Check `result`, which `discover` returned; return which of its splits are new, and which known are gone."""
         discovered, found = checked_discovery(self._source, result)
         missing = [one for one in unfinished.values() if one.id not in found]
         gone: list[str] = []
         dropped = bool(missing) and self._calls.call("vanished()", lambda: bool(self.enumerator.vanished(missing)))
         if dropped:
             _log.warning(
-                "%s: %d splits no longer exist and are dropped, first %r",
+                "%s: %d splits no longer exist and are dropped; one is %r",
                 self._source.name,
                 len(missing),
                 missing[0].id,
@@ -237,7 +246,7 @@ class DiscoverySplitProvider(SplitProvider):
         return PollResult(new, gone, discovered.horizon)
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
-        """Return the present ends; ask the author if the cached ones are outdated."""
+        """Return the present ends by split id; call the author's `latest` if the cached ends have expired."""
         if self.in_order:  # such splits are read whole: their ends are not needed
             return {}
         wanted = frozenset(split.id for split in splits)
@@ -253,7 +262,7 @@ class DiscoverySplitProvider(SplitProvider):
                 if fresh or not self._answered:
                     raise
                 pause = self._ends_refresh.put_off(error)
-                _log.warning("%s: latest() failed, again in %.1f s: %s", self._source.name, pause, error)
+                _log.warning("%s: latest() failed and is retried in %.1f s: %s", self._source.name, pause, error)
             else:
                 self._asked, self._answered = wanted, True
         self.unanswered = wanted - self._asked
@@ -264,7 +273,7 @@ class DiscoverySplitProvider(SplitProvider):
         answer = self._calls.call("latest()", lambda: self.enumerator.latest(splits))
         if not isinstance(answer, Mapping):
             raise ContractError(
-                f"latest() gave {type(answer).__name__}",
+                f"latest() returned {type(answer).__name__}, not a mapping",
                 source=self._source.name,
                 rule="ENU-10",
                 advice="return a mapping of split ids to positions",

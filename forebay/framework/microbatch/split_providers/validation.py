@@ -15,20 +15,20 @@ from forebay.framework.split import Position
 def create_enumerator(
     source: Source, context: SplitEnumeratorContext, calls: ConnectorCalls
 ) -> DiscoveryEnumerator | SplitEnumerator:
-    """Return a new enumerator of the source.
+    """Return a new enumerator of the source, created with `context`.
 
     Raises:
-        ContractError: The source made something else.
+        ContractError: `create_enumerator()` returned something else.
     """
     made = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
     return checked_enumerator(source, made)
 
 
 def before(source: Source, one: Position, other: Position, split_id: str) -> bool:
-    """Return whether one position of a split comes before another.
+    """Return whether the position `one` of a split comes before `other`.
 
     Raises:
-        ContractError: They cannot be compared.
+        ContractError: The two positions cannot be compared.
     """
     try:
         return bool(source.order_key(one) < source.order_key(other))
@@ -38,12 +38,12 @@ def before(source: Source, one: Position, other: Position, split_id: str) -> boo
             source=source.name,
             split=split_id,
             rule="SPL-2",
-            advice="use one type for all positions of a split, or override order_key(position)",
+            advice="in the connector, use one type for all positions of a split, or override order_key(position)",
         ) from error
 
 
 def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
-    """Return the error for a source event on a host without a channel for it."""
+    """Return the error for a source event on Spark, which cannot send it."""
     return ConfigurationError(
         f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
         source=source,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that are polled concurrently, and closed when enough is read."""
+"""A reader of some splits that is polled without blocking, and closed when enough is read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from forebay.framework.split import Position, Split
 
 
 class OpenRead:
-    """A reader of some splits, polled by one thread; reading of a caught-up split continues.
+    """A running `SourceReader` of some splits, polled by one thread. A split that has caught up is read on.
 
     Args:
-        splits: Each from its position exactly to its end.
+        source: The source.
+        splits: The splits; each is read from its position exactly to its end.
+        options: The host's options.
+        runtime: Threads and time.
+        index: The number of the task, from 0.
+        count: The number of tasks of the read.
 
     Raises:
         ForebayError: The source cannot create its reader.
@@ -43,9 +48,9 @@ class OpenRead:
         self._reached: dict[str, Position | None] = {split.id: split.position for split in splits}
         self._more = True
         self.caught_up: set[str] = set()
-        """Splits that have caught up at least once."""
+        """Ids of the splits that have caught up at least once."""
         self.finished: set[str] = set()
-        """Splits read to their end."""
+        """Ids of the splits that were read to their end."""
         self._reader = self._context.new_reader(self._only)
         try:
             with wrap_errors(self._source, "reading", self._only):
@@ -57,7 +62,7 @@ class OpenRead:
             raise
 
     def poll(self) -> Delivered | None:
-        """Return the next record batch, if there is one; never blocks.
+        """Return the next record batch, or None if there is none now; never blocks.
 
         Raises:
             ForebayError: The source failed or broke a rule.
@@ -83,7 +88,7 @@ class OpenRead:
             self._reader.pause_or_resume_splits([split_id], [])
 
     def position(self, split_id: str) -> Position | None:
-        """Return the reader's position, which may be after that of the last record batch: rows may be filtered."""
+        """Return the reader's position in a split. It may be after the last record batch: rows may be filtered."""
         split = self._splits[split_id]
         if split_id in self.finished:
             return self._reached[split_id] if split.end is None else split.end
@@ -100,10 +105,10 @@ class OpenRead:
         return self._reader.is_available()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Free everything, within the option `closeTimeout`; errors become notes of `error`, if it is given.
+        """Close the reader within `closeTimeout`, and return its clients; errors become notes of `error`, if given.
 
         Raises:
-            ForebayError: A reader did not end, and there was no error before.
+            ForebayError: The reader failed to close, and `error` is None.
         """
         close_reader(self._reader, self._context, self._source, error)
 
@@ -116,7 +121,7 @@ class FutureWaiter:
         self._watched: list[Future[None]] = []
 
     def wait(self, futures: Iterable[Future[None]], timeout: float) -> None:
-        """Return when a future is done, or after the given seconds; may return early."""
+        """Return when one of the futures is done, or after `timeout` seconds. May return early."""
         watched = list(futures)
         for future in watched:
             if not any(future is known for known in self._watched):

@@ -26,7 +26,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One record batch of a task, with its split and the position after it."""
+    """One record batch that a task delivers, with its split's id and the split's position after it."""
 
     split_id: str
     batch: pa.RecordBatch
@@ -41,16 +41,20 @@ class Output:
         self.delivered: Delivered | None = None
         """The record batch of the last poll, until the poller takes it."""
         self.released: list[str] = []
-        """Splits read to their end."""
+        """Ids of the splits that were read to their end."""
         self.caught_up: list[str] = []
-        """Splits without an end that have no more data for now."""
+        """Ids of the splits without an end that have no more data for now."""
 
     def collect(self, split_id: str, batch: object, position: Position | None) -> None:
-        """Take one record batch (RDR-2)."""
+        """Keep one record batch in `delivered` (RDR-2).
+
+        Raises:
+            ContractError: It is not a record batch, or the second one in one poll.
+        """
         if isinstance(batch, pa.RecordBatch) and self.delivered is None:
             self.delivered = Delivered(split_id, batch, position)
             return
-        what = "two record batches" if isinstance(batch, pa.RecordBatch) else f"{type(batch).__name__}, no RecordBatch,"
+        what = "two record batches" if isinstance(batch, pa.RecordBatch) else f"a {type(batch).__name__}"
         raise ContractError(
             f"a reader emitted {what} in one poll_next()",
             source=self._source,
@@ -73,10 +77,15 @@ class Output:
 
 
 class TaskContext(SourceReaderContext):
-    """The context of a reader in a task: no requests, no events, leased clients.
+    """The `SourceReaderContext` of a reader in a task: it ignores requests for splits, and refuses source events.
 
     Args:
-        planned: Whether the ends of splits were planned, so that the next micro-batch begins there.
+        source: The source.
+        options: The host's options.
+        runtime: Threads and time.
+        index: The number of the task, from 0.
+        count: The number of tasks of the read.
+        planned: Whether the ends of the splits are planned. If so, the next micro-batch begins there.
     """
 
     def __init__(
@@ -109,12 +118,12 @@ class TaskContext(SourceReaderContext):
 
     @property
     def options(self) -> HostOptions:
-        """Bounds and time-outs."""
+        """The host's options."""
         return self._options
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether the ends were planned. If a bounded split has no planned end, no read follows."""
+        """Whether the next read begins at the ends of these splits: they are planned, and the source is unbounded."""
         return self._planned and not self._source.bounded
 
     def current_parallelism(self) -> int:
@@ -125,15 +134,18 @@ class TaskContext(SourceReaderContext):
         """Do nothing: every split of this task was planned."""
 
     def send_source_event(self, event: SourceEvent) -> None:
-        """Refuse the event: Spark has no channel to the enumerator."""
+        """Raise a ConfigurationError: Spark has no channel to send an event to the enumerator."""
         raise event_refused(self._source.name, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow a client."""
+        """Borrow the client of this process for `key` until the reader closes; `factory` creates it if needed."""
         return self._loans.borrow(key, factory)
 
     def new_reader(self, split: str | None, *, until_caught_up: bool = False) -> SourceReader:
-        """Return a reader; its clients are returned if it cannot be created."""
+        """Create a reader; if that fails, close the clients it has borrowed. `split` is named in errors.
+
+        With `until_caught_up`, the reader finishes a split without an end when it has caught up.
+        """
         try:
             with wrap_errors(self._source.name, "create_reader()", split):
                 return create_reader(self._source, self, self._options, until_caught_up=until_caught_up)
@@ -142,12 +154,12 @@ class TaskContext(SourceReaderContext):
             raise
 
     def release(self, *, failed: bool) -> list[Exception]:
-        """Return clients, or close them after a failure; return the errors of their `close`."""
+        """Return borrowed clients to the pool, or close them after a failure; return the errors of closing."""
         return self._loans.hand_back(failed=failed)
 
 
 def close_reader(reader: SourceReader, context: TaskContext, source: str, error: BaseException | None) -> None:
-    """Close the reader and return its clients; errors become notes of `error`, if there is one.
+    """Close a reader and return its clients to the pool; errors become notes of `error`, if it is given.
 
     Raises:
         ForebayError: The error of `close`, if `error` is None.
