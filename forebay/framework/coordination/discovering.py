@@ -148,7 +148,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         return dump_state(self._first, self._state, self._life, self._dropped)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Report the splits that this durable checkpoint contains as finished to the author."""
+        """Report to the author which splits are finished in this durable checkpoint."""
         self._report_finished(checkpoint_id)
 
     def close(self) -> None:

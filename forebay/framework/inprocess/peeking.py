@@ -27,7 +27,7 @@ _CLOSE_TIMEOUT: Final = Duration("1s")
 def peek(
     source: Source, n: int = 20, *, options: HostOptions | None = None, runtime: Runtime | None = None
 ) -> pa.Table:
-    """Return at most `n` rows of a source, and stop reading. A reader that blocks for a second is abandoned.
+    """Return at most `n` rows of a source, and stop reading. A reader that does not end in a second is abandoned.
 
     An unbounded source is read up to its current end. Nothing is written, committed or archived. A reader that fails
     is not replaced: its error is raised.

@@ -166,7 +166,7 @@ class StreamPlanner:
         ]
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report the splits that a committed micro-batch has finished to the source. Never raises."""
+        """Report to the source which splits the micro-batch with the offset `end` has finished. Never raises."""
         self._committed.commit(end)
 
     def report(self) -> dict[str, Json]:

@@ -79,7 +79,7 @@ class NegotiatedSplits:
     def of(
         cls, source: Source, options: HostOptions, calls: ConnectorCalls, runtime: Runtime
     ) -> NegotiatedSplits | None:
-        """Return the object for a source; None without `stateLocation`: then ends cannot be negotiated."""
+        """Return the `NegotiatedSplits` of a source; None without `stateLocation`: then ends cannot be negotiated."""
         store = state_store(options)
         return None if store is None else cls(source, options, store, calls, runtime)
 

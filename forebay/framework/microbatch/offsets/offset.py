@@ -49,7 +49,7 @@ class Planned:
     """One split of a micro-batch: from where, and up to where, it is read.
 
     Args:
-        split: The split at the position where the micro-batch begins; its `end` is None if it may grow for ever.
+        split: The split at the position where the micro-batch begins; its `end` is None if it has no fixed end.
         to: The position where the micro-batch stops, exclusive; None = at the split's start, so nothing is read.
     """
 

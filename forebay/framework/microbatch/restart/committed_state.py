@@ -71,11 +71,11 @@ class CommittedState:
             self._replayed = n
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return an offset of this source from its JSON; one of another source is converted if the author does so."""
+        """Return an offset from its JSON; one of another source is converted by the author's `adopt`, if possible."""
         return self._migration.adopt(data) or self._codec.read(data)
 
     def go_on_from(self, start: Mapping[str, Json]) -> bool:
-        """Take the micro-batch with the offset `start`, and all before it, as committed; return False if they were.
+        """Commit the micro-batch with the offset `start`, and all before it; return False if that was done before.
 
         Raises:
             ForebayError: The stream cannot continue from this offset.
@@ -92,7 +92,7 @@ class CommittedState:
         return True
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report the splits that the micro-batch with the offset `end` has finished to the source. Never raises."""
+        """Report to the source which splits the micro-batch with the offset `end` has finished. Never raises."""
 
         def report() -> None:
             offset = self.read(end)

@@ -172,7 +172,7 @@ class AssignedContext(PlanningContext):
 
 
 class AssignedSplitProvider(SplitProvider):
-    """Provides the splits that an author's `SplitEnumerator` assigns. No ends are known but those of the splits.
+    """Provides the splits that an author's `SplitEnumerator` assigns. Their present ends are unknown.
 
     Args:
         source: The source.

@@ -74,7 +74,7 @@ class SplitProvider(ABC):
 
     @abstractmethod
     def restore(self, state: Json) -> None:
-        """Restore the state that `snapshot` returned. Called first after a restart."""
+        """Restore the state that `snapshot` returned. Called after a restart, before any other method."""
 
     @abstractmethod
     def poll(
