@@ -64,9 +64,9 @@ class ParquetFormat(FileFormat):
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """Infer as Spark: from the first file by path, or with `mergeSchema` from all files, merged in that order."""
-        ordered = sorted(files, key=lambda file: file.path)
         schema: pa.Schema | None = None
-        for file in ordered if self.options.merge_schema else ordered[:1]:
+        first = () if not files else (min(files, key=lambda file: file.path),)
+        for file in sorted(files, key=lambda file: file.path) if self.options.merge_schema else first:
             with opened(file) as parquet:
                 found = inferred_schema(parquet.file(), file.path, self.options.case_sensitive)
             schema = found if schema is None else merged(schema, found, file.path, self.options.case_sensitive)

@@ -25,7 +25,8 @@ def format_of_paths(paths: Sequence[str], source: str) -> str | None:
 
 def format_of_files(files: Sequence[FileStatus]) -> str | None:
     """Return the format by the suffixes of listed files; None if they differ."""
-    found = {catalog.format_of_path(file.path) for file in _with_content(files)}
+    found = {catalog.format_of_path(file.path) for file in files if file.size}
+    found = found or {catalog.format_of_path(file.path) for file in files}
     return found.pop() if len(found) == 1 else None
 
 

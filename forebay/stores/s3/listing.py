@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from forebay.stores.file_status import FileStatus
+from forebay.stores.file_table import FileTable
 from forebay.stores.fsspec_info import nanoseconds
 from forebay.stores.s3.background import Background
 from forebay.stores.s3.client import S3Client
@@ -70,10 +71,13 @@ class Listing:
 
     def status(self, found: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
         """Return the status of an object of a page."""
-        etag = str(found.get("ETag") or "").strip('"') or None
-        return FileStatus(self._root + found["Key"], int(found["Size"]), nanoseconds(found.get("LastModified")), etag)
+        return FileStatus(*self._fields(found))
 
-    def tree(self, prefix: str, accepts: Callable[[str], bool], after: str = "") -> list[FileStatus]:
+    def _fields(self, found: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
+        etag = str(found.get("ETag") or "").strip('"') or None
+        return self._root + found["Key"], int(found["Size"]), nanoseconds(found.get("LastModified")), etag
+
+    def tree(self, prefix: str, accepts: Callable[[str], bool], after: str = "") -> FileTable:
         """Return all objects below a prefix whose key `accepts` lets pass, in the order of their keys.
 
         The first page is usually all. Else the keys that are left are cut into ranges at directories, and the ranges
@@ -81,31 +85,28 @@ class Listing:
         than its pages.
         """
         first = self.page(prefix, after=after)
-        found = self._accepted(first, accepts)
+        found = FileTable()
+        self._add(found, first, accepts)
         if first.token is None or not first.objects:
             return found
         last = first.objects[-1]["Key"]
         borders = [last, *self._borders(prefix, last)]
         work = [partial(self._range, prefix, accepts, start, stop) for start, stop in pairwise([*borders, None])]
         for part in _in_order(work):
-            found += part
+            found.extend(part)
         return found
 
-    def _range(
-        self, prefix: str, accepts: Callable[[str], bool], after: str | None, stop: str | None
-    ) -> list[FileStatus]:
-        found: list[FileStatus] = []
+    def _range(self, prefix: str, accepts: Callable[[str], bool], after: str | None, stop: str | None) -> FileTable:
+        found = FileTable()
         for page in self.pages(prefix, after=after or "", stop=stop):
-            found += self._accepted(page, accepts, stop)
+            self._add(found, page, accepts, stop)
         return found
 
-    def _accepted(self, page: Page, accepts: Callable[[str], bool], stop: str | None = None) -> list[FileStatus]:
-        return [
-            self.status(found)
-            for found in page.objects
+    def _add(self, table: FileTable, page: Page, accepts: Callable[[str], bool], stop: str | None = None) -> None:
+        for found in page.objects:
             # A key that ends in a slash marks a directory.
-            if not (key := found["Key"]).endswith("/") and (stop is None or key < stop) and accepts(key)
-        ]
+            if not (key := found["Key"]).endswith("/") and (stop is None or key < stop) and accepts(key):
+                table.append(*self._fields(found))
 
     def _borders(self, prefix: str, last: str) -> list[str]:
         """Return keys greater than `last` that cut the rest into ranges: directories beside one another."""
@@ -129,9 +130,9 @@ def _spread(items: Sequence[str], most: int) -> list[str]:
     return [items[len(items) * number // count] for number in range(count)]
 
 
-def _in_order(work: Sequence[Callable[[], list[FileStatus]]]) -> Iterator[list[FileStatus]]:
+def _in_order(work: Sequence[Callable[[], FileTable]]) -> Iterator[FileTable]:
     """Run the work on at most `THREADS` threads, and yield its results in order."""
-    running: list[Background[list[FileStatus]]] = []
+    running: list[Background[FileTable]] = []
     for number in range(len(work)):
         while len(running) < len(work) and len(running) - number < THREADS:
             running.append(Background(work[len(running)], "forebay-s3-list"))

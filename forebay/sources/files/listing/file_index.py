@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import pyarrow as pa
 
@@ -15,7 +17,8 @@ from forebay.sources.files.listing import globs
 from forebay.sources.files.listing.listing import Leaves, ListOptions, find_leaves, is_data_name
 from forebay.sources.files.listing.partitions import Partitioning, partitions
 from forebay.stores.file_status import FileStatus
-from forebay.stores.paths import normalized_path, parent
+from forebay.stores.file_table import FileTable, paths_of
+from forebay.stores.paths import last_name, normalized_path, parent
 from forebay.stores.store import Directory
 from forebay.stores.stored_file import store_for
 
@@ -37,7 +40,7 @@ class FileIndex:
         emptied: See `Leaves`.
     """
 
-    files: tuple[FileStatus, ...]
+    files: Sequence[FileStatus]
     partition_schema: pa.Schema
     partition_texts: tuple[tuple[str, ...], ...]
     left_out: tuple[str, ...]
@@ -56,32 +59,44 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
     """
     accepts = _filter(options)
     leaves = find_leaves(paths, options)
-    data = [file for file in leaves.files if is_data_name(file.name)]
-    taken = [(file, parent(file.path)) for file in data]
+    # A large listing is a table, which makes its objects when they are looked at.
+    files = _chosen(leaves.files, [is_data_name(last_name(path)) for path in paths_of(leaves.files)])
+    known: dict[str, str] = {}
+    folders = [known.setdefault(folder, folder) for folder in map(parent, paths_of(files))]
     found = Partitioning(pa.schema([]), {}, {})
     left_out: tuple[str, ...] = ()
     if not options.recursive_file_lookup:
         found = partitions(
-            dict.fromkeys(folder for _, folder in taken),
+            known,
             _base_paths(leaves, options),
             type_inference=options.type_inference,
             timezone=options.timezone,
             types=options.partition_types or {},
         )
         inside = _inside(leaves, found)
-        left_out = tuple(file.path for file, folder in taken if not inside(file.path, folder))
-        if left_out:
-            taken = [(file, folder) for file, folder in taken if inside(file.path, folder)]
+        kept = [inside(path, folder) for path, folder in zip(paths_of(files), folders, strict=True)]
+        if not all(kept):
+            left_out = tuple(path for path, keep in zip(paths_of(files), kept, strict=True) if not keep)
+            files, folders = _chosen(files, kept), list(compress(folders, kept))
     if accepts is not None:
-        taken = [(file, folder) for file, folder in taken if accepts(file)]
+        kept = list(map(accepts, files))
+        files, folders = _chosen(files, kept), list(compress(folders, kept))
     return FileIndex(
-        tuple(file for file, _ in taken),
+        files,
         found.schema,
-        tuple(found.texts.get(folder, ()) for _, folder in taken),
+        tuple(found.texts.get(folder, ()) for folder in folders),
         left_out,
         leaves.sinks,
         leaves.emptied,
     )
+
+
+def _chosen(files: Sequence[FileStatus], keep: Sequence[bool]) -> Sequence[FileStatus]:
+    if all(keep):
+        return files
+    if isinstance(files, FileTable):
+        return files.select(array("Q", compress(range(len(files)), keep)))
+    return tuple(compress(files, keep))
 
 
 def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:

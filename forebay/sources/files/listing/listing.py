@@ -13,6 +13,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.sources.files.listing import globs, sink_log
 from forebay.stores.file_status import FileStatus
+from forebay.stores.file_table import FileTable
 from forebay.stores.paths import PathParts, is_url, join, last_name, split_path, without_dots
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.stores.store import Directory, Store
@@ -64,7 +65,7 @@ class Leaves:
 
     directories: tuple[str, ...]
     root_files: tuple[str, ...]
-    files: tuple[FileStatus, ...]
+    files: Sequence[FileStatus]
     sinks: tuple[str, ...]
     emptied: tuple[str, ...]
 
@@ -92,7 +93,7 @@ def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
         raise ConfigurationError("no path was given", option="path", advice="set path, or paths to a list")
     directories: dict[str, None] = {}
     root_files: dict[str, None] = {}
-    files: dict[str, FileStatus] = {}
+    parts: list[Sequence[FileStatus]] = []
     sinks: dict[str, None] = {}
     emptied: list[str] = []
     for path in paths:
@@ -107,14 +108,26 @@ def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
                 continue
             if isinstance(root, FileStatus):
                 root_files[root.path] = None
-                found: Iterable[FileStatus] = () if is_hidden(root.name) else (root,)
+                parts.append(() if is_hidden(root.name) else (root,))
             else:
                 directories[root.path] = None
-                found = _below(store, root.path, sinks, options)
-            for file in found:
-                files.setdefault(file.path, file)
-    ordered = tuple(files[path] for path in sorted(files))
-    return Leaves(tuple(directories), tuple(root_files), ordered, tuple(sinks), tuple(emptied))
+                parts.append(_below(store, root.path, sinks, options))
+    return Leaves(tuple(directories), tuple(root_files), _in_order(parts), tuple(sinks), tuple(emptied))
+
+
+def _in_order(parts: Sequence[Sequence[FileStatus]]) -> Sequence[FileStatus]:
+    """Return the files of all parts, sorted by path, each once. A large listing in order is not copied."""
+    if any(isinstance(part, FileTable) for part in parts):
+        table = FileTable()
+        for part in parts:
+            table.extend(part if isinstance(part, FileTable) else FileTable.of(part))
+        if table.is_ascending():
+            return table
+    files: dict[str, FileStatus] = {}
+    for part in parts:
+        for file in part:
+            files.setdefault(file.path, file)
+    return tuple(files[path] for path in sorted(files))
 
 
 def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | Directory] | None:
@@ -175,7 +188,7 @@ def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileS
     return result
 
 
-def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOptions) -> list[FileStatus]:
+def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOptions) -> Sequence[FileStatus]:
     walked = store.walk(root, _is_listed)
     files, sinks = _walked(walked, root) if walked is not None else _descended(store, root, options)
     all_sinks.update(dict.fromkeys(sinks))
@@ -186,8 +199,10 @@ def _is_listed(name: str) -> bool:
     return name == sink_log.DIRECTORY or not is_hidden(name)
 
 
-def _walked(found: Sequence[FileStatus], root: str) -> tuple[list[FileStatus], list[str]]:
+def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus], list[str]]:
     """Split what a store listed at once into files, and directories with the log of a sink."""
+    if isinstance(found, FileTable) and not found.mentions(f"/{sink_log.DIRECTORY}/"):
+        return found, []
     files: list[FileStatus] = []
     sinks: dict[str, None] = {}
     for file in found:
@@ -224,10 +239,12 @@ def _descended(store: Store, root: str, options: ListOptions) -> tuple[list[File
     return files, sinks
 
 
-def _only_committed(store: Store, files: list[FileStatus], sinks: list[str], options: ListOptions) -> list[FileStatus]:
+def _only_committed(
+    store: Store, files: Sequence[FileStatus], sinks: list[str], options: ListOptions
+) -> list[FileStatus]:
     """Keep only the files that the log of their sink names. Add files that it names elsewhere (a linked path)."""
     result: list[FileStatus] = []
-    rest = files
+    rest = list(files)
     for sink in sorted(sinks, key=len, reverse=True):  # the innermost sink decides
         head = _store_key(join(sink, ""))
         here = {_store_key(file.path): file for file in rest if _store_key(file.path).startswith(head)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import overload
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from forebay.sources.files.read_errors import is_readable, with_file
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, is_metadata_type, metadata_type, with_partitions
 from forebay.stores.file_status import FileStatus
+from forebay.stores.stored_file import StoredFile
 
 
 def inferred_schema(source: FileScan) -> pa.Schema:
@@ -57,7 +59,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
 def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
     """Infer the schema from the content of the files, except those that the options allow to ignore."""
     file_format = source.format()
-    stored = [source.stored(status) for status in files]
+    stored = _StoredFiles(source, files)
     try:
         return file_format.infer_schema(stored)
     except DataError as error:
@@ -65,6 +67,28 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
         if not 0 < len(kept) < len(stored):
             raise with_file(error, source) from error.__cause__
         return file_format.infer_schema(kept)
+
+
+class _StoredFiles(Sequence[StoredFile]):
+    """Listed files as formats open them; each is made when it is looked at, because a listing may have a million."""
+
+    def __init__(self, source: FileScan, files: Sequence[FileStatus]) -> None:
+        self._source = source
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredFile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[StoredFile]: ...
+
+    def __getitem__(self, index: int | slice) -> StoredFile | Sequence[StoredFile]:
+        if isinstance(index, slice):
+            return [self._source.stored(file) for file in self._files[index]]
+        return self._source.stored(self._files[index])
 
 
 def check_schema(source: FileScan, schema: pa.Schema) -> None:
