@@ -16,7 +16,8 @@ from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.groups import check_groups, group_bytes, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
 from forebay.formats.parquet.rebase import RebaseMode, rebase_of
-from forebay.formats.parquet.schema import columns_of, inferred_schema, merged
+from forebay.formats.parquet.schema import columns_of, inferred_schema
+from forebay.formats.values.spark_types import merged
 from forebay.options import option
 
 if TYPE_CHECKING:

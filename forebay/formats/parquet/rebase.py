@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rebases old dates in Parquet files: Spark 2 and other writers used the Julian calendar before 1582-10-15.
 
-The rule for files is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0; the table of differences is
-RebaseDateTime.julianGregDiffs.
+The rule for files is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import DataError
+from forebay.formats.values.calendars import FIRST_COMMON_DAY, FIRST_DAY, day_shift
 
 RebaseMode = Literal["CORRECTED", "LEGACY", "EXCEPTION"]
 """The handling of old dates in a file that does not name its calendar, as in Spark."""
@@ -26,15 +26,6 @@ _LEGACY_INT96 = b"org.apache.spark.legacyINT96"
 _ZONE = b"org.apache.spark.timeZone"
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "UCT", "Zulu", "Universal", "Etc/GMT", "+00:00"})
 
-# The first day (from 1970-01-01, hybrid calendar) of each difference to the proleptic Gregorian calendar.
-_SWITCHES = (
-    *(-682945, -646420, -609895, -536845, -500320, -463795, -390745),
-    *(-354220, -317695, -244645, -208120, -171595, -141427),
-)
-# The change of the difference (2, 1, 0, -1 … -10, 0) at each of these days.
-_STEPS = (2, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 10)
-_FIRST_DAY = -719164
-_FIRST_COMMON_DAY = -141427
 _DAY_US = 86_400_000_000
 # Before 1900 offsets of time zones changed in ways that only Java's old calendar classes reproduce.
 _FIRST_COMMON_US = -2_208_988_800_000_000
@@ -55,7 +46,7 @@ class Rebase:
 
         def convert(array: pa.Array) -> pa.Array:
             oldest = pc.min(array).cast(pa.int32()).as_py() if len(array) else None
-            if oldest is None or oldest >= _FIRST_COMMON_DAY:
+            if oldest is None or oldest >= FIRST_COMMON_DAY:
                 return array
             if self.dates_mode == "EXCEPTION":
                 raise _ambiguous(place, "datetimeRebaseMode")
@@ -109,15 +100,12 @@ def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseM
 
 
 def _day_shift(days: pa.Array, place: str) -> pa.Array:
-    """Return the days to add to each day of the hybrid calendar to get the same date in the Gregorian one."""
-    if pc.min(days).as_py() < _FIRST_DAY:
+    """Return the days to add; refuse dates before the year 1. `place` names the column in errors."""
+    if pc.min(days).as_py() < FIRST_DAY:
         raise DataError(
             f"{place} holds dates before the year 1 in the old calendar", advice="remove the column from the schema"
         )
-    shift = pc.multiply(days, 0)
-    for switch, step in zip((_FIRST_DAY, *_SWITCHES), _STEPS, strict=True):
-        shift = pc.add(shift, pc.multiply(pc.greater_equal(days, switch).cast(pa.int32()), step))
-    return shift.cast(pa.int32())
+    return day_shift(days)
 
 
 def _ambiguous(place: str, option: str) -> DataError:

@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet footers as Spark reads them: the tree of columns, the inferred schema, and the merge of schemas."""
+"""Parquet footers as Spark reads them: the tree of columns, and the inferred schema."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, DataError
-from forebay.formats.values.column_names import check_names, folded
-from forebay.formats.values.ddl import TYPES, type_of_json
+from forebay.errors import ConfigurationError
+from forebay.formats.values.column_names import check_names
+from forebay.formats.values.ddl import type_of_json
+from forebay.formats.values.spark_types import NoArrowForm, named_type
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of Spark's own schema in a file's metadata. As in Spark, it takes precedence over the Parquet types."""
-
-_DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 """Lists of every layout."""
@@ -116,7 +114,7 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
         schema = None if text is None else _footer_schema(text)
-    except _NoArrowForm as error:
+    except NoArrowForm as error:
         raise ConfigurationError(
             f"{path} was written by Spark with a column of type {error}, which Arrow does not have",
             advice="give a schema without that column",
@@ -128,14 +126,10 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     return schema
 
 
-class _NoArrowForm(Exception):
-    """Arrow has no such type; the text of the exception is Spark's name of it."""
-
-
 def _footer_schema(text: bytes) -> pa.Schema | None:
     try:
         written = json.loads(text.decode("utf-8", "replace"), object_hook=_stored_type)
-        found = type_of_json(written, _named_type)
+        found = type_of_json(written, named_type)
     except ValueError:
         return None
     return pa.schema(list(found)) if isinstance(found, pa.StructType) else None
@@ -144,18 +138,6 @@ def _footer_schema(text: bytes) -> pa.Schema | None:
 def _stored_type(found: dict[str, Any]) -> object:
     """Return the type in which Spark stores a user-defined type."""
     return found.get("sqlType") if found.get("type") == "udt" else found
-
-
-def _named_type(name: str) -> pa.DataType:
-    if name in TYPES:
-        return TYPES[name]
-    if name == "void":
-        return pa.null()
-    if name.startswith(("string collate", "char(", "varchar(")):
-        return pa.string()
-    if _DAY_TIME.fullmatch(name):
-        return pa.duration("us")
-    raise _NoArrowForm(name)
 
 
 def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
@@ -211,39 +193,3 @@ def _leaf_type(leaf: Leaf) -> pa.DataType | None:
         case "TIMESTAMP" if leaf.unit != "ns":
             return pa.timestamp("us", "UTC" if leaf.details["isAdjustedToUTC"] else None)
     return None
-
-
-def merged(left: pa.Schema, right: pa.Schema, path: str, case_sensitive: bool) -> pa.Schema:
-    """Merge two schemas as Spark does (option `mergeSchema`): fields by name; equal types, or decimals of one scale."""
-    return pa.schema(_merged_fields(list(left), list(right), path, case_sensitive))
-
-
-def _merged_fields(left: list[pa.Field], right: list[pa.Field], path: str, case_sensitive: bool) -> list[pa.Field]:
-    by_name = {folded(field.name, case_sensitive): field for field in right}
-    fields = []
-    for field in left:
-        other = by_name.pop(folded(field.name, case_sensitive), None)
-        if other is None:
-            fields.append(field)
-        else:
-            fields.append(field.with_type(_merged_type(field.type, other.type, path, field.name, case_sensitive)))
-    return fields + list(by_name.values())
-
-
-def _merged_type(left: pa.DataType, right: pa.DataType, path: str, name: str, case_sensitive: bool) -> pa.DataType:
-    if isinstance(left, pa.StructType) and isinstance(right, pa.StructType):
-        return pa.struct(_merged_fields(list(left), list(right), path, case_sensitive))
-    if isinstance(left, pa.ListType) and isinstance(right, pa.ListType):
-        inside = _merged_type(left.value_type, right.value_type, path, name, case_sensitive)
-        return pa.list_(pa.field("element", inside))
-    if isinstance(left, pa.MapType) and isinstance(right, pa.MapType):
-        key = _merged_type(left.key_type, right.key_type, path, name, case_sensitive)
-        return pa.map_(key, _merged_type(left.item_type, right.item_type, path, name, case_sensitive))
-    if isinstance(left, pa.Decimal128Type) and isinstance(right, pa.Decimal128Type) and left.scale == right.scale:
-        return left if left.precision >= right.precision else right
-    if left == right:
-        return left
-    raise DataError(
-        f"column {name!r} is {right} in {path} but {left} in files before it: mergeSchema cannot merge them",
-        advice="give a schema, or exclude one kind of files with pathGlobFilter",
-    )

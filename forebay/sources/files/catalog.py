@@ -18,6 +18,7 @@ _SUFFIXES = {
     "json": "json",
     "jsonl": "json",
     "ndjson": "json",
+    "orc": "orc",
     "parquet": "parquet",
     "txt": "text",
     "text": "text",
@@ -25,8 +26,10 @@ _SUFFIXES = {
 }
 
 BUILT_INS = {
+    "binaryfile": "forebay.formats.binary_file:BinaryFileFormat",
     "csv": "forebay.formats.csv.format:CsvFormat",
     "json": "forebay.formats.json.format:JsonFormat",
+    "orc": "forebay.formats.orc.format:OrcFormat",
     "parquet": "forebay.formats.parquet.format:ParquetFormat",
     "text": "forebay.formats.text:TextFormat",
 }
@@ -41,8 +44,7 @@ _built_in = Registry([Entry(name, path) for name, path in BUILT_INS.items()], gr
 _installed = Registry([], group=GROUP, kind=_KIND)
 
 ELSEWHERE = {
-    name: f": forebay does not read it; use Spark's own reader: spark.read.format({name!r})"
-    for name in ("avro", "binaryfile", "orc", "xml")
+    name: f": forebay does not read it; use Spark's own reader: spark.read.format({name!r})" for name in ("avro", "xml")
 }
 """File formats that Spark reads and forebay does not, in lower case → the end of the error's sentence."""
 

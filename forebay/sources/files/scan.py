@@ -37,7 +37,9 @@ class FileScan(Source):
 
     path: str | None = option(default=None, doc="a file, a directory, a glob, or a URL of one")
     paths: list[str] = option(default_factory=list, doc="several of them")
-    file_format: str | None = option(default=None, doc="csv, json, parquet, text …; by default inferred from suffixes")
+    file_format: str | None = option(
+        default=None, doc="csv, json, orc, parquet, text …; by default inferred from suffixes"
+    )
     path_glob_filter: str | None = option(default=None, doc="read only files whose name matches this glob")
     recursive_file_lookup: bool = option(default=False, doc="read nested directories too, without partition columns")
     modified_before: str | None = option(default=None, doc="read only files last changed before this time")

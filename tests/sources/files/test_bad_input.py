@@ -90,7 +90,7 @@ def test_the_error_for_a_pattern_names_the_format_that_is_read(file_format: str,
         ({"delimeter": ";"}, ["'delimeter'", "did you mean 'delimiter'"]),
         ({"pathGlobFiltre": "*"}, ["'pathGlobFiltre'", "did you mean 'pathGlobFilter'"]),
         ({"numPartition": "2"}, ["'numPartition'", "did you mean 'numPartitions'"]),
-        ({"mergeSchema": "true"}, ["'mergeSchema'", "an option of parquet files"]),
+        ({"mergeSchema": "true"}, ["'mergeSchema'", "an option of orc and parquet files"]),
         ({"allowComments": "true"}, ["'allowComments'", "an option of json files"]),
         ({"qwertyuiop": "true"}, ["'qwertyuiop'"]),
         ({"charToEscapeQuoteEscaping": "x"}, ["'charToEscapeQuoteEscaping'", "not supported"]),
@@ -139,13 +139,20 @@ def test_options_of_wrong_types(tmp_path: Path, options: dict[str, str], words: 
 def test_the_format_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path=str(tmp_path)).schema()
-    says(raised.value, "not given", "no files", str(tmp_path), "option: fileFormat", "csv, json, parquet, text")
+    says(
+        raised.value,
+        "not given",
+        "no files",
+        str(tmp_path),
+        "option: fileFormat",
+        "binaryfile, csv, json, orc, parquet, text",
+    )
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path=str(tmp_path), file_format="parket")
     says(raised.value, "'parket'", "did you mean 'parquet'")
     with pytest.raises(ConfigurationError) as raised:
-        FileSource(path=str(tmp_path), file_format="orc")
-    says(raised.value, "'orc'", "spark.read.format('orc')")
+        FileSource(path=str(tmp_path), file_format="avro")
+    says(raised.value, "'avro'", "spark.read.format('avro')")
     with pytest.raises(ConfigurationError) as raised:
         FileSource(paths=["a.csv", "b.json"])
     says(raised.value, "not given")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 from forebay.sources.files import FileSource
 from forebay.testkit import SourceContract
@@ -98,3 +99,17 @@ class TestParquet(Files):
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
         return parquet(rows)
+
+
+def orc_file(rows: Sequence[dict[str, Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    # Stripes of a few rows, so that there are many positions.
+    orc.write_table(pa.Table.from_pylist(list(rows), schema=Files.schema), sink, stripe_size=1, batch_size=2)
+    return sink.getvalue().to_pybytes()
+
+
+class TestOrc(Files):
+    file_format, suffix, empty = "orc", ".orc", orc_file([])
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
+        return orc_file(rows)

@@ -11,7 +11,14 @@ import pytest
 from forebay.options import class_options
 from forebay.sources.files import FileSource, catalog
 
-TITLES = {"csv": "CSV", "json": "JSON", "parquet": "Parquet", "text": "Text"}
+TITLES = {
+    "binaryfile": "Binary files",
+    "csv": "CSV",
+    "json": "JSON",
+    "orc": "ORC",
+    "parquet": "Parquet",
+    "text": "Text",
+}
 
 
 def section(root: Path, title: str) -> str:

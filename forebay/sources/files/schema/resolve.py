@@ -121,7 +121,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
             f"the schema has {same}",
             source=source.name,
             option="schema",
-            advice="rename or remove one; in Parquet files caseSensitive=true distinguishes names that differ in case",
+            advice="rename or remove one; in Parquet and ORC files caseSensitive=true tells names apart by case",
         )
 
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed metadata of ORC files: chunks with a header of three bytes each."""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+
+import pyarrow as pa
+
+from forebay.formats.orc.wire import Malformed
+
+_HEADER = 3
+_ORIGINAL = 1
+_MOST_METADATA = 64 << 20
+"""A bound for one decompressed footer in bytes: a few hundred thousand types."""
+
+
+class Codec(IntEnum):
+    """The codecs, as numbered in orc_proto.proto."""
+
+    NONE = 0
+    ZLIB = 1
+    SNAPPY = 2
+    LZO = 3
+    LZ4 = 4
+    ZSTD = 5
+    BROTLI = 6
+
+
+RATIOS = {Codec.NONE: 1, Codec.ZLIB: 1_032, Codec.SNAPPY: 64, Codec.LZ4: 256, Codec.ZSTD: 20_000}
+"""The most bytes that a compressed byte can stand for, with the codecs that can be read."""
+
+
+def decompress(data: bytes, codec: Codec, block: int) -> bytes:
+    """Return decompressed metadata; raise Malformed.
+
+    Args:
+        data: All chunks.
+        codec: The codec of the file, one of `RATIOS`.
+        block: The most bytes of a decompressed chunk.
+    """
+    if codec is Codec.NONE:
+        return data
+    out = bytearray()
+    at = 0
+    while at < len(data):
+        header = int.from_bytes(data[at : at + _HEADER], "little")
+        at += _HEADER
+        chunk = data[at : at + (header >> 1)]
+        at += header >> 1
+        if at > len(data):
+            raise Malformed("a compressed chunk that is cut off")
+        out += chunk if header & _ORIGINAL else _chunk(chunk, codec, block)
+        if len(out) > _MOST_METADATA:
+            raise Malformed(f"more than {_MOST_METADATA} bytes of metadata")
+    return bytes(out)
+
+
+def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
+    try:
+        match codec:
+            case Codec.ZLIB:
+                inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+                return inflater.decompress(data, block)
+            case Codec.SNAPPY:
+                size = _snappy_size(data)
+                if size > block:
+                    raise Malformed(f"a chunk of {size} bytes")
+                return pa.Codec("snappy").decompress(data, size, asbytes=True)
+            case Codec.LZ4:
+                return _lz4(data, block)
+            case _:
+                with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+                    return bytes(stream.read(block))
+    except (pa.ArrowException, OSError, zlib.error) as error:
+        raise Malformed(f"a chunk that cannot be decompressed: {error}") from error
+
+
+def _snappy_size(data: bytes) -> int:
+    size = shift = 0
+    for byte in data[:5]:
+        size |= (byte & 127) << shift
+        if byte < 128:
+            return size
+        shift += 7
+    raise Malformed("a chunk without its size")
+
+
+def _lz4(data: bytes, block: int) -> bytes:
+    """Decompress an LZ4 block, which does not say its size."""
+    out = bytearray()
+    at = 0
+    while at < len(data):
+        token = data[at]
+        literals, at = _lz4_length(data, at + 1, token >> 4)
+        out += data[at : at + literals]
+        at += literals
+        if at >= len(data):
+            break
+        offset = int.from_bytes(data[at : at + 2], "little")
+        length, at = _lz4_length(data, at + 2, token & 15)
+        start = len(out) - offset
+        if offset == 0 or start < 0 or len(out) + length > block:
+            raise Malformed("an LZ4 chunk that refers to bytes before it")
+        length += 4
+        repeated = bytes(out[start:]) * (length // offset + 1)
+        out += repeated[:length]
+    return bytes(out)
+
+
+def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
+    if length == 15:
+        while at < len(data):
+            length += data[at]
+            at += 1
+            if data[at - 1] != 255:
+                break
+    return length, at
+
+
+def stored(data: bytes, codec: Codec, block: int) -> bytes:
+    """Return metadata as chunks that are not compressed."""
+    if codec is Codec.NONE:
+        return data
+    size = min(block, (1 << 23) - 1)
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    return b"".join((len(part) << 1 | _ORIGINAL).to_bytes(_HEADER, "little") + part for part in parts)

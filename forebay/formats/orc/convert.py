@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions from the types of an ORC file to those of the schema, made once per stripe and column.
+
+The pairs of types are those of ORC's reader for Java 2.3, which Spark 4.2.0 uses, where a value keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import ConfigurationError
+from forebay.formats.orc.numbers import narrowed, number_texts, rescaled, truncated
+from forebay.formats.orc.projection import Pick
+from forebay.formats.orc.schema import TYPES
+from forebay.formats.orc.stripes import Part
+from forebay.formats.orc.times import Times
+from forebay.formats.orc.types import TEXTS, Kind, Node
+from forebay.formats.values.column_names import folded
+
+Convert: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Converts an array to another of the same length; None keeps it."""
+
+_WHOLE = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INT, Kind.LONG})
+_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+_TIMES = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMP_INSTANT})
+_INSTANT = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The data to read for one column of the schema. `pick` is None if all values are null."""
+
+    pick: Pick | None
+    convert: Convert | None
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Makes the conversions of one stripe."""
+
+    path: str
+    case_sensitive: bool
+    times: Times
+
+    def column(self, place: int, field: pa.Field, root: Node) -> Wanted:
+        """Return the data to read for a column of the schema, which is at `place` in it.
+
+        As in Spark, columns are matched by position if all columns of the file are named `_col…`, as Hive names them.
+
+        Raises:
+            ConfigurationError: The types do not match, or two columns of the file have this name.
+        """
+        if root.names and all(name.startswith("_col") for name in root.names):
+            node = root.children[place] if place < len(root.children) else None
+        else:
+            node = self._named(field.name, root, unique=True)
+        if node is None:
+            return Wanted(None, None)
+        return self._wanted(node, field.type, field.name)
+
+    def _named(self, name: str, struct: Node, *, unique: bool = False) -> Node | None:
+        key = folded(name, self.case_sensitive)
+        found = [place for place, other in enumerate(struct.names) if folded(other, self.case_sensitive) == key]
+        if len(found) > 1 and unique:
+            names = ", ".join(repr(struct.names[place]) for place in found)
+            raise ConfigurationError(
+                f"column {name!r} matches {names} of {self.path}",
+                advice="set caseSensitive=true, or remove the column from the schema",
+            )
+        return struct.children[found[0]] if found else None
+
+    def _wanted(self, node: Node, target: pa.DataType, column: str) -> Wanted:
+        if pa.types.is_null(target):
+            return Wanted(None, None)
+        match node.kind:
+            case Kind.STRUCT if isinstance(target, pa.StructType):
+                return self._struct(node, target, column)
+            case Kind.LIST if isinstance(target, pa.ListType):
+                item = self._part(node.children[0], target.value_type, f"{column}.element")
+                return Wanted(Pick(node, node.kind, (_pick(item),)), _list_of(item.convert, target))
+            case Kind.MAP if isinstance(target, pa.MapType):
+                key = self._part(node.children[0], target.key_type, f"{column}.key")
+                value = self._part(node.children[1], target.item_type, f"{column}.value")
+                pick = Pick(node, node.kind, (_pick(key), _pick(value)))
+                return Wanted(pick, _map_of(key.convert, value.convert, target))
+            case kind if kind in _TIMES:
+                return self._timestamp(node, target, column)
+        return Wanted(_leaf(node), self._value(node, target, column))
+
+    def _part(self, node: Node, target: pa.DataType, column: str) -> Wanted:
+        """Return what to read for an element, a key or a value; a part that is not read still has to be counted."""
+        found = self._wanted(node, target, column)
+        if found.pick is None:
+            return Wanted(Pick(node, Kind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
+        return found
+
+    def _struct(self, node: Node, target: pa.StructType, column: str) -> Wanted:
+        children: list[tuple[int | None, Convert | None]] = []
+        picks: list[Pick] = []
+        for field in target:
+            child = self._named(field.name, node)
+            inside = Wanted(None, None)
+            if child is not None:
+                inside = self._wanted(child, field.type, f"{column}.{field.name}")
+            children.append((None if inside.pick is None else len(picks), inside.convert))
+            if inside.pick is not None:
+                picks.append(inside.pick)
+        return Wanted(Pick(node, node.kind, tuple(picks)), _struct_of(children, target))
+
+    def _timestamp(self, node: Node, target: pa.DataType, column: str) -> Wanted:
+        if target != _INSTANT:
+            raise self._mismatch(node, target, column)
+        seconds = Pick(node, Kind.LONG, (), ((Part.DATA, Part.DATA),))
+        nanos = Pick(node, Kind.TIMESTAMP_INSTANT, (), ((Part.SECONDARY, Part.SECONDARY),), zeros=True)
+        pick = Pick(node, Kind.STRUCT, (seconds, nanos), ((Part.PRESENT, Part.PRESENT),))
+        local = node.kind is Kind.TIMESTAMP
+        return Wanted(pick, lambda array: self.times.timestamps(array, column, local=local))
+
+    def _value(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
+        """Return the conversion of a leaf that is no timestamp."""
+        types = pa.types
+        kind = node.kind
+        if kind is Kind.DATE and types.is_date32(target):
+            return lambda array: self.times.dates(array, column)
+        if kind is Kind.DECIMAL:
+            stored: pa.DataType = pa.decimal128(node.precision, node.scale)
+            if isinstance(target, pa.Decimal128Type):
+                return None if stored == target else lambda array: rescaled(array, target)
+            if types.is_floating(target):
+                return lambda array: array.cast(pa.float64()).cast(target)
+        elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
+            cut = _cut_to_length(node)
+            if types.is_string(target):
+                return cut
+            return lambda array: (array if cut is None else cut(array)).cast(target)
+        elif kind in _WHOLE or kind in _FLOATS:
+            found = _of_number(kind, target)
+            if found is not None:
+                return found if TYPES[kind] != target else None
+        elif kind is Kind.BINARY and types.is_binary(target):
+            return None
+        raise self._mismatch(node, target, column)
+
+    def _mismatch(self, node: Node, target: pa.DataType, column: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"column {column!r} is {node} in {self.path} and cannot be read as {target}",
+            advice="in the schema, give the column the type of the file and convert it in the query, or remove it",
+        )
+
+
+def _of_number(kind: Kind, target: pa.DataType) -> Convert | None:
+    """Return the conversion of integers, booleans or floating point to a type; None if there is none."""
+    types = pa.types
+    if types.is_floating(target):
+        return lambda array: array.cast(pa.int8() if kind is Kind.BOOLEAN else array.type).cast(target, safe=False)
+    if kind in _FLOATS:
+        return (lambda array: truncated(array, target)) if types.is_signed_integer(target) else None
+    if types.is_boolean(target):
+        return lambda array: pc.not_equal(array, 0) if kind is not Kind.BOOLEAN else array
+    if types.is_signed_integer(target):
+        return lambda array: narrowed(array, target)
+    if isinstance(target, pa.Decimal128Type):
+        return lambda array: rescaled(array.cast(pa.int64()).cast(pa.decimal128(19, 0)), target)
+    if types.is_string(target):
+        return number_texts
+    if kind is Kind.LONG and (types.is_duration(target) or target == pa.timestamp("us")):
+        # As Spark stores intervals and timestamps without a time zone.
+        return lambda array: array.view(target)
+    return None
+
+
+def _leaf(node: Node) -> Pick:
+    return Pick(node, Kind.STRING if node.kind in TEXTS else node.kind)
+
+
+def _pick(wanted: Wanted) -> Pick:
+    return cast("Pick", wanted.pick)
+
+
+def _cut_to_length(node: Node) -> Convert | None:
+    """Return how CHAR loses its padding, and CHAR and VARCHAR what exceeds their length."""
+    if node.kind is Kind.STRING:
+        return None
+
+    def cut(array: pa.Array) -> pa.Array:
+        if (pc.max(pc.binary_length(array)).as_py() or 0) > node.length:
+            array = pc.utf8_slice_codeunits(array, 0, node.length)
+        return pc.ascii_rtrim(array, " ") if node.kind is Kind.CHAR else array
+
+    return cut
+
+
+def _list_of(inside: Convert | None, target: pa.ListType) -> Convert:
+    def convert(array: pa.Array) -> pa.Array:
+        lists = cast("pa.ListArray", array)
+        values = lists.values if inside is None else inside(lists.values)
+        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [values])
+
+    return convert
+
+
+def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Convert:
+    fields = [target.key_field, target.item_field]
+
+    def convert(array: pa.Array) -> pa.Array:
+        maps = cast("pa.MapArray", array)
+        keys = maps.keys if key is None else key(maps.keys)
+        items = maps.items if item is None else item(maps.items)
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return pa.Array.from_buffers(target, len(maps), maps.buffers()[:2], maps.null_count, maps.offset, [entries])
+
+    return convert
+
+
+def _struct_of(children: list[tuple[int | None, Convert | None]], target: pa.StructType) -> Convert:
+    fields = list(target)
+
+    def convert(array: pa.Array) -> pa.Array:
+        inside = []
+        for field, (place, step) in zip(fields, children, strict=True):
+            if place is None:
+                inside.append(pa.nulls(len(array), field.type))
+            else:
+                values = cast("pa.StructArray", array).field(place)
+                inside.append(values if step is None else step(values))
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.StructArray.from_arrays(inside, fields=fields, mask=mask)
+
+    return convert

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions between numbers as ORC's reader for Java makes them: what does not fit becomes null."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def narrowed(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return integers or booleans as integers of another width."""
+    if pa.types.is_boolean(array.type) or array.type.bit_width <= target.bit_width:
+        return array.cast(target)
+    most = (1 << (target.bit_width - 1)) - 1
+    fits = pc.and_(pc.greater_equal(array, -most - 1), pc.less_equal(array, most))
+    return pc.if_else(fits, array, pa.scalar(None, array.type)).cast(target)
+
+
+def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return floating point as integers, without the fraction."""
+    values = array.cast(pa.float64())
+    # -2^63 is a number of floating point, 2^63 - 1 is not.
+    fits = pc.and_(pc.greater_equal(values, -(2.0**63)), pc.less(values, 2.0**63))
+    whole = pc.if_else(fits, pc.trunc(values), pa.scalar(None, pa.float64())).cast(pa.int64(), safe=False)
+    return narrowed(whole, target)
+
+
+def rescaled(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
+    """Return decimals with another precision and scale, rounded half up."""
+    stored = cast("pa.Decimal128Type", array.type)
+    digits = target.precision - target.scale
+    if stored.precision - stored.scale >= digits:
+        # A decimal of 39 digits holds what rounding may add to one of 38.
+        wide = pa.decimal256(stored.precision + 1, stored.scale)
+        array = (
+            pc.round(array.cast(wide), target.scale, "half_towards_infinity")
+            if target.scale < stored.scale
+            else array.cast(wide)
+        )
+        if digits + stored.scale <= stored.precision:
+            bound = pa.scalar(Decimal(10) ** digits, wide)
+            array = pc.if_else(pc.less(pc.abs(array), bound), array, pa.scalar(None, wide))
+    elif target.scale < stored.scale:
+        array = pc.round(array, target.scale, "half_towards_infinity")
+    return array.cast(pa.decimal256(76, target.scale)).cast(target) if array.type != target else array
+
+
+def number_texts(array: pa.Array) -> pa.Array:
+    """Return integers or booleans as texts."""
+    if pa.types.is_boolean(array.type):
+        return pc.if_else(array, "TRUE", "FALSE")
+    return array.cast(pa.string())

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One stripe of an ORC file as a file of its own, with chosen columns.
+
+Arrow's reader cannot begin at a stripe, leave out nested fields, or bound its memory by what a stripe holds. So it is
+given a file that consists of the bytes of one stripe and of new footers. These name the streams of the wanted columns
+only. They may also declare another type for a stream: the lengths of strings are read as a column of integers, to know
+them before memory is taken for the strings.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from forebay.formats.byte_streams import read_fully
+from forebay.formats.orc import wire
+from forebay.formats.orc.chunks import stored
+from forebay.formats.orc.stripes import DICTIONARIES, Encoding, Part, Stream, StripeFooter
+from forebay.formats.orc.tail import MAGIC, Stripe, Tail
+from forebay.formats.orc.types import Kind, Node
+
+_NO_COLUMN = (1 << 31) - 1
+"""The column of streams that are left out; there are never as many columns."""
+_ZEROS = {True: bytes([0xC1, 0xFF, 0, 0]) * 1024, False: bytes([127, 0, 0]) * 1024}
+"""Runs of zeros in the run-length encodings of version 2 and 1: base and difference are 0."""
+_ZEROS_LENGTH = 1 << 40
+"""The length of a stream of zeros in bytes: more than is ever read."""
+_PARTS = frozenset(map(int, Part))
+_MODERN = (Encoding.DIRECT_V2, Encoding.DICTIONARY_V2)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A column of the new file.
+
+    Args:
+        source: The type in the file.
+        kind: The type to declare.
+        children: The columns inside.
+        parts: Other meanings of streams: of this column in the file → in the new one. Others keep theirs.
+        zeros: Whether to add a stream DATA of zeros without an end.
+    """
+
+    source: Node
+    kind: Kind
+    children: tuple[Pick, ...] = ()
+    parts: tuple[tuple[Part, Part], ...] | None = None
+    zeros: bool = False
+
+    def walk(self) -> Iterator[Pick]:
+        """Yield this column and those inside, in the order of their new ids."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class StripeFile(io.RawIOBase):
+    """The file of one stripe and the chosen columns. Its errors are those of the file below, kept in `failure`.
+
+    Args:
+        raw: The ORC file, which stays open.
+        tail: Its tail.
+        stripe: The stripe.
+        footer: The footer of the stripe.
+        columns: The columns of the new file. Their names are `0`, `1` ….
+        rows: The rows of the new file, if not those of the stripe.
+    """
+
+    def __init__(
+        self,
+        raw: BinaryIO,
+        tail: Tail,
+        stripe: Stripe,
+        footer: StripeFooter,
+        columns: Sequence[Pick],
+        rows: int | None = None,
+    ) -> None:
+        self._raw = raw
+        self._shift = stripe.offset - len(MAGIC)
+        self._size = stripe.index + stripe.data
+        self._start = len(MAGIC) + self._size
+        self.failure: Exception | None = None
+        self._at = 0
+        root = Pick(replace(tail.root, names=tuple(map(str, range(len(columns))))), Kind.STRUCT, tuple(columns))
+        filled = [(number, pick) for number, pick in enumerate(root.walk()) if pick.zeros]
+        modern = not filled or footer.encodings[filled[0][1].source.id][0] in _MODERN
+        self._zeros = stored(_ZEROS[modern], tail.codec, tail.block)
+        length = _ZEROS_LENGTH // len(self._zeros) * len(self._zeros)
+        # Of one stripe, all columns have the same version of the encoding.
+        added = [Stream(Part.DATA, number, length) for number, _ in filled]
+        self._stop = self._start + length * len(added)
+        rows = stripe.rows if rows is None else rows
+        self._end = _tail(tail, replace(stripe, rows=rows), footer, root, added)
+        self.size = self._stop + len(self._end)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the bytes from the present place on."""
+        stop = self.size if size < 0 else min(self.size, self._at + size)
+        parts = []
+        if self._at < len(MAGIC):
+            parts.append(MAGIC[self._at : stop])
+            self._at += len(parts[-1])
+        if self._at < min(stop, self._start):
+            try:
+                self._raw.seek(self._at + self._shift)
+                parts.append(read_fully(self._raw.read, min(stop, self._start) - self._at))
+            except Exception as error:
+                self.failure = error
+                raise
+            self._at += len(parts[-1])
+        if self._start <= self._at < min(stop, self._stop):
+            skipped, wanted = (self._at - self._start) % len(self._zeros), min(stop, self._stop) - self._at
+            parts.append((self._zeros * ((skipped + wanted) // len(self._zeros) + 1))[skipped : skipped + wanted])
+            self._at += wanted
+        if self._stop <= self._at < stop:
+            parts.append(self._end[self._at - self._stop : stop - self._stop])
+            self._at += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move to a place."""
+        self._at = offset + (0, self._at, self.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the present place."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+
+def _tail(tail: Tail, stripe: Stripe, footer: StripeFooter, root: Pick, added: Sequence[Stream]) -> bytes:
+    """Return the footers of the new file. `added` are the streams that follow those of the stripe."""
+    picks = list(root.walk())
+    numbers: dict[int, list[tuple[int, Pick]]] = {}
+    for number, pick in enumerate(picks):
+        numbers.setdefault(pick.source.id, []).append((number, pick))
+    streams = [wire.encode(_stream(one)) for one in _renumbered(footer, numbers)]
+    used = sum(one.length for one in footer.streams)
+    streams.append(wire.encode(_stream(Stream(Part.PRESENT, _NO_COLUMN, stripe.index + stripe.data - used))))
+    streams.extend(wire.encode(_stream(one)) for one in added)
+    encodings = [wire.encode(_encoding(pick, footer)) for pick in picks]
+    stripe_footer = stored(wire.encode({1: streams, 2: encodings, 3: b"GMT"}), tail.codec, tail.block)
+    data = stripe.index + stripe.data + sum(one.length for one in added)
+    information = wire.encode({1: len(MAGIC), 2: 0, 3: data, 4: len(stripe_footer), 5: stripe.rows})
+    content = len(MAGIC) + data + len(stripe_footer)
+    message: dict[int, int | list[bytes]] = {
+        1: len(MAGIC),
+        2: content,
+        3: [information],
+        4: [_type(pick, number) for number, pick in enumerate(picks)],
+        6: stripe.rows,
+        8: 0,
+        9: tail.writer,
+    }
+    new_footer = stored(wire.encode(message), tail.codec, tail.block)
+    script = wire.encode(
+        {
+            1: len(new_footer),
+            2: int(tail.codec),
+            3: tail.block,
+            4: b"\x00\x0c",
+            5: 0,
+            6: tail.writer_version,
+            8000: MAGIC,
+        }
+    )
+    return stripe_footer + new_footer + script + bytes([len(script)])
+
+
+def _renumbered(footer: StripeFooter, numbers: dict[int, list[tuple[int, Pick]]]) -> Iterator[Stream]:
+    """Yield the streams with new ids. Those that are left out keep their place; adjacent ones become one."""
+    skipped = 0
+    for stream in footer.streams:
+        new = _meaning(stream, numbers)
+        if new is None:
+            skipped += stream.length
+            continue
+        if skipped:
+            yield Stream(Part.PRESENT, _NO_COLUMN, skipped)
+            skipped = 0
+        yield new
+    if skipped:
+        yield Stream(Part.PRESENT, _NO_COLUMN, skipped)
+
+
+def _meaning(stream: Stream, numbers: dict[int, list[tuple[int, Pick]]]) -> Stream | None:
+    for number, pick in numbers.get(stream.column, ()):
+        if number == 0 or stream.part not in _PARTS:
+            continue
+        if pick.parts is None:
+            return Stream(stream.part, number, stream.length)
+        for old, new in pick.parts:
+            if old == stream.part:
+                return Stream(new, number, stream.length)
+    return None
+
+
+def _stream(stream: Stream) -> dict[int, int]:
+    return {1: int(stream.part), 2: stream.column, 3: stream.length}
+
+
+def _encoding(pick: Pick, footer: StripeFooter) -> dict[int, int]:
+    kind, size = footer.encodings[pick.source.id]
+    if pick.kind is Kind.STRUCT:
+        return {1: int(Encoding.DIRECT)}
+    if pick.parts is not None and kind in DICTIONARIES:
+        kind -= 1
+    return {1: kind, 2: size} if kind in DICTIONARIES else {1: kind}
+
+
+def _type(pick: Pick, number: int) -> bytes:
+    at = number + 1
+    inside = []
+    for child in pick.children:
+        inside.append(at)
+        at += sum(1 for _ in child.walk())
+    fields: dict[int, int | list[int] | list[bytes]] = {1: int(pick.kind), 2: inside}
+    if pick.kind is Kind.STRUCT:
+        fields[3] = [str(place).encode() for place in range(len(inside))]
+    if pick.kind is Kind.DECIMAL:
+        fields |= {5: pick.source.precision, 6: pick.source.scale}
+    return wire.encode(fields)

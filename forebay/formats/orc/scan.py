@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs Arrow's ORC reader over one stripe, and distinguishes damage from failures of the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from forebay.errors import ForebayError
+from forebay.formats.base import damaged_file
+from forebay.formats.orc.projection import StripeFile
+from forebay.formats.orc.wire import Malformed
+
+_FORMAT = ds.OrcFileFormat()
+
+
+def scan_stripe(file: StripeFile, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a stripe in batches of at most `rows`.
+
+    Raises:
+        Malformed: The stripe is damaged. Errors of the storage pass unchanged.
+    """
+    try:
+        fragment = _FORMAT.make_fragment(pa.PythonFile(file, mode="r"))
+        scanner = fragment.scanner(batch_size=rows, batch_readahead=0, fragment_readahead=0, use_threads=False)
+        yield from scanner.to_batches()
+    except (ForebayError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if file.failure is not None:
+            raise file.failure from None
+        raise Malformed(str(error)) from error
+
+
+@contextmanager
+def wrap_damage(path: str) -> Iterator[None]:
+    """Raise DataError for what the `with` block finds malformed."""
+    try:
+        yield
+    except Malformed as error:
+        raise damaged_file(f"{path} is not a complete ORC file: {error}") from error

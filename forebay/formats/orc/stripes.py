@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The footer of a stripe: which streams hold what of which column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import BinaryIO
+
+from forebay.formats.byte_streams import read_fully
+from forebay.formats.orc import wire
+from forebay.formats.orc.chunks import RATIOS, decompress
+from forebay.formats.orc.tail import Stripe, Tail
+from forebay.formats.orc.wire import Malformed
+
+_MOST_FOOTER = 64 << 20
+"""A bound for the footer of a stripe in bytes."""
+
+
+class Part(IntEnum):
+    """The kinds of streams that hold data, as numbered in orc_proto.proto."""
+
+    PRESENT = 0
+    DATA = 1
+    LENGTH = 2
+    DICTIONARY_DATA = 3
+    SECONDARY = 5
+
+
+class Encoding(IntEnum):
+    """The encodings of columns, as numbered in orc_proto.proto."""
+
+    DIRECT = 0
+    DICTIONARY = 1
+    DIRECT_V2 = 2
+    DICTIONARY_V2 = 3
+
+
+_ENCODINGS = frozenset(map(int, Encoding))
+DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of a stripe: what it holds of which column, and its bytes in the file."""
+
+    part: int
+    column: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeFooter:
+    """The footer of a stripe: its streams in order, and by column the encoding and the size of the dictionary."""
+
+    streams: tuple[Stream, ...]
+    encodings: tuple[tuple[int, int], ...]
+    zone: str
+
+    def bytes_of(self, column: int, part: Part) -> int:
+        """Return the bytes of a stream, 0 if there is none."""
+        return sum(one.length for one in self.streams if one.column == column and one.part == part)
+
+
+def read_stripe_footer(raw: BinaryIO, tail: Tail, stripe: Stripe) -> StripeFooter:
+    """Read the footer of a stripe; raise Malformed."""
+    raw.seek(stripe.offset + stripe.index + stripe.data)
+    if stripe.footer > _MOST_FOOTER:
+        raise Malformed(f"stripe {stripe.number} has a footer of {stripe.footer} bytes")
+    fields = wire.parse(decompress(read_fully(raw.read, stripe.footer), tail.codec, tail.block))
+    parsed = [wire.parse(part) for part in wire.messages(fields, 1)]
+    streams = tuple(Stream(*(wire.number(one, field) for field in (1, 2, 3))) for one in parsed)
+    if sum(stream.length for stream in streams) > stripe.index + stripe.data:
+        raise Malformed(f"the streams of stripe {stripe.number} are longer than the stripe")
+    encodings = [wire.parse(part) for part in wire.messages(fields, 2)]
+    columns = sum(1 for _ in tail.root.walk())
+    found = tuple((wire.number(one, 1), wire.number(one, 2)) for one in encodings)
+    if len(found) != columns or any(kind not in _ENCODINGS for kind, _ in found):
+        raise Malformed(f"stripe {stripe.number} has {len(found)} encodings for {columns} columns")
+    return StripeFooter(streams, found, wire.text(fields, 3) or "")
+
+
+def capacity(tail: Tail, compressed: int) -> int:
+    """Return the most bytes that a stream of so many compressed bytes can hold."""
+    return min(compressed * RATIOS[tail.codec], (compressed // 4 + 1) * tail.block)

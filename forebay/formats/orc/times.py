@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dates and timestamps of ORC files as Spark reads them.
+
+A timestamp is stored as seconds since 2015-01-01T00:00:00 in the time zone of the writer, and nanoseconds. As ORC's
+reader for Java does, a TIMESTAMP shows the same wall-clock time in the zone of the reader. Spark takes the result for
+one of the old calendar (Julian before 1582-10-15, fixed offsets before 1900) and converts it to the new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import DataError
+from forebay.formats.values.calendars import FIRST_COMMON_DAY, FIRST_DAY, day_shift
+from forebay.formats.values.zones import UTC, Zone, zone
+
+_BASE = 1_420_070_400
+"""2015-01-01T00:00:00 in seconds since 1970."""
+_SECOND_US = 1_000_000
+_DAY = 86_400
+_1900 = -2_208_988_800
+_MILLI_NS = 999_999
+"""Nanoseconds from which a writer rounds the second of a time before 1970 towards zero."""
+_RECENT = 1_768_521_600
+"""A time in January 2026; half a year later the other half of the year's offsets apply."""
+_HALF_YEAR = 182 * _DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Converts the dates and timestamps of one stripe.
+
+    Args:
+        path: The file, for errors.
+        proleptic: Whether the file's dates are in the new calendar.
+        writer: The time zone of the writer; None if the file does not name it.
+        reader: The time zone of the session.
+    """
+
+    path: str
+    proleptic: bool
+    writer: Zone | None
+    reader: Zone
+
+    def dates(self, array: pa.Array, column: str) -> pa.Array:
+        """Return dates of the new calendar."""
+        oldest = pc.min(array).cast(pa.int32()).as_py() if len(array) else None
+        if self.proleptic or oldest is None or oldest >= FIRST_COMMON_DAY:
+            return array
+        if oldest < FIRST_DAY:
+            raise self._too_old(column)
+        days = array.view(pa.int32())
+        return pc.add(days, day_shift(days)).view(pa.date32())
+
+    def timestamps(self, array: pa.Array, column: str, *, local: bool) -> pa.Array:
+        """Return instants in microseconds.
+
+        Args:
+            array: Structs of stored seconds and of nanoseconds, which are a timestamp after 2015.
+            column: The column, for errors.
+            local: Whether the times are of a clock on the wall, not instants.
+        """
+        parts = cast("pa.StructArray", array)
+        writer = (self.writer or self.reader) if local else UTC
+        base = _BASE - writer.offset(_BASE)
+        seconds = pc.add_checked(parts.field(0), base)
+        nanos = pc.subtract(parts.field(1).cast(pa.int64()), _BASE * 1_000_000_000)
+        # As in ORC for Java: the writer rounded the second towards zero, except if there were no milliseconds.
+        if (pc.min(seconds).as_py() or 0) < 0:
+            late = pc.and_(pc.less(seconds, 0), pc.greater(nanos, _MILLI_NS))
+            seconds = pc.subtract(seconds, late.cast(pa.int64()))
+        if local and not same_rules(writer, self.reader):
+            seconds = _moved(seconds, writer, self.reader)
+        micros = pc.add(pc.multiply_checked(seconds, _SECOND_US), pc.divide(nanos, 1000))
+        if (pc.min(seconds).as_py() or 0) < _1900 + _DAY:
+            micros = self._rebased(micros, column)
+        if array.null_count:
+            micros = pc.if_else(pc.is_valid(array), micros, pa.scalar(None, pa.int64()))
+        return micros.cast(pa.timestamp("us", "UTC"))
+
+    def _rebased(self, micros: pa.Array, column: str) -> pa.Array:
+        """Convert times before 1900 from the old calendar: the clock on the wall shows the same."""
+        values = micros.to_pylist()
+        raw = raw_offset(self.reader)
+        for place, value in enumerate(values):
+            if value is None or value >= _1900 * _SECOND_US:
+                continue
+            wall, rest = divmod(value + raw * _SECOND_US, _SECOND_US)
+            days, second = divmod(wall, _DAY)
+            if days < FIRST_DAY:
+                raise self._too_old(column)
+            if days < FIRST_COMMON_DAY:
+                days += day_shift(pa.array([days], pa.int32()))[0].as_py()
+            wall = days * _DAY + second
+            values[place] = (wall - self.reader.offset(wall)) * _SECOND_US + rest
+        return pa.array(values, pa.int64())
+
+    def _too_old(self, column: str) -> DataError:
+        return DataError(
+            f"column {column!r} of {self.path} holds times before the year 1 in the old calendar",
+            option="schema",
+            advice="remove the column from the schema, or read the file with Spark's own ORC reader",
+        )
+
+
+def writer_zone(name: str) -> Zone | None:
+    """Return the zone of a stripe footer, None for an old file that names none; raise ValueError for an unknown one."""
+    return zone(name) if name else None
+
+
+@lru_cache(maxsize=64)
+def raw_offset(where: Zone) -> int:
+    """Return the standard offset of today in seconds, which java.util.TimeZone uses for times before 1900."""
+    return min(_offset_at(where, _RECENT), _offset_at(where, _RECENT + _HALF_YEAR))
+
+
+def same_rules(left: Zone, right: Zone) -> bool:
+    """Whether two zones have the same name, or the same fixed offset."""
+    if left.fixed is not None or right.fixed is not None:
+        return left.fixed == right.fixed
+    return left.name == right.name
+
+
+def _offset_at(where: Zone, instant: int) -> int:
+    """Return the offset at an instant by java.util.TimeZone's rules."""
+    moment = pa.array([instant], pa.int64())
+    return cast("int", _offsets(moment, where)[0].as_py())
+
+
+def _offsets(instants: pa.Array, where: Zone) -> pa.Array:
+    """Return the offsets of a zone at instants, in seconds; not those before 1900."""
+    if where.region is None:
+        return pc.add(pc.multiply(instants, 0), where.fixed or 0)
+    moments = instants.cast(pa.timestamp("s", where.region.key))
+    return pc.subtract(pc.local_timestamp(moments).cast(pa.int64()), instants)
+
+
+def _legacy_offsets(instants: pa.Array, where: Zone) -> pa.Array:
+    old = pc.less(instants, _1900)
+    return pc.if_else(old, raw_offset(where), _offsets(instants, where))
+
+
+def _moved(seconds: pa.Array, writer: Zone, reader: Zone) -> pa.Array:
+    """Return the instants at which the reader's clock shows what the writer's showed (SerializationUtils of ORC)."""
+    written = _legacy_offsets(seconds, writer)
+    guess = pc.subtract(pc.add(seconds, written), _legacy_offsets(seconds, reader))
+    return pc.subtract(pc.add(seconds, written), _legacy_offsets(guess, reader))
