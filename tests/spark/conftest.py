@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,46 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+class Bucket(NamedTuple):
+    """A bucket of a server in this process, which outlives the processes of a query."""
+
+    endpoint: str
+    name: str
+    client: Any
+
+    def moved(self, options: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        """Upload the files below the option `path`; return the options for data and state in the bucket."""
+        root = Path(options["path"])
+        for file in (path for path in root.rglob("*") if path.is_file()):
+            key = f"{prefix}/in/{file.relative_to(root)}"
+            self.client.put_object(Bucket=self.name, Key=key, Body=file.read_bytes())
+        settings = {"endpoint_url": self.endpoint, "key": "the-key-id", "secret": "the-secret-text"}
+        return {
+            **options,
+            "path": f"s3://{self.name}/{prefix}/in",
+            "stateLocation": f"s3://{self.name}/{prefix}/state",
+            **{f"{of}.{name}": value for of in ("storage", "stateStorage") for name, value in settings.items()},
+        }
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[Bucket]:
+    """A bucket of moto."""
+    boto3 = pytest.importorskip("boto3")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
+    )
+    client.create_bucket(Bucket="kills")
+    yield Bucket(endpoint, "kills", client)
+    client.close()
+    server.stop()
 
 
 Run = Callable[..., dict[int, list[int]]]

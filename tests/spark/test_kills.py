@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
+import string
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -107,6 +109,36 @@ def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_
     expected = sorted(json.dumps([split, f"{split}{number}"]) for split in ("a", "b") for number in range(100, 160))
     assert MicroBatchFiles(tmp_path / "rows").rows() == expected
     assert kills.armed() == []
+
+
+STATE = [
+    Kill("state-begins"),
+    Kill("state-written", at=2),
+    Kill("tasks-begin", at=3),
+    Kill("read-middle", at=9),
+    Kill("commit-begins", at=4),
+]
+
+
+def test_kills_with_data_and_state_on_s3_lose_and_double_nothing(spark, program, bucket, kills, tmp_path):
+    """Names so long that what was read does not fit into an offset; test_kills_soak.py kills a hundred times."""
+    expected, chance = [], random.Random(0)
+    for number in range(45):
+        rows = [(number, line) for line in range(8)]
+        text = "".join(f"{a},{b}\n" for a, b in rows)
+        directory, name = ("".join(chance.choices(string.ascii_letters, k=200)) for _ in range(2))
+        (tmp_path / "in" / directory).mkdir(parents=True)
+        (tmp_path / "in" / directory / f"{name}.csv").write_text(text)
+        expected += [json.dumps(list(row)) for row in rows]
+    options = {"path": str(tmp_path / "in"), "fileFormat": "csv", "recursiveFileLookup": "true"}
+    on_s3 = bucket.moved(options, tmp_path.name) | {"maxFilesPerTrigger": 5, "maxRowsPerBatch": 4}
+    plan = planned(tmp_path, kills, format="killable_files", options=on_s3, schema="a int, b int")
+    forebay.register(spark, *program.SOURCES)
+    kills.arm(*STATE)
+    restart_until_done(lambda: program.start(spark, plan, kills), kills)
+    assert MicroBatchFiles(tmp_path / "rows").rows() == sorted(expected)
+    assert kills.armed() == []
+    assert bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=f"{tmp_path.name}/state/")["KeyCount"] > 0
 
 
 # Each takes a new JVM; test_kills_soak.py has every point.

@@ -16,6 +16,7 @@ from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.options import option
 from forebay.state.local_state_store import LocalStateStore
+from forebay.state.s3_state_store import S3StateStore
 from forebay.testkit.kills.points import KillList
 
 _PLANNING: Final = {
@@ -70,21 +71,22 @@ def _hook(directory: str) -> None:
         return
     for name, (before, after) in _PLANNING.items():
         _around(StreamPlanner, name, before, after)
-    _hook_store()
+    for store in (LocalStateStore, S3StateStore):
+        _hook_store(store)
     _hook_tasks()
 
 
-def _hook_store() -> None:
-    put = LocalStateStore.put_if_absent
+def _hook_store(store: type[LocalStateStore | S3StateStore]) -> None:
+    put = store.put_if_absent
 
-    def put_if_absent(self: LocalStateStore, name: str, data: bytes) -> bool:
+    def put_if_absent(self: Any, name: str, data: bytes) -> bool:  # noqa: ANN401 - one of both stores
         plans = any(before in _met for before, _ in _PLANNING.values())  # a planner writes state, a task claims
         _meet("state-begins" if plans else "claim-begins")
         written = put(self, name, data)
         _meet("state-written" if plans else "claim-made")
         return written
 
-    setattr(LocalStateStore, "put_if_absent", put_if_absent)  # noqa: B010 - a class is patched on purpose
+    setattr(store, "put_if_absent", put_if_absent)  # noqa: B010 - a class is patched on purpose
 
 
 def _hook_tasks() -> None:

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads from S3 through a proxy that makes requests fail: the same rows, few more requests, in bounded time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay
+from forebay.errors import DataError
+from forebay.options import Secret
+from forebay.sources.files import FileSource
+from forebay.testkit import Fault, FaultProxy
+
+boto3 = pytest.importorskip("boto3")
+
+BUCKET = "faults"
+OBJECTS = 60
+LINES = pa.schema([("value", pa.string())])
+NUMBERS = pa.schema([("n", pa.int64()), ("text", pa.string())])
+# A few percent of the requests: each 25th.
+NTH = range(7, 100_000, 25)
+READ_TIMEOUT = 1.0
+KINDS = [
+    "delay",
+    "internal_error",
+    "slow_down",
+    "reset",
+    "cut_before_head",
+    "cut_after_head",
+    "truncate",
+    "reset_in_body",
+    "silence",
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The URL of a server with a bucket of small and of long objects."""
+    from moto.server import ThreadedMotoServer
+
+    moto = ThreadedMotoServer("127.0.0.1", port=0)
+    moto.start()
+    url = "http://{}:{}".format(*moto.get_host_and_port())
+    client = boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
+    )
+    client.create_bucket(Bucket=BUCKET)
+    for number in range(OBJECTS):
+        body = "".join(f"{number:03} {line}\n" for line in range(20))
+        client.put_object(Bucket=BUCKET, Key=f"text/{number:03}.txt", Body=body.encode())
+    long = "".join(f"{line:0999}\n" for line in range(6000))  # one request of 6 MB
+    client.put_object(Bucket=BUCKET, Key="long/a.txt", Body=long.encode())
+    for number in range(12):
+        sink = pa.BufferOutputStream()
+        rows = pa.table([range(4000), [f"{number} {row} {'x' * 300}" for row in range(4000)]], schema=NUMBERS)
+        pq.write_table(rows, sink, row_group_size=500, compression="none")
+        client.put_object(Bucket=BUCKET, Key=f"parquet/{number}.parquet", Body=sink.getvalue().to_pybytes())
+    yield url
+    client.close()
+    moto.stop()
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[FaultProxy]:
+    with FaultProxy(server) as proxy:
+        yield proxy
+
+
+def storage(proxy: FaultProxy) -> dict[str, Secret]:
+    settings = {"endpoint_url": proxy.url, "key": "x", "secret": "y", "read_timeout": str(READ_TIMEOUT)}
+    return {name: Secret(value) for name, value in settings.items()}
+
+
+def source(proxy: FaultProxy, path: str = "text", **options: Any) -> FileSource:
+    found = FileSource(path=f"s3://{BUCKET}/{path}", storage=storage(proxy), **{"file_format": "text", **options})
+    return found.with_schema(NUMBERS if options.get("file_format") == "parquet" else LINES)
+
+
+def rows(source: FileSource) -> Sequence[tuple[Any, ...]]:
+    table = forebay.run(source, parallelism=4).to_table()
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def same_with_faults(proxy: FaultProxy, read: Callable[[], Any], *faults: Fault) -> str:
+    """Read without faults and with them; return what was counted."""
+    expected = read()
+    assert expected
+    fewest = len(proxy.requests)
+    proxy.forget()
+    proxy.inject(*faults)
+    began = time.monotonic()
+    found = read()
+    seconds = time.monotonic() - began
+    assert found == expected
+    faulty = sum(request.fault is not None for request in proxy.requests)
+    counted = f"{faulty} faults, {len(proxy.requests)} requests instead of {fewest}, {seconds:.1f} s"
+    assert faulty, "a read without a fault proves nothing"
+    assert len(proxy.requests) <= 1.1 * fewest, counted
+    # One attempt and the pause before the next one, if no two faults overlap.
+    assert seconds <= 10 + faulty * (READ_TIMEOUT + 2), counted
+    return counted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bounded_read_has_the_same_rows(proxy: FaultProxy, record_property: Any, kind: str) -> None:
+    counted = same_with_faults(proxy, lambda: rows(source(proxy)), Fault(kind, nth=NTH))
+    record_property("report", f"S3, text, {kind}: {counted}")
+
+
+@pytest.mark.parametrize("kind", ["slow_down", "truncate", "reset_in_body"])
+def test_columns_of_parquet_have_the_same_rows(proxy: FaultProxy, record_property: Any, kind: str) -> None:
+    def read() -> Any:
+        return rows(source(proxy, "parquet", file_format="parquet").with_columns(["n"]))
+
+    counted = same_with_faults(proxy, read, Fault(kind, nth=NTH))
+    record_property("report", f"S3, Parquet, {kind}: {counted}")
+
+
+@pytest.mark.parametrize("kind", ["slow_down", "cut_before_head", "truncate", "silence"])
+def test_a_stream_has_the_same_rows(
+    proxy: FaultProxy, stream: Callable[..., Any], record_property: Any, kind: str
+) -> None:
+    def read() -> Any:
+        query = stream(f"s3://{BUCKET}/text", storage=storage(proxy), max_files_per_trigger=15)
+        return sorted(line for batch in query.drain() for line in batch)
+
+    counted = same_with_faults(proxy, read, Fault(kind, nth=NTH))
+    record_property("report", f"S3, stream, {kind}: {counted}")
+
+
+@pytest.mark.parametrize("kind", ["slow_down", "truncate", "silence"])
+def test_a_listing_may_fail(proxy: FaultProxy, kind: str) -> None:
+    read = source(proxy)
+    expected = rows(read)
+    proxy.inject(Fault(kind, path="*list-type=*", nth=(1,)))
+    assert rows(read) == expected
+    assert kind in {request.fault for request in proxy.requests}
+
+
+@pytest.mark.parametrize("kind", ["truncate", "reset_in_body"])
+def test_what_came_before_a_break_is_not_fetched_again(proxy: FaultProxy, kind: str) -> None:
+    """Three answers break off in their middle. After RST a part of the half may be lost too."""
+    proxy.inject(Fault(kind, path="*/long/*", method="GET", nth=(1, 2, 3)))
+    assert len(rows(source(proxy, "long"))) == 6000
+    ranges = [request.range.removeprefix("bytes=").split("-") for request in proxy.requests if request.range]
+    starts = [int(start) for start, _ in ranges]
+    assert len(starts) == 4
+    assert starts == sorted(starts) and starts[-1] > 0
+    if kind == "truncate":
+        size = 6000 * 1000
+        assert starts == [0, size // 2, size // 4 * 3, size // 8 * 7]
+
+
+def test_an_object_that_is_another_one_now_is_named(proxy: FaultProxy) -> None:
+    """The proxy answers from the first request for its content on as if it had been overwritten."""
+    proxy.inject(Fault("changed", path="*/text/007.txt"))
+    with pytest.raises(DataError, match=r"s3://faults/text/007\.txt"):
+        rows(source(proxy))
+
+
+def test_an_object_that_a_replica_does_not_have_yet_is_read_again(proxy: FaultProxy) -> None:
+    proxy.inject(Fault("changed", path="*/text/007.txt", method="GET", nth=(1,)))
+    assert len(rows(source(proxy))) == 20 * OBJECTS
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_any_mixture_of_faults(server: str, record_property: Any, seed: int) -> None:
+    faults = [Fault(kind, probability=0.005) for kind in KINDS]
+    with FaultProxy(server, seed=seed) as proxy:
+
+        def read() -> Any:
+            return [rows(source(proxy)) for _ in range(4)], rows(source(proxy, "parquet", file_format="parquet"))
+
+        record_property("report", f"S3, seed {seed}: {same_with_faults(proxy, read, *faults)}")
