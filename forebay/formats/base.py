@@ -18,11 +18,11 @@ IGNORE_CORRUPT_FILES = "ignoreCorruptFiles"
 
 
 class InputFile(Protocol):
-    """A readable file in any store. Frozen and picklable; safe to use from any thread."""
+    """A file in any store, which formats open and read. Frozen and picklable; safe to use from any thread."""
 
     @property
     def path(self) -> str:
-        """The full URL or path, as the user would name it in an error."""
+        """The full URL or path, as error messages show it."""
 
     @property
     def size(self) -> int:
@@ -48,8 +48,8 @@ class FileFormat(ABC):
     record belongs to the slice `[position, end)` in which it starts. So slices of a sliceable file give every record
     once and in order, wherever it is cut.
 
-    The file source calls the class with an instance of `options_class`. A package offers its class by an entry point of
-    the group `forebay.formats`.
+    The file source creates a format by calling the class with an instance of `options_class`. A package offers its
+    class by an entry point of the group `forebay.formats`.
     """
 
     name: ClassVar[str]
@@ -91,7 +91,8 @@ class FileFormat(ABC):
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
         """Return the inner positions that cut a file into slices of about `target_bytes`, ascending; [] for one slice.
 
-        Called at planning time. Must be cheap: reads a footer at most. By default, equal slices of a sliceable file.
+        Called at planning time. An implementation must be cheap: it reads a footer at most. By default, a sliceable
+        file is cut into equal slices, and any other file is one slice.
         """
         return even_borders(file.size, target_bytes) if self.sliceable(file) else []
 
@@ -124,7 +125,10 @@ class FileFormat(ABC):
 
 
 def damaged_file(message: str, *, source: str | None = None) -> DataError:
-    """Return the error for a file that is damaged as a whole, which `ignoreCorruptFiles` ignores."""
+    """Return a DataError with `message` for a file that is damaged as a whole.
+
+    `ignoreCorruptFiles` skips such files.
+    """
     return DataError(
         message,
         source=source,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte streams over other streams: reads of a full length, and streams of decoded chunks."""
+"""Helpers for byte streams: read a full number of bytes, and wrap decoded chunks as a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_BYTES = 1 << 20
 
 
 def read_fully(read: Callable[[int], bytes], size: int) -> bytes:
-    """Return the next `size` bytes; fewer only at the end."""
+    """Call `read` until `size` bytes have been read, and return them; fewer only at the end of the stream."""
     part = read(size)
     if len(part) == size or not part:
         return part

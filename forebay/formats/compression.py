@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression by the suffix of a file's name, as in Hadoop."""
+"""Decompresses files. The suffix of the file's name determines the codec, as in Hadoop."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def codec_of(path: str) -> str | None:
 
 
 def open_decompressed(file: InputFile) -> BinaryIO:
-    """Open a file for reading its decompressed bytes from the start; `seek` works only if it is plain.
+    """Open a file and return a stream of its decompressed bytes. Only an uncompressed file supports `seek`.
 
-    Damage found while reading is a DataError that names the file. The caller closes the stream.
+    If the file is damaged, reading raises a DataError with its path. The caller closes the stream.
     """
     codec = codec_of(file.path)
     raw = file.open()
@@ -80,18 +80,21 @@ def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
 
 
 class _ReadFailed(Exception):
-    """Carries a storage error through a decoder, so that it does not count as damaged data."""
+    """Wraps an error of the storage inside a decoder, so that it is not reported as damaged data."""
 
 
 class _Raw(io.RawIOBase):
-    """The compressed bytes. All reads go through `read`, also those of Arrow's decoder. Closing it has no effect."""
+    """The compressed bytes of a file, as decoders read them.
+
+    Arrow's decoder also calls `read`. Closing it has no effect.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """Return the first bytes of the file without consuming them."""
+        """Return the first `size` bytes of the file without consuming them."""
         self._head = self.exactly(size)
         return self._head
 
@@ -105,10 +108,10 @@ class _Raw(io.RawIOBase):
             raise _ReadFailed from error
 
     def exactly(self, size: int) -> bytes:
-        """Return the next `size` bytes; none at the end."""
+        """Return the next `size` bytes; `b""` at the end of the file; raise EOFError if the file ends within them."""
         data = read_fully(self.read, size)
         if 0 < len(data) < size:
-            raise EOFError("it ends within the compressed data")
+            raise EOFError("the file ends within the compressed data")
         return data
 
     def readable(self) -> bool:
@@ -116,7 +119,10 @@ class _Raw(io.RawIOBase):
 
 
 def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
-    """A decoder of concatenated gzip, zlib, bzip2 or xz streams. Zero padding after a stream is skipped."""
+    """Return a decoder of concatenated gzip, zlib, bzip2 or xz streams; `new` creates the decompressor of one stream.
+
+    The decoder skips zero padding after a stream.
+    """
 
     def decode(raw: _Raw) -> Iterator[bytes]:
         data = raw.read(STEP_BYTES)
@@ -124,7 +130,7 @@ def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
             member = new()
             while not member.eof:
                 if getattr(member, "needs_input", True) and not data and not (data := raw.read(STEP_BYTES)):
-                    raise EOFError("it ends within the compressed data")
+                    raise EOFError("the file ends within the compressed data")
                 yield member.decompress(data, STEP_BYTES)
                 data = getattr(member, "unconsumed_tail", b"")
             data = _after_padding(raw, member.unused_data)
@@ -153,7 +159,10 @@ def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[by
 def _hadoop_blocks(
     plain_size: Callable[[bytes], int], codec: Literal["lz4_raw", "snappy"]
 ) -> Callable[[_Raw], Iterator[bytes]]:
-    """Return a decoder of Hadoop's block format: the plain length, then chunks (length, bytes) up to that length."""
+    """Return a decoder of Hadoop's block format. `plain_size` returns the decompressed size of a compressed chunk.
+
+    A block is its decompressed length and then chunks (length, bytes) that decompress to this length.
+    """
 
     def decode(raw: _Raw) -> Iterator[bytes]:
         while head := raw.exactly(4):
@@ -163,7 +172,9 @@ def _hadoop_blocks(
                 # Arrow's raw codecs need the decompressed size.
                 size = plain_size(chunk)
                 if not 0 < size <= missing:
-                    raise ValueError(f"a chunk of {size} bytes in a block with {missing} bytes left")
+                    raise ValueError(
+                        f"a block has a chunk of {size} bytes where only {missing} bytes of the block are left"
+                    )
                 yield pa.Codec(codec).decompress(chunk, decompressed_size=size, asbytes=True)
                 missing -= size
 
@@ -173,22 +184,22 @@ def _hadoop_blocks(
 def _length(head: bytes) -> int:
     size = int.from_bytes(head, "big")
     if len(head) < 4 or size > _MAX_BLOCK_BYTES:
-        raise ValueError("a block's length is wrong: Hadoop's block format is expected here")
+        raise ValueError("the length of a block is invalid; only Hadoop's block format is supported")
     return size
 
 
 def _snappy_size(chunk: bytes) -> int:
-    """Return the varint at the start of a snappy block."""
+    """Return the decompressed size of a snappy chunk: the varint at its start."""
     size = 0
     for place, byte in enumerate(chunk[:5]):
         size |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return size
-    raise ValueError("a snappy chunk has no length")
+    raise ValueError("a snappy chunk does not begin with its decompressed length")
 
 
 def _lz4_size(chunk: bytes) -> int:
-    """The decompressed size of an LZ4 block: the sum of all literal and match lengths."""
+    """Return the decompressed size of an LZ4 chunk: the sum of all literal and match lengths."""
     at, size, stop = 0, 0, len(chunk)
     while at < stop:
         token = chunk[at]
@@ -213,7 +224,7 @@ def _lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
 
 
 def _lz4(raw: _Raw) -> Iterator[bytes]:
-    """Return a decoder of LZ4: Hadoop's blocks, as Spark writes them, or frames, as the command line tool does."""
+    """Decode LZ4: Hadoop's blocks, as Spark writes them, or frames, as the `lz4` command writes them."""
     framed = raw.peek(4) == _LZ4_FRAME_MAGIC
     yield from _arrow_stream("lz4")(raw) if framed else _hadoop_blocks(_lz4_size, "lz4_raw")(raw)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text encodings: invalid UTF-8 as Java decodes it, and streams of other encodings as UTF-8."""
+"""Text encodings: decodes invalid UTF-8 as Java does, and converts streams of other encodings to UTF-8."""
 
 from __future__ import annotations
 
@@ -36,10 +36,14 @@ _REPLACEMENT = "\ufffd".encode()
 
 
 def check_encoding(name: str) -> str:
-    """Return the name in Spark's spelling; raise ConfigurationError if Spark does not support this encoding."""
+    """Return the name of an encoding in Spark's spelling.
+
+    Raises:
+        ConfigurationError: Spark does not support this encoding.
+    """
     if name.upper() not in _ENCODINGS:
         raise ConfigurationError(
-            f"the encoding {name!r} cannot be read",
+            f"the encoding {name!r} is not supported",
             option="encoding",
             advice="use one of " + ", ".join(_ENCODINGS),
         )
@@ -55,13 +59,16 @@ def decoded(data: bytes | bytearray) -> str:
 
 
 def one_value(data: bytes | bytearray, large_type: pa.DataType) -> pa.Array:
-    """Return an array of one large string or large binary, without a copy."""
+    """Return an array whose single value is `data`, without a copy.
+
+    `large_type` is `large_string` or `large_binary`.
+    """
     offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     return pa.Array.from_buffers(large_type, 1, [None, offsets, pa.py_buffer(data)])
 
 
 def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
-    """Return the data if it is valid UTF-8, else the text as Java decodes it. Fast for ASCII."""
+    """Return the data if it is valid UTF-8; else return it as Java decodes it. Fast for ASCII."""
     if data.isascii():
         return data
     try:
@@ -72,7 +79,10 @@ def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
 
 
 def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Apply `valid_utf8` to a column of bytes; return it and the rows that changed. Null stays null."""
+    """Apply `valid_utf8` to each value; return the column and the indexes of the values that changed.
+
+    Null stays null.
+    """
     values = texts.to_pylist()
     spoiled: list[int] = []
     for row, value in enumerate(values):
@@ -84,7 +94,7 @@ def with_valid_utf8(texts: pa.Array) -> tuple[pa.Array, list[int]]:
 
 
 def utf8_problem(text: bytes) -> str | None:
-    """Return why bytes are not UTF-8, as text; None if they are."""
+    """Return a message that names the first byte that is not UTF-8; None if the text is valid UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -93,7 +103,10 @@ def utf8_problem(text: bytes) -> str | None:
 
 
 def as_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
-    """Return the text of a stream as UTF-8; UTF-8 passes unchanged, even if invalid. Closing it closes `stream`."""
+    """Return a stream of the same text in UTF-8. A UTF-8 stream is returned unchanged, even if it is invalid.
+
+    Closing the returned stream closes `stream`.
+    """
     name = check_encoding(encoding)
     return stream if name == "UTF-8" else decoded_stream(stream, _transcoded(stream, _ENCODINGS[name]))
 

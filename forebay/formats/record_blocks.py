@@ -32,10 +32,7 @@ _MIN_STRIDE = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Complete records: `data` begins where a record starts, and ends where a record or the file ends.
-
-    The receiver owns `data` and may change it.
-    """
+    """A block of complete records. `data` begins where a record starts, and ends where a record or the file ends."""
 
     data: bytearray
     end: int
@@ -44,18 +41,21 @@ class Block:
     """`data` is only the start of a record longer than the limit; the rest was skipped."""
 
     def offset(self, index: int) -> int:
-        """Return the byte offset of `data[index]` in the decompressed file (counted from the end: a BOM may be cut)."""
+        """Return the byte offset of `data[index]` in the decompressed file.
+
+        It is counted from the block's end, because a byte order mark may have been removed from its start.
+        """
         return self.end - len(self.data) + index
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBlocks:
-    """How to cut a file into blocks. Shared by text, CSV and JSON.
+    """Cuts files into blocks of whole records. Shared by text, CSV and JSON.
 
     Args:
         separator: The end of a record; None for any of LF, CR LF and CR, as in Spark.
         block_bytes: The bytes to read at a time.
-        max_record_bytes: A longer record becomes a block with `cut` set.
+        max_record_bytes: Of a longer record, only the start is returned, as a block with `cut` set.
         encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
     """
 
@@ -65,7 +65,10 @@ class RecordBlocks:
     encoding: str = "UTF-8"
 
     def sliceable(self, file: InputFile) -> bool:
-        """Whether a read can start at any position: plain UTF-8, and a separator that cannot overlap itself."""
+        """Return whether a read can start at any position of a file.
+
+        This is so for uncompressed UTF-8 with a separator that cannot overlap itself.
+        """
         return self.seekable(file) and not self._ambiguous
 
     def read(self, file: InputFile, *, position: int = 0, end: int | None = None) -> Iterator[Block]:
@@ -87,7 +90,7 @@ class RecordBlocks:
                 yield block
 
     def parts(self, block: Block, max_records: int) -> Iterator[Block]:
-        """Yield a block as blocks of about `max_records` records at most; an empty block unchanged."""
+        """Divide a block into blocks of about `max_records` records at most. An empty block is returned unchanged."""
         count = -(-self._records_in(block.data, max_records) // max_records)
         if count <= 1:
             yield block
@@ -99,7 +102,7 @@ class RecordBlocks:
             at = after
 
     def _records_in(self, data: bytearray, limit: int) -> int:
-        """Return the number of records in a block; an estimate from an eighth of it, if far below `limit`."""
+        """Return the number of records in the data; an estimate from an eighth of it if this is far below `limit`."""
         separator, stride = self.separator or b"\n", len(data) // _SAMPLES
         if stride >= _MIN_STRIDE:
             size = stride // 8
@@ -111,15 +114,15 @@ class RecordBlocks:
         return data.count(separator)
 
     def next_start(self, data: bytearray, index: int) -> int:
-        """Return the start of the record after `data[index]`'s, in a complete block."""
+        """Return the start of the record that follows the record at `data[index]`, in a complete block."""
         return self._start_after(data, index + 1, True) or len(data)
 
     def seekable(self, file: InputFile) -> bool:
-        """Whether a byte offset of the text equals one of the file."""
+        """Return whether byte offsets in the text equal byte offsets in the file, so that a read can seek."""
         return codec_of(file.path) is None and self.encoding == "UTF-8"
 
     def _next(self, window: Window, end: int | None) -> Block | None:
-        """Return the next block; None at the end of the file."""
+        """Return the next block of records that start before `end`; None at the end of the file."""
         step = max(1, min(self.block_bytes, self.max_record_bytes // 2))
         while True:
             missing = step if end is None else end - window.base - len(window.data)
@@ -138,7 +141,11 @@ class RecordBlocks:
             window.fill(min(largest, max(missing, len(window.data), _PAST_END_BYTES)))
 
     def _stop(self, window: Window, inside: int | None, step: int) -> int:
-        """Return the end of the next block, as an index into the window; 0 if that needs more data."""
+        """Return the end of the next block, as an index into the window; 0 if more data must be read to find it.
+
+        `inside` is the index at which the slice ends, if the window contains it. `step` is the number of bytes read at
+        a time.
+        """
         if inside is not None and len(window.data) >= inside:
             stop = self._start_after(window.data, inside, window.ended)
             if stop is not None:
@@ -160,7 +167,10 @@ class RecordBlocks:
         return Block(head, window.base, cut=True)
 
     def _drop_to_start(self, window: Window, index: int) -> bool:
-        """Move to the first record start at or after `index` in the window; return False if the file has none."""
+        """Drop the data before the first record start at or after `index` of the window.
+
+        Return False if there is none.
+        """
         while True:
             start = self._start_after(window.data, index, window.ended) if window.data else None
             if start is not None:
@@ -180,12 +190,18 @@ class RecordBlocks:
 
     @property
     def _ambiguous(self) -> bool:
-        """Whether the separator can overlap itself, as `aa` in `aaa`: then only a scan from the start finds records."""
+        """Return whether the separator can overlap itself, as `aa` in `aaa`.
+
+        Then record starts can be found only by a scan from the start of the file.
+        """
         separator = self.separator or b""
         return any(separator.startswith(separator[shift:]) for shift in range(1, len(separator)))
 
     def _start_after(self, data: bytearray, index: int, ended: bool) -> int | None:
-        """Return the first record start at or after `index`; None if it may not be in `data`."""
+        """Return the first record start at or after `index`; None if more data is needed.
+
+        `ended`: the file ends with `data`.
+        """
         low = max(0, index - self._width)
         if self.separator is not None:
             at = data.find(self.separator, low)
@@ -200,7 +216,12 @@ class RecordBlocks:
 
     @staticmethod
     def _line_end(data: bytearray, low: int) -> tuple[int, int]:
-        """Return the next line feed and the carriage return before it, or -1. Growing steps keep the search linear."""
+        """Return the index of the first line feed after `low`, and of the first carriage return before it.
+
+        -1 if missing.
+
+        It searches in growing steps, so that the total cost stays linear.
+        """
         feed = carriage = -1
         step = _FIRST_STEP
         while feed < 0 and carriage < 0 and low < len(data):
@@ -210,7 +231,7 @@ class RecordBlocks:
         return feed, carriage
 
     def _last_start(self, data: bytearray) -> int:
-        """Return the end of the last record that is complete whatever follows `data`; 0 if there is none."""
+        """Return the end of the last record in `data` whose end does not depend on later data; 0 if there is none."""
         if self.separator is None:
             feed = data.rfind(b"\n") + 1
             # A carriage return at the very end may be half of a `\r\n`.
@@ -225,7 +246,7 @@ class RecordBlocks:
 
 
 class Window:
-    """The bytes of a stream from the offset `base` to the last one read."""
+    """A window on a stream: its bytes from offset `base` to the last byte read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -235,7 +256,7 @@ class Window:
         self.ended = False
 
     def skip_to(self, offset: int, *, seekable: bool) -> None:
-        """Skip everything before `offset`."""
+        """Drop all bytes before `offset`, without reading them if the stream is `seekable`."""
         if seekable:
             self._stream.seek(offset)
         else:
@@ -245,7 +266,7 @@ class Window:
         self.base = offset
 
     def fill(self, count: int) -> None:
-        """Read `count` bytes more, or to the end of the file."""
+        """Read `count` more bytes, or up to the end of the file."""
         missing = count
         while missing > 0:
             came = self._append(missing)
@@ -255,7 +276,7 @@ class Window:
             missing -= came
 
     def _append(self, most: int) -> int:
-        """Read at most `most` bytes, once; return how many were read."""
+        """Read at most `most` bytes with one call; return how many bytes were read."""
         readinto = getattr(self._stream, "readinto", None)
         if readinto is None:
             part = self._stream.read(most)
@@ -277,7 +298,7 @@ class Window:
         return data
 
     def drop(self, count: int) -> int:
-        """Remove the first `count` bytes; return how many."""
+        """Remove the first `count` bytes; return how many bytes were removed."""
         del self.data[:count]
         self.base += count
         return count

@@ -16,7 +16,11 @@ Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(TimeOptions):
-    """The options of a text format of records: Spark's, in snake case. Invalid values raise ConfigurationError."""
+    """The options that CSV and JSON share: those of Spark, with names in snake case.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
 
     multi_line: bool = False
     line_sep: str | None = None
@@ -40,7 +44,7 @@ class RecordOptions(TimeOptions):
         self._check_positive("max_record_bytes", "block_bytes")
 
     def blocks(self, block_bytes: int | None = None) -> RecordBlocks:
-        """Return how to cut a file into blocks of lines."""
+        """Return the settings for cutting a file into blocks of lines. `block_bytes` replaces the option."""
         return RecordBlocks(
             separator=None if self.line_sep is None else self.line_sep.encode(),
             block_bytes=block_bytes or self.block_bytes or BLOCK_BYTES,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text format: one row per line, or per file."""
+"""The text format: one row per line or, with `wholetext`, per file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_ROWS = 65_536
 
 @dataclass(frozen=True)
 class TextOptions:
-    """The options of text files."""
+    """The options for reading text files."""
 
     wholetext: bool = False
     """Each file is one row."""
@@ -37,11 +37,13 @@ class TextOptions:
     def __post_init__(self) -> None:
         if self.line_sep == "":
             raise ConfigurationError(
-                "lineSep is empty", option="lineSep", advice="remove it, or give the end of a line"
+                "the option lineSep is empty",
+                option="lineSep",
+                advice="leave lineSep out, or set it to the text that ends a line",
             )
 
     def blocks(self) -> RecordBlocks:
-        """Return how to cut a file into blocks of lines."""
+        """Return the settings for cutting a file into blocks of lines."""
         separator = None if self.line_sep is None else self.line_sep.encode()
         return RecordBlocks(separator, self.block_bytes, self.max_record_bytes)
 
@@ -61,11 +63,11 @@ class TextFormat(FileFormat):
     }
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Return one column of strings, `value`."""
+        """Return a schema with one string column, `value`."""
         return TEXT_SCHEMA
 
     def sliceable(self, file: InputFile) -> bool:
-        """Return whether a file is plain and has a row per line."""
+        """Return whether a file is uncompressed and gives one row per line."""
         return not self.options.wholetext and self.options.blocks().sliceable(file)
 
     def read(
@@ -77,12 +79,12 @@ class TextFormat(FileFormat):
         position: int = 0,
         end: int | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """See `FileFormat.read`. The one column, of strings, may have any name."""
+        """See `FileFormat.read`. `schema` must have one string column, of any name."""
         if [field.type for field in schema] != [pa.string()]:
             raise ConfigurationError(
-                f"a text file has one column of strings, and the schema asks for {_shown(schema)}",
+                f"the text format reads one column of strings, but the schema has {_shown(schema)}",
                 option="schema",
-                advice="give a schema with one string column, besides partition columns",
+                advice="give a schema with one string column and, if there are any, the partition columns",
             )
         names = list(schema.names if columns is None else columns)
         found = self._whole(file, position, end) if self.options.wholetext else self._lines(file, position, end)
@@ -112,7 +114,7 @@ class TextFormat(FileFormat):
 
     def _too_long(self, file: InputFile, what: str, at: int) -> DataError:
         return DataError(
-            f"{what}{file.path} is longer than {self.options.max_record_bytes} bytes",
+            f"{what}{file.path} is longer than maxRecordBytes ({self.options.max_record_bytes} bytes)",
             position=f"byte {at}",
             option="maxRecordBytes",
             advice="if a record may be that long and fits into memory, raise maxRecordBytes",
@@ -120,7 +122,7 @@ class TextFormat(FileFormat):
 
 
 def _split(block: Block, separator: bytes | None) -> pa.Array:
-    """Return the lines of a block as strings, without their ends."""
+    """Return the lines of a block as an array of strings, without their line ends."""
     data: bytes | bytearray = valid_utf8(block.data)
     if separator is None:
         if b"\r" in data:

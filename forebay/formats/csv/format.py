@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CSV format: Spark's semantics, Arrow's speed."""
+"""The CSV format: reads files with the results of Spark's own CSV reader, with Arrow where possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.formats.csv.univocity.rules import within_limits
 
 @dataclass(frozen=True)
 class CsvFormat(FileFormat):
-    """Reads CSV files, as `CsvOptions` say."""
+    """Reads CSV files with the given `CsvOptions`."""
 
     options: CsvOptions = field(default_factory=CsvOptions)
 
@@ -32,7 +32,7 @@ class CsvFormat(FileFormat):
         return infer_schema(self.options, files)
 
     def sliceable(self, file: InputFile) -> bool:
-        """Return whether a file is plain UTF-8 and has one-line records."""
+        """Return whether the file is uncompressed UTF-8 in which no record spans several lines."""
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def read(

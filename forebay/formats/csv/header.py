@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header line of a CSV file: where it is, and whether its names are those of the schema."""
+"""Finds the header line of a CSV file, and compares its names with the schema."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _log = logging.getLogger(__name__)
 
 
 class CsvHeader:
-    """Finds and removes the header in the blocks of one read. Create one for each read."""
+    """Finds and removes the header line while one file or slice is read. Create one for each read."""
 
     def __init__(self, options: CsvOptions, blocks: RecordBlocks) -> None:
         self._options = options
         self._blocks = blocks
 
     def is_before(self, file: InputFile, position: int) -> bool:
-        """Return whether the header starts before a position.
+        """Return whether the header line of a file starts before `position`.
 
-        Only blank lines and comments can precede the header, so only a low position needs a check.
+        Only blank lines and comments can precede the header, so beyond the first bytes the answer is True without a
+        read.
         """
         if position > _CHECKED_BYTES:
             return True
@@ -41,7 +42,10 @@ class CsvHeader:
         return any(self.line(block) is not None for block in small.read(file, end=position))
 
     def line(self, block: Block) -> tuple[str, int] | None:
-        """Return the first line of a block that can be a header, and the index after it; None if there is none."""
+        """Return the first line of a block that is neither blank nor a comment, and the index after it.
+
+        None if there is none.
+        """
         comment = self._options.comment.encode() or None
         for line, _, after in self._lines(block.data, self._after_blank_lines(block.data)):
             if line.strip(_BLANKS) and not (comment and line.startswith(comment)):
@@ -49,18 +53,18 @@ class CsvHeader:
         return None
 
     def remove_lines(self, block: Block, text: str) -> None:
-        """Remove every line with this text from a block."""
+        """Remove every line that equals `text` from the data of a block."""
         unwanted = text.encode()
         if unwanted in block.data:
             lines = self._lines(block.data, 0)
             block.data[:] = b"".join([block.data[at:after] for line, at, after in lines if line != unwanted])
 
     def tokens(self, text: str) -> list[str | None]:
-        """The tokens of a header."""
+        """Split the text of a header line into column names."""
         return CsvTokenizer(self._options.rules()).line(text) or []
 
     def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield each line from `at` on, without its end, and the indexes where it begins and ends."""
+        """Yield each line of `data` from index `at` on, without its line end, with its start and end."""
         separator = self._blocks.separator
         while at < len(data):
             after = self._blocks.next_start(data, at)
@@ -69,7 +73,7 @@ class CsvHeader:
             at = after
 
     def _after_blank_lines(self, data: bytearray) -> int:
-        """Return a line start at or before the first character that is not white space."""
+        """Return the index of a line start at or before the first character that is not white space."""
         separator = self._blocks.separator
         if separator is not None and len(separator) > 1:
             return 0
@@ -78,7 +82,10 @@ class CsvHeader:
 
 
 def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
-    """Return column names as Spark makes them from a header: missing and repeated names, in any case, get a number."""
+    """Return the column names that Spark makes from a header.
+
+    Missing names and names that differ only in case get a number.
+    """
     times = Counter(token.lower() for token in tokens if token is not None)
     names = []
     for index, token in enumerate(tokens):
@@ -115,9 +122,12 @@ def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Seque
 
 
 def _difference(found: Sequence[str], names: Sequence[str]) -> str | None:
-    """Return how a header differs from the schema, as the end of a sentence; None if it does not."""
+    """Return how the names of a header (`found`) differ from those of the schema (`names`); None if they do not.
+
+    The text completes a sentence that begins with the path.
+    """
     if len(found) != len(names):
-        return f"has {len(found)} columns in its header, and the schema {len(names)}"
+        return f"has {len(found)} columns in its header, but the schema has {len(names)}"
     for header, name in zip(found, names, strict=True):
         if header.lower() != name.lower():
             return f"has the column {header!r} in its header where the schema has {name!r}"

@@ -19,7 +19,7 @@ _ALL = 0.99  # Spark takes a ratio above this for all
 
 
 def infer_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
-    """The schema of the files: an empty one if no file has a record."""
+    """Return the schema that the files' records and header determine; an empty schema if no file has a record."""
     first = next(filter(None, (_first_record(options, file) for file in files)), None)
     if first is None:
         return pa.schema([])
@@ -40,7 +40,7 @@ def _first_record(options: CsvOptions, file: InputFile) -> tuple[list[str | None
 
 
 def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, names: list[str], header: str) -> None:
-    """Widen the column types to the records of a file. Skips the tokens of string columns, whose type is final."""
+    """Widen each column's type until it fits all tokens of a file. Skips string columns, which fit every token."""
     wanted = [index for index, column in enumerate(columns) if not column.resolved]
     by_text = options.header and not options.multi_line
     reading = CsvReading(options, file, names, wanted, inferring=True, without=header if by_text else None)

@@ -32,7 +32,7 @@ _SEP_ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "'": "'", 
 
 @dataclass(frozen=True, kw_only=True)
 class CsvOptions(RecordOptions):
-    """How to read CSV files. See `RecordOptions`."""
+    """The options for reading CSV files, beside those of `RecordOptions`."""
 
     format_name: ClassVar[str] = "CSV"
 
@@ -71,7 +71,7 @@ class CsvOptions(RecordOptions):
 
     @property
     def separator(self) -> str:
-        """The character between columns. `sep` may be an escape sequence."""
+        """The character between columns: `sep`, in which an escape sequence counts as the character it means."""
         sep = self.sep
         if len(sep) == 2 and sep[0] == "\\" and sep[1] in _SEP_ESCAPES:
             sep = _SEP_ESCAPES[sep[1]]
@@ -86,7 +86,7 @@ class CsvOptions(RecordOptions):
         return sep
 
     def rules(self) -> CsvRules:
-        """The settings of the tokenizer."""
+        """Return the settings of the CSV tokenizer that follow from these options."""
         return CsvRules(
             sep=self.separator,
             quote=self.quote or NUL,

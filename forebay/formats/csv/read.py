@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one CSV file or slice of it: bytes to tokens, block by block."""
+"""Reads one CSV file, or a slice of it, as blocks of tokens."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ TokenBlocks = Iterator[tuple["Tokens | None", Block]]
 
 
 class CsvReading:
-    """One read of one file.
+    """Reads one file once.
 
-    `wanted` are indexes of `names`, the columns of the file. `inferring`: `names` come from another file, so the header
-    is not checked. `without`: as in Spark's inference, omit every line with this text instead of only the header.
+    Args:
+        options: How to read.
+        file: The file.
+        names: The names of the file's columns.
+        wanted: The indexes in `names` of the columns to return.
+        inferring: `names` come from another file, so do not compare the header with them.
+        without: Omit every line with this text, instead of only the header line; Spark's inference does this.
     """
 
     def __init__(
@@ -103,7 +108,7 @@ class CsvReading:
                     self._grow(window)
 
     def first_record(self) -> tuple[list[str | None], str] | None:
-        """Return the tokens and the text of the first record that is not a comment; None if there is none."""
+        """Return the tokens and the text of the file's first record that is not a comment; None if there is none."""
         if not self._options.multi_line:
             header = CsvHeader(self._options, self._blocks)
             for block in self._blocks.read(self._file):
@@ -118,7 +123,7 @@ class CsvReading:
             return None if tokens is None else (tokens, "")
 
     def _begin(self, window: Window) -> str:
-        """Skip a byte order mark, and return the line end of the file."""
+        """Skip a byte order mark at the start of the window, and return the line end of the file."""
         line_sep = self._line_sep(window)
         if window.data.startswith(BOM):
             window.drop(len(BOM))
@@ -149,7 +154,10 @@ class CsvReading:
         window.fill(max(self._options.block_bytes, len(window.data)))
 
     def _line_sep(self, window: Window) -> str:
-        """Return the line end of this file. `window` is at its start, and is filled as needed."""
+        """Return the line end of the file.
+
+        `window` must be at the file's start; it is filled with as much as needed.
+        """
         while True:
             window.fill(_HEAD_BYTES)
             found = self._options.line_sep or detected_line_separator(window.data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts tokens to record batches, and handles malformed records by the mode."""
+"""Converts CSV tokens to record batches, and handles malformed records as the option `mode` says."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _SHOWN_CHARS = 200
 
 
 class RowMaker:
-    """Turns the tokens of one read into record batches. `columns` are the selected ones; None means all.
+    """Converts the tokens of one read to record batches.
+
+    `columns` are the names of the selected columns; None selects all.
 
     Raises:
-        ConfigurationError: The format does not support the schema or the columns wanted.
+        ConfigurationError: The format does not support the schema or the selected columns.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class RowMaker:
             raise ConfigurationError(
                 f"the schema has no column {missing[0]!r}",
                 option="columns",
-                advice=f"select from {', '.join(map(repr, names))}",
+                advice=f"select only columns of the schema: {', '.join(map(repr, names))}",
             )
         self.schema = pa.schema([schema.field(name) for name in wanted])
         self.names = [name for name in names if name != corrupt]
@@ -53,14 +55,18 @@ class RowMaker:
         self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
         if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
             raise ConfigurationError(
-                f"the column {corrupt!r} for corrupt records has the type {schema.field(corrupt).type}",
+                f"the column {corrupt!r} for corrupt records must be a string, not {schema.field(corrupt).type}",
                 option="columnNameOfCorruptRecord",
                 advice="give it the type string in the schema, or set columnNameOfCorruptRecord to another name",
             )
         self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
 
     def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
-        """Return the record batch of a block; raise DataError if a record is malformed and the mode is FAILFAST."""
+        """Return the record batch for the tokens of a block.
+
+        Raises:
+            DataError: A record is malformed and the mode is FAILFAST.
+        """
         arrays: list[pa.Array] = []
         bad: set[int] = set(tokens.malformed)
         malformed: list[tuple[int, str]] = []
@@ -82,7 +88,7 @@ class RowMaker:
         return batch
 
     def oversized(self, block: Block) -> pa.RecordBatch:
-        """Return the record batch of a block that is only the start of a record longer than `maxRecordBytes`."""
+        """Return the record batch for a record longer than `maxRecordBytes`, of which `block` holds only the start."""
         text = decoded(block.data)
         if self._mode == "FAILFAST":
             raise self._failure(text, block, 0, " is longer than maxRecordBytes")
@@ -103,7 +109,10 @@ class RowMaker:
         return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
 
     def _malformed(self, tokens: Tokens, block: Block, row: int, malformed: Sequence[tuple[int, str]]) -> DataError:
-        """Return the error for the first malformed record, with the columns that have malformed values."""
+        """Return the DataError for a malformed record, at index `row` of the block.
+
+        It names the columns whose values are malformed. `malformed` has a row and a column name for each such value.
+        """
         columns = [name for first, name in malformed if first == row]
         if columns:
             kinds = ", ".join(f"{name!r} ({self.schema.field(name).type})" for name in columns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that Spark infers from CSV tokens, as Arrow types, and the type that covers two of them."""
+"""The column types that Spark infers from CSV tokens, as Arrow types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIGITS = {_INT: 10, _LONG: 20}
 
 
 class ColumnTypes:
-    """The type of one column, widened with every token."""
+    """The inferred type of one column. Each added token may widen it."""
 
     def __init__(self, options: CsvOptions) -> None:
         self._options = options
@@ -47,16 +47,16 @@ class ColumnTypes:
 
     @property
     def resolved(self) -> bool:
-        """Whether the type is final."""
+        """Whether the type fits every token, so that no further token can widen it."""
         return self._type == _STRING
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of the tokens so far; a string if there were none."""
+        """The Arrow type that fits the tokens added so far; string if there were none."""
         return _STRING if self._type == _NULL else self._type
 
     def widen(self, tokens: pa.Array) -> None:
-        """Widen the type to the tokens of some records. Nulls, empty tokens and the null value are ignored."""
+        """Widen the type so that it fits some more tokens. Nulls, empty tokens and the null value are ignored."""
         tokens = tokens.drop_null()
         tokens = tokens.filter(pc.and_(pc.not_equal(tokens, ""), pc.not_equal(tokens, self._options.null_value)))
         if self.resolved or not len(tokens):
@@ -70,7 +70,7 @@ class ColumnTypes:
                 self._type = self._wider(self._type, self._type_of(token))
 
     def _type_of_all(self, tokens: pa.Array) -> pa.DataType | None:
-        """Return the common type of all tokens if a check of the whole column finds it; else None."""
+        """Return the common type of the tokens if one check of the whole column finds it; else None."""
         if self._type in (_NULL, _INT, _LONG) and consists_of(tokens, b"-0123456789"):
             for whole in (_INT, _LONG):
                 if _castable(tokens, whole):
@@ -87,7 +87,7 @@ class ColumnTypes:
         return None
 
     def _type_of(self, token: str) -> pa.DataType:
-        """Return the type of one token; the search begins at the type found so far."""
+        """Return the type that Spark infers for one token. The search starts at the column's current type."""
         sought = _DECIMAL if pa.types.is_decimal(self._type) else self._type
         skipped = sought != _NULL
         for found, parse in self._parsers:
@@ -116,7 +116,7 @@ def _precision(kind: pa.DataType) -> int:
 
 
 def _decimal_type(token: str) -> pa.DataType | None:
-    """Return the decimal type of an integer too long for 64 bits; None if the token is not an integer."""
+    """Return the decimal type for an integer that is too long for 64 bits; None if the token is not an integer."""
     try:
         number = decimal.Decimal(token) if token.isascii() and "_" not in token and token.strip() == token else None
     except decimal.InvalidOperation:

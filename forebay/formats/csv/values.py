@@ -31,7 +31,11 @@ _DECIMAL_DIGITS = 38
 
 
 def converter(field: pa.Field, options: CsvOptions) -> Converter:
-    """Return the converter of one column's tokens; raise ConfigurationError if CSV has no values of its type."""
+    """Return the function that converts the tokens of one column.
+
+    Raises:
+        ConfigurationError: The CSV format does not support the column's type.
+    """
     wanted = field.type
     inner = _inner(wanted, options)
     if inner is None:
@@ -51,7 +55,10 @@ def converter(field: pa.Field, options: CsvOptions) -> Converter:
 
 
 def _inner(wanted: pa.DataType, options: CsvOptions) -> tuple[Converter, pa.DataType] | None:
-    """Return the converter and its result type, which may differ from `wanted` in unit or offset width."""
+    """Return the conversion function and its result type, which may differ from `wanted` in unit or offset width.
+
+    None if the CSV format does not support the type.
+    """
     types = pa.types
     if types.is_string(wanted) or types.is_large_string(wanted) or types.is_string_view(wanted):
         return _strings, pa.string()

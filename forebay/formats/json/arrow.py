@@ -46,7 +46,10 @@ Finish: TypeAlias = Callable[[pa.Array], Converted]
 
 
 class NotSafe(Exception):
-    """A fast reader cannot read these records; `row` is the first of them, if known."""
+    """A fast reader cannot read these records as Spark does.
+
+    `row` is the index of the first such record; None if unknown.
+    """
 
     def __init__(self, row: int | None = None) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class NotSafe(Exception):
 
 
 class ArrowReader:
-    """Parses lines of one schema. One object per read."""
+    """Parses JSON lines of one schema with Arrow. Create one for each read."""
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
         self._schema = pa.schema(fields)
@@ -68,7 +71,13 @@ class ArrowReader:
         )
 
     def read(self, lines: bytes | bytearray, count: int) -> tuple[pa.RecordBatch, list[int]]:
-        """Parse `count` lines, each from `{` to `}`; also return the rows that need another reader. Raises NotSafe."""
+        """Parse `count` lines, each from `{` to `}`.
+
+        Return the batch, and the rows that must be read by another reader.
+
+        Raises:
+            NotSafe: Arrow cannot parse the lines as Spark does.
+        """
         table = parsed(lines, self._parse)
         if table.num_rows != count:
             raise NotSafe
@@ -82,7 +91,11 @@ class ArrowReader:
 
 
 def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions) -> pa.Table:
-    """Parse lines with Arrow; raises NotSafe if it cannot."""
+    """Parse lines with Arrow.
+
+    Raises:
+        NotSafe: Arrow cannot parse them.
+    """
     read = arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     try:
         return arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
@@ -94,7 +107,7 @@ def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions) -> pa.Tab
 
 
 def regular_lines(data: bytes | bytearray) -> int | None:
-    """Return the number of lines if each is from `{` to `}` and Arrow parses all of them safely; else None."""
+    """Return the number of lines if Arrow parses all of them as Spark does; else None."""
     if not data.startswith(b"{") or not data.endswith((b"}", b"}\n")) or b"\r" in data:
         return None
     count = data.count(b"\n")
@@ -105,7 +118,7 @@ def regular_lines(data: bytes | bytearray) -> int | None:
 
 
 def _has_long_line(data: bytes | bytearray) -> bool:
-    """Whether a line may exceed a limit of Jackson."""
+    """Return whether any line is so long that it may exceed a limit of Jackson."""
     at, end = 0, len(data)
     while end - at > _LONG_LINE:
         at = data.rfind(b"\n", at, at + _LONG_LINE) + 1
@@ -115,7 +128,7 @@ def _has_long_line(data: bytes | bytearray) -> bool:
 
 
 def beyond_limits(line: bytes) -> bool:
-    """Whether a number, name or string in a line, or its nesting, may exceed a limit of Jackson."""
+    """Return whether a number, name or string in a line, or the depth of its nesting, may exceed a limit of Jackson."""
     if len(line) <= _LONG_LINE:
         return False
     if line.count(b"{") + line.count(b"[") >= MAX_DEPTH or _LONG_NUMBER.search(line):
@@ -124,14 +137,14 @@ def beyond_limits(line: bytes) -> bool:
 
 
 def has_unsafe_number(data: bytes | bytearray) -> bool:
-    """Whether there is an `UNSAFE_NUMBER`."""
+    """Return whether `UNSAFE_NUMBER` matches: a spelling of a number that Arrow accepts and Spark may not."""
     # A search for one byte is ten times as fast as for three, and most data have neither.
     possible = (b"N" in data and b"NaN" in data) or (b"I" in data and b"Inf" in data)
     return possible and UNSAFE_NUMBER.search(data) is not None
 
 
 def is_utf8(data: bytes | bytearray) -> bool:
-    """Whether bytes are valid UTF-8, checked by Arrow at about the speed of memory."""
+    """Return whether the data is valid UTF-8. Arrow checks it at about the speed of memory."""
     offsets = (0).to_bytes(4, "little") + len(data).to_bytes(4, "little")
     try:
         text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
@@ -142,13 +155,13 @@ def is_utf8(data: bytes | bytearray) -> bool:
 
 
 def any_type(data_type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type, or a type inside it, passes a test."""
+    """Return whether `test` is true for a type or for any type nested in it."""
     inside = (data_type.field(index).type for index in range(data_type.num_fields))
     return test(data_type) or any(any_type(each, test) for each in inside)
 
 
 def _read_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type to request from Arrow: a string where Arrow parses differently from Spark."""
+    """Return the type to request from Arrow for a column: string if Arrow parses `data_type` unlike Spark."""
     types = pa.types
     if isinstance(data_type, pa.StructType):
         return pa.struct([pa.field(field.name, _read_type(field.type)) for field in data_type])
@@ -163,7 +176,7 @@ def _read_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def finish_of(data_type: pa.DataType, options: JsonOptions) -> Finish:
-    """The conversion of an array of `_read_type` to the column's type."""
+    """Return the function that converts an array of the type `_read_type(data_type)` to `data_type`."""
     types = pa.types
     if isinstance(data_type, pa.StructType):
         return _struct(data_type, options)
@@ -246,7 +259,7 @@ def _decimal(data_type: pa.Decimal128Type, array: pa.Array) -> Converted:
 
 
 def _rows(mask: pa.Array) -> list[int]:
-    """The rows in which a mask is true."""
+    """Return the indexes of the rows for which a mask is true."""
     return pc.indices_nonzero(mask).to_pylist() if cast("pa.BooleanArray", mask).true_count else []
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns blocks of JSON lines into record batches.
 
-Three tiers read them, the fastest first. A tier returns the parts of a block: batches, and leftover lines.
+Three readers ("tiers") try each block, the fastest first. A tier returns record batches, and the lines that it leaves
+to the next tier.
 
 1. `UniformTier`: lines with the same names in the same order.
 2. `ArrowTier`: Arrow's JSON reader.
@@ -32,22 +33,23 @@ _MAX_STRING_BYTES = (1 << 31) - 1  # of one column
 
 
 def split_lines(data: bytes | bytearray, options: JsonOptions) -> list[bytes]:
-    """The lines of a block without their ends."""
+    """Return the lines of a block, without their line ends."""
     block = bytes(data)
     return block.splitlines() if options.line_sep is None else block.split(options.line_sep.encode())
 
 
 class BlockReader:
-    """Reads blocks of one file into batches of the schema. One object per read.
+    """Reads blocks of JSON lines of one file into record batches. Create one for each read.
 
     Args:
         schema: The columns.
         options: How to read.
-        path: The file, for errors.
-        embedded: Each record is a text in a column and gives one row, or none if it is blank. See `JacksonParser`.
+        path: The path of the file, for errors.
+        embedded: True if each record is the text of one cell of a column. Then it gives one row, or none if it is
+            blank. See `JacksonParser`.
 
     Raises:
-        ConfigurationError: A column has a type that JSON cannot be read as.
+        ConfigurationError: JSON cannot be read as the type of a column.
     """
 
     def __init__(self, schema: pa.Schema, options: JsonOptions, path: str, *, embedded: bool = False) -> None:
@@ -61,7 +63,7 @@ class BlockReader:
                 raise ConfigurationError(
                     f"the column {self._corrupt!r} for malformed records must be a string, not {item.type}",
                     option="columnNameOfCorruptRecord",
-                    advice="make it a string in the schema, or name another column",
+                    advice="give it the type string in the schema, or set columnNameOfCorruptRecord to another name",
                 )
         for item in self._fields:
             check_type(item.type, item.name, options)
@@ -74,7 +76,11 @@ class BlockReader:
         """Malformed records so far."""
 
     def read(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch:
-        """Return the rows of complete lines that begin at an offset of the file; raise DataError with FAILFAST."""
+        """Return the rows of a block of complete lines. `offset` is the byte offset of the block in the file.
+
+        Raises:
+            DataError: A record is malformed and the mode is FAILFAST.
+        """
         batch = self.read_block(data, offset)
         if batch is not None:
             return batch
@@ -82,7 +88,7 @@ class BlockReader:
         return self.read_lines(lines, offset)
 
     def read_block(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch | None:
-        """Return the rows of a block if a tier reads it without splitting it into lines; else None."""
+        """Return the rows of a block if a fast tier can read it without splitting it into lines; else None."""
         if self._arrow is None or self._options.line_sep is not None or self._arrow.backoff.left:
             return None
         for tier in (self._uniform, self._arrow):
@@ -92,7 +98,10 @@ class BlockReader:
         return None
 
     def read_lines(self, lines: list[bytes], offset: int) -> pa.RecordBatch:
-        """The rows of records that are not blank; the first begins at `offset`."""
+        """Return the rows of the lines that are not blank.
+
+        `offset` is the byte offset of the first line in the file.
+        """
         if not len(self._schema) and self._options.mode == "PERMISSIVE":
             # Spark only counts lines then.
             return batch_of([], self._schema, len(lines))
@@ -101,11 +110,14 @@ class BlockReader:
         return self._read_parts(self._arrow.read_lines(lines), offset)
 
     def read_record(self, record: bytes, offset: int) -> pa.RecordBatch:
-        """The rows of one record, which may have any form."""
+        """Return the rows of one record, which may be any JSON or malformed.
+
+        `offset` is its byte offset in the file.
+        """
         return self._read_parts([record], offset)
 
     def malformed(self, record: bytes, offset: int) -> pa.RecordBatch:
-        """The rows of a record that is known to be malformed."""
+        """Return the rows of a malformed record. `offset` is its byte offset in the file."""
         builder = BatchBuilder(self._data_schema)
         self._add_malformed(Outcome([], bad=True), record, builder, offset)
         return self._with_malformed(builder)
@@ -142,7 +154,10 @@ class BlockReader:
             builder.add_malformed(outcome.rows or [[None] * len(self._fields)], bytes(valid_utf8(record)))
 
     def _with_malformed(self, builder: BatchBuilder) -> pa.RecordBatch:
-        """Return the batch of all rows, with the column for malformed records if the schema has one."""
+        """Return the batch of all collected rows.
+
+        Add the column for malformed records if the schema has it.
+        """
         batch = builder.batch()
         columns = batch.columns
         for place, item in enumerate(self._schema):
@@ -151,7 +166,10 @@ class BlockReader:
         return batch if len(columns) == batch.num_columns else batch_of(columns, self._schema, batch.num_rows)
 
     def _texts(self, malformed: dict[int, bytes], rows: int) -> pa.Array:
-        """Return the column for malformed records. As in Spark, each row of a malformed array has the array's text."""
+        """Return the column for malformed records: the text in the rows of malformed records, null in the others.
+
+        As in Spark, each row of a malformed array has the text of the whole array.
+        """
         if not malformed:
             return pa.nulls(rows, pa.string())
         size = sum(map(len, malformed.values()))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 class BatchBuilder:
-    """Collects the rows of a block: batches, and after them rows as lists of values."""
+    """Collects the rows of a block as record batches and as lists of values, and returns them as one batch."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -22,19 +22,19 @@ class BatchBuilder:
         """Row number → text of the malformed record that the row comes from."""
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Add rows that are in Arrow already."""
+        """Append the rows of a record batch."""
         self._flush()
         self._batches.append(batch)
         self._count += batch.num_rows
 
     def add_malformed(self, rows: list[list[Any]], text: bytes) -> None:
-        """Add the rows of a malformed record."""
+        """Append the rows of a malformed record with this text."""
         start = self._count + len(self.rows)
         self.malformed.update(dict.fromkeys(range(start, start + len(rows)), text))
         self.rows += rows
 
     def batch(self) -> pa.RecordBatch:
-        """Return all rows as one batch."""
+        """Return all rows as one record batch."""
         self._flush()
         if len(self._batches) == 1:
             return self._batches[0]
@@ -50,7 +50,7 @@ class BatchBuilder:
 
 
 def batch_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Return the batch of these columns, possibly none; without rows the schema's columns may be missing."""
+    """Return a record batch of `columns`; without them, an empty batch of `schema`, or `rows` rows without columns."""
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
     if len(schema):
@@ -59,9 +59,10 @@ def batch_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.Record
 
 
 def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    """The array of a column's values.
+    """Return an Arrow array of the values of a column.
 
-    Strings are bytes, dates days, timestamps microseconds, structs lists of their fields' values, maps lists of pairs.
+    The values have these forms: strings are bytes, dates days since 1970, timestamps microseconds since 1970, structs
+    lists of their fields' values, and maps lists of pairs.
     """
     types = pa.types
     if isinstance(data_type, pa.StructType):
@@ -85,7 +86,7 @@ def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Return where each list begins; null for a null list."""
+    """Return the offsets of the elements of each list in an Arrow list array; null for a null list."""
     starts = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
     known: list[Any] = [*values, ()]
     return pa.array([None if value is None else start for value, start in zip(known, starts, strict=True)], pa.int32())

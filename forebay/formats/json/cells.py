@@ -22,7 +22,7 @@ from forebay.formats.json.tiers import BLANKS
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The structs of a column of texts."""
+    """The structs that were read from a column of JSON texts, and which of the texts are bad."""
 
     values: pa.Array
     """A struct with the fields that could be read; null for null and for blank texts."""
@@ -34,14 +34,14 @@ class CellReader:
     """Reads columns of JSON texts into structs of one schema. For one thread.
 
     As with `from_json`, a text that is not a JSON object is a struct of nulls, a value that does not fit is null, and
-    invalid UTF-8 is decoded as by Java. Unlike there, invalid UTF-8 also makes a text bad.
+    invalid UTF-8 is decoded as by Java. Unlike with `from_json`, a text with invalid UTF-8 also counts as bad.
 
     Args:
         schema: The fields. A string with the name of `columnNameOfCorruptRecord` gets the bad texts.
         options: How to read; `mode` is ignored.
 
     Raises:
-        ConfigurationError: A field has a type that JSON cannot be read as.
+        ConfigurationError: JSON cannot be read as the type of a field.
     """
 
     def __init__(self, schema: pa.Schema, options: JsonOptions) -> None:
@@ -56,7 +56,7 @@ class CellReader:
         self._reasons = Reasons([field for field in self._fields if field.name != corrupt], options)
 
     def read(self, texts: pa.Array) -> Cells:
-        """Return the structs of a column of type binary."""
+        """Return the structs for a column of JSON texts, which has the type binary."""
         lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(lengths)
         if len(rows) < len(texts):
@@ -64,11 +64,11 @@ class CellReader:
         return self._read_blocks(texts, lengths)
 
     def reason(self, text: bytes) -> str:
-        """Return why a text is bad, for an error message."""
+        """Return why `read` counts a text as bad, for an error message."""
         return self._reasons.of(text)
 
     def _read_blocks(self, texts: pa.Array, lengths: npt.NDArray[np.int32]) -> Cells:
-        """Read texts that are neither null nor empty, in blocks that fit into caches."""
+        """Read texts that are neither null nor empty, in blocks small enough for the CPU's caches."""
         parts: list[pa.Array] = [pa.nulls(0, self._type)]
         bad: list[int] = []
         ends = np.cumsum(lengths, dtype=np.int64)
@@ -98,7 +98,7 @@ class CellReader:
         return Cells(found.values, sorted({*found.bad, *invalid})) if invalid else found
 
     def _read_texts(self, texts: list[bytes]) -> Cells:
-        """Read texts some of which are blank, or have more than one line."""
+        """Read texts one by one. Some may be blank or have more than one line."""
         rows = [row for row, text in enumerate(texts) if text.strip(BLANKS)]
         batch = self._blocks.read_lines([texts[row] for row in rows], 0)
         found = self._structs(batch)
@@ -118,19 +118,19 @@ class CellReader:
 
 
 def _scattered(found: Cells, rows: Sequence[int] | npt.NDArray[np.int64], count: int) -> Cells:
-    """Return structs at these rows of `count`; the other rows are null."""
+    """Return a column of `count` structs with `found` at the indexes `rows`, and null elsewhere."""
     places = np.full(count, -1)
     places[rows] = np.arange(len(rows))
     return Cells(spread(found.values, places), [int(rows[row]) for row in found.bad])
 
 
 def _lines(texts: pa.Array) -> bytes:
-    """Return the texts, each with a line end."""
+    """Return the texts as lines: concatenated, each with a line end."""
     empty, end = pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary())
     data = cast("pa.Array", pc.call_function("binary_join_element_wise", [texts, empty, end])).buffers()[2]
     return b"" if data is None else data.to_pybytes()
 
 
 def spread(values: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the values at these indexes; null for -1."""
+    """Return a column with `values[i]` for each index i in `places`, and null for the index -1."""
     return values.take(pa.array(places, mask=places < 0))

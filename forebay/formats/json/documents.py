@@ -36,9 +36,18 @@ def read_document(
     position: int = 0,
     end: int | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows of the records that start in `[position, end)`, and the positions after them.
+    """Yield the rows of the records that start in `[position, end)`, as pairs of a batch and the position after it.
 
-    A document with a malformed part is one record that starts at 0.
+    A record is an element of the file's array, or the whole file. A file with a malformed part is one record, which
+    starts at 0.
+
+    Args:
+        file: The file.
+        reader: Converts records to batches.
+        options: How to read.
+        block_bytes: The bytes of records to convert at a time.
+        position: A byte offset in the decompressed text.
+        end: A byte offset in the decompressed text; None for the end of the file.
     """
     data, complete = document_bytes(file, options)
     batches: list[pa.RecordBatch] = []
@@ -61,7 +70,10 @@ def read_document(
 
 
 def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of records to read at once. They end at positions, which may come from other groups."""
+    """Yield ranges of consecutive records to convert at a time, as pairs of indexes in `spans`.
+
+    A range has about `block_bytes` and ends before each of `positions`, where another read may begin.
+    """
     cuts = {bisect_left(spans, (position,)) for position in positions}
     first = size = 0
     for place, (start, stop) in enumerate(spans):
@@ -74,7 +86,10 @@ def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int])
 
 
 def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
-    """Return the document in UTF-8, and whether it is complete; of a document that is too large, only the start."""
+    """Return the text of the file in UTF-8, and whether it is complete.
+
+    Of a file above `maxRecordBytes`, return the start.
+    """
     parts: list[bytes] = []
     size = 0
     with decoding_stream(open_decompressed(file), options.encoding or "UTF-8") as stream:
@@ -86,7 +101,7 @@ def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
 
 
 def elements(data: bytes) -> list[tuple[int, int]]:
-    """Return the spans of the objects in a well-formed array of objects; none for another document."""
+    """Return the start and end of each object in a well-formed JSON array of objects; [] for any other text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

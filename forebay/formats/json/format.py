@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads JSON files as Spark's own reader does: one record in each line, or with `multiLine` one document."""
+"""The JSON format: one record per line or, with `multiLine`, one document per file, as in Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _UNKNOWN = pa.schema([])
 
 @dataclass(frozen=True)
 class JsonFormat(FileFormat):
-    """Reads JSON files. Positions are byte offsets in the decompressed text as UTF-8, whatever its `encoding`."""
+    """Reads JSON files.
+
+    A position is a byte offset in the decompressed text, converted to UTF-8 from its `encoding`.
+    """
 
     name: ClassVar[str] = "json"
     options_class: ClassVar[type] = JsonOptions
@@ -35,11 +38,11 @@ class JsonFormat(FileFormat):
     options: JsonOptions = field(default_factory=JsonOptions)
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as Spark does, from all records or a sample; columns are sorted by name."""
+        """Infer a schema as Spark does, from all records or from a sample. Its columns are sorted by name."""
         return infer_schema(files, self.options, self._blocks)
 
     def sliceable(self, file: InputFile) -> bool:
-        """Return whether the file is plain and has a record in each line."""
+        """Return whether the file is uncompressed and has one record per line."""
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def read(
@@ -53,8 +56,8 @@ class JsonFormat(FileFormat):
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Read the records that start in `[position, end)`.
 
-        With `multiLine` a file is read at once and takes about three times its size in memory; a file above
-        `maxRecordBytes` is malformed.
+        With `multiLine` the whole file is read at once, which takes about three times its size in memory. A file larger
+        than `maxRecordBytes` counts as malformed.
         """
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         reader = BlockReader(wanted, self.options, file.path)
@@ -73,5 +76,5 @@ class JsonFormat(FileFormat):
     def _blocks(
         self, file: InputFile, position: int = 0, end: int | None = None, schema: pa.Schema = _UNKNOWN
     ) -> Iterator[Block]:
-        """The blocks of the records that start in `[position, end)`."""
+        """Yield the blocks of lines for the records that start in `[position, end)`."""
         return self.options.blocks(self.options.bytes_at_once(schema)).read(file, position=position, end=end)

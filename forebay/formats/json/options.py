@@ -36,10 +36,10 @@ _MARKED_ENCODINGS = ("UTF-16", "UTF-32")
 
 @dataclass(frozen=True, kw_only=True)
 class JsonOptions(RecordOptions):
-    """How to read JSON files. See `RecordOptions`.
+    """The options for reading JSON files, beside those of `RecordOptions`.
 
-    With `multi_line` a file is one document (an object or an array of objects). Without `block_bytes`, the columns
-    decide it.
+    With `multi_line`, a file is one JSON document: an object or an array of objects. Without `block_bytes`, the size of
+    a block depends on the schema's columns.
     """
 
     format_name: ClassVar[str] = "JSON"
@@ -69,7 +69,7 @@ class JsonOptions(RecordOptions):
             raise self._wrong("encoding", f"{encoding} also needs the option lineSep")
 
     def bytes_at_once(self, schema: pa.Schema) -> int:
-        """Return the bytes to read and parse at a time: the option's value, or a size for these columns.
+        """Return the bytes to read and parse at a time: `block_bytes` or, if it is not set, a size for `schema`.
 
         Small blocks stay in caches, but each block has a cost for each column. Measured: for 7 columns 1 MiB is best,
         by 10 %; for 200 columns 4 MiB, by 40 %.

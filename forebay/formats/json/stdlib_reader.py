@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads records with Python's json module where it equals Spark, and all others with the Jackson port."""
+"""Reads single records: with Python's json module if its result equals Spark's, else with the Jackson port."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ _Converter: TypeAlias = Callable[[object], Any]
 
 
 class _Float(str):
-    """The text of a number with a decimal point or an exponent."""
+    """The text of a number with a decimal point or an exponent, as it was written."""
 
     __slots__ = ()
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object for the json module; raise ValueError for a repeated name, of which Spark keeps all values."""
+    """Build a dict from an object's pairs, for the json module. Raise ValueError if a name occurs twice.
+
+    Spark keeps both values of such a name, so the Jackson port must read the record.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError
@@ -43,12 +46,12 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_constant(text: str) -> None:
-    """Raise ValueError for NaN and Infinity in the json module."""
+    """Raise ValueError for NaN and Infinity, which the json module would accept."""
     raise ValueError(text)
 
 
 class RecordReader:
-    """Reads records of one schema, which may have any form; see `JacksonParser` for `embedded`."""
+    """Reads single records of one schema, which may be malformed. See `JacksonParser` for `embedded`."""
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
         self._convert = _struct(pa.struct(fields), options)
@@ -60,7 +63,7 @@ class RecordReader:
         ).raw_decode
 
     def read(self, record: bytes) -> Outcome:
-        """Read a record; its rows are lists of values for `build.column`."""
+        """Read one record. The rows of the result are lists of values as `build.column` takes them."""
         try:
             text = record.decode().lstrip(_BLANKS)
             if text.startswith("{") and not needs_jackson(text):
@@ -71,7 +74,7 @@ class RecordReader:
 
 
 def needs_jackson(text: str) -> bool:
-    """Whether a name or number may exceed a limit of Jackson, or a text may have half of a surrogate pair."""
+    """Return whether a name or number may exceed a limit of Jackson, or a string may have half of a surrogate pair."""
     if "\\ud" in text or "\\uD" in text:
         return True
     if len(text) <= MAX_NUMBER_DIGITS:

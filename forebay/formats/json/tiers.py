@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a block of JSON lines that a fast tier returns, and the tier that parses lines with Arrow."""
+"""The interface of the fast readers ("tiers") of JSON lines, and the tier that parses lines with Arrow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ Part: TypeAlias = pa.RecordBatch | bytes
 
 
 class Leftover(NamedTuple):
-    """A line for the next tier. It belongs after `row` rows, or with `replaces` in place of the row after these."""
+    """A line that a tier could not read, and its place in the rows that the tier did read.
+
+    It belongs after the first `row` rows. With `replaces`, it also replaces the row after them.
+    """
 
     row: int
     replaces: bool
@@ -37,7 +40,7 @@ class Leftover(NamedTuple):
 
 
 def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[Part]:
-    """Return slices of a batch and its sorted leftovers, in the order of the lines."""
+    """Return the slices of `batch`, with each leftover line in its place between them. `leftovers` is sorted by row."""
     start = 0
     for row, replaces, text in leftovers:
         if row > start:
@@ -49,7 +52,10 @@ def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[P
 
 
 class Backoff:
-    """Skips 1, 3, 7 … blocks, up to a limit, after consecutive failures: unreadable lines are rarely alone."""
+    """Says for how many blocks not to try a fast reader that failed.
+
+    These are 1, 3, 7 … blocks after consecutive failures, up to a limit.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -58,25 +64,25 @@ class Backoff:
         """Blocks still to skip."""
 
     def skip(self) -> bool:
-        """Count a block; return whether to skip it."""
+        """Count one block; return whether to skip the fast reader for it."""
         skipped = self.left > 0
         self.left -= skipped
         return skipped
 
     def report(self, *, failed: bool) -> None:
-        """Record whether a block that was not skipped could be read."""
+        """Record whether the fast reader failed for the last block that was not skipped."""
         self.left = self._skipped = min(self._limit, 2 * self._skipped + 1) if failed else 0
 
 
 class ArrowTier:
-    """Reads lines with Arrow, as many at once as it reads like Spark. Create one for each read."""
+    """Reads lines with Arrow, in runs as long as possible. Create one for each read."""
 
     def __init__(self, reader: ArrowReader) -> None:
         self._reader = reader
         self.backoff = Backoff(_MAX_SKIPPED)
 
     def read_block(self, data: bytes | bytearray) -> list[Part] | None:
-        """Parse a block in one call; None if a line needs another tier."""
+        """Parse a block with one call of Arrow; return None if any line must be read by another tier."""
         count = regular_lines(data)
         if count is None:
             return None
@@ -87,7 +93,7 @@ class ArrowTier:
         return None if unsafe else [batch]
 
     def read_lines(self, lines: list[bytes]) -> Iterator[Part]:
-        """Parse runs of lines; divide a run in which Arrow fails."""
+        """Parse lines in runs. If Arrow fails for a run, divide the run and try its parts."""
         tries = 0
         for start, end, safe in _runs(lines):
             todo = [(start, end)]
@@ -107,7 +113,7 @@ class ArrowTier:
 
 
 def _runs(lines: list[bytes]) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of consecutive lines, each with whether Arrow may parse it."""
+    """Yield runs of consecutive lines as (start, end, whether Arrow may parse them)."""
     block = b"\n".join(lines)
     check_each = has_unsafe_number(block) or not is_utf8(block)
     start, safe = 0, True
@@ -130,7 +136,10 @@ def _may_be_object(line: bytes) -> bool:
 
 
 def _divided(low: int, high: int, row: int | None) -> list[tuple[int, int]]:
-    """Return the runs to try next after Arrow stopped at a row, the last one first."""
+    """Return the parts of the run `[low, high)` to try after Arrow failed, last first.
+
+    `row` is the index in the run at which Arrow failed; None if unknown.
+    """
     if row is not None and low + row < high:
         bad = low + row
         return [part for part in ((bad + 1, high), (bad, bad + 1), (low, bad)) if part[0] < part[1]]

@@ -25,7 +25,10 @@ Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The data to read for one column of the schema. `source` is the file's column; None if all values are null."""
+    """What to read from a file for one column of the schema.
+
+    `source` is the file's column; None if it has no such column.
+    """
 
     source: str | None
     leaves: tuple[Leaf, ...]
@@ -34,14 +37,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the conversions of one file. `rebase` is the calendar of the file's old dates."""
+    """Makes the conversions for the columns of one file.
+
+    `rebase` converts dates of the old calendar, if the file has them.
+    """
 
     path: str
     case_sensitive: bool
     rebase: Rebase
 
     def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
-        """Return the data to read for a column of the schema.
+        """Return what to read from the file for a column of the schema; `columns` are all columns of the file.
 
         Raises:
             ConfigurationError: The types do not match, or two columns of the file have this name.
@@ -65,7 +71,10 @@ class Converter:
         return found[0] if found else None
 
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
-        """Return the conversion of a node. Appends the leaves it needs to `leaves`."""
+        """Return the conversion of a column or nested field to the type `target`; None if it needs none.
+
+        It appends the primitive columns that it needs to `leaves`. `column` is the column's name, for errors.
+        """
         if node.leaf is not None:
             leaves.append(node.leaf)
             return self._leaf(node, node.leaf, target, column)
@@ -109,7 +118,10 @@ class Converter:
         return convert if decode is None else _chain(decode, convert)
 
     def _value(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
-        """Return the conversion of decoded values; None if only the layout needs a cast."""
+        """Return the conversion of a primitive column from `source` to `target`.
+
+        None if only the layout needs a cast.
+        """
         types = pa.types
         if isinstance(target, pa.TimestampType) and target.unit == "us":
             return self._timestamp(leaf, source, target, column)
@@ -186,12 +198,12 @@ class Converter:
     def _mismatch(self, found: str, target: pa.DataType, column: str) -> ConfigurationError:
         return ConfigurationError(
             f"column {column!r} is {found} in {self.path} and cannot be read as {target}",
-            advice="in the schema, give the column a type that can represent the file's values, or remove it",
+            advice="in the schema, give the column a type that can represent the file's values, or remove the column",
         )
 
 
 def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
-    """Return the type without the layout in the writer's Arrow schema, and the conversion to it."""
+    """Return a type without dictionaries and other layouts of the writer's Arrow schema, and the conversion to it."""
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         inner, decode = _plain(data_type.storage_type)
@@ -211,7 +223,10 @@ def _cast(target: pa.DataType) -> Convert:
 
 
 def _viewed(source: pa.DataType, raw: pa.DataType, target: pa.DataType) -> Convert | None:
-    """Read the same bits as another type of the same width, through the integer type `raw`."""
+    """Return the conversion that reads the bits of `source` as `target`, a type of the same width.
+
+    It goes through the integer type `raw`. None if the types are equal.
+    """
     if source == target:
         return None
     if source.bit_width != raw.bit_width:

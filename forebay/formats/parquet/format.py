@@ -35,7 +35,7 @@ _WRITING = "it concerns writing; files say how they are compressed"
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetOptions:
-    """The options of Parquet files."""
+    """The options for reading Parquet files."""
 
     merge_schema: bool = option(default=False, doc="infer the schema from all files, not from the first")
     datetime_rebase_mode: RebaseMode = option(
@@ -49,7 +49,7 @@ class ParquetOptions:
 
 @dataclass(frozen=True)
 class ParquetFormat(FileFormat):
-    """Reads Parquet files. Positions are row indexes. Slices begin at row groups; a read can begin at any row."""
+    """Reads Parquet files. A position is a row index. Slices begin at row groups; a read may begin at any row."""
 
     name: ClassVar[str] = "parquet"
     options_class: ClassVar[type] = ParquetOptions
@@ -60,7 +60,7 @@ class ParquetFormat(FileFormat):
 
     @property
     def case_sensitive(self) -> bool:
-        """The option `caseSensitive`."""
+        """The value of the option `caseSensitive`."""
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
@@ -72,15 +72,15 @@ class ParquetFormat(FileFormat):
                 found = inferred_schema(parquet.file(), file.path, self.options.case_sensitive)
             schema = found if schema is None else merged(schema, found, file.path, self.options.case_sensitive)
         if schema is None:
-            raise ValueError("no files to infer a schema from")
+            raise ValueError("infer_schema needs at least one file")
         return schema
 
     def sliceable(self, file: InputFile) -> bool:
-        """Return True: any row index is a position."""
+        """Return True: a Parquet file can be cut at any row."""
         return True
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Return starts of row groups, so that slices have about `target_bytes` of the file. Reads the footer."""
+        """Return the starts of row groups that cut the file into slices of about `target_bytes`. Reads the footer."""
         if not file.size:
             return []
         cuts: list[int] = []
@@ -131,7 +131,10 @@ class _Reader:
         self._measured = False
 
     def read(self, position: int, end: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the rows `[position, end)` in order; None as `end` means the last row."""
+        """Yield the rows `[position, end)` in order, as pairs of a batch and the position after it.
+
+        An `end` of None is the file's end.
+        """
         end = self._starts[-1] if end is None else min(end, self._starts[-1])
         if not self._leaves:
             yield from self._nothing_but_nulls(position, end)
@@ -153,14 +156,22 @@ class _Reader:
                 )
 
     def _plan(self, group: int) -> None:
-        """Choose the batch size for a row group: a few rows at first, if the footer does not tell their size."""
+        """Choose the number of rows of a batch for a row group.
+
+        It starts low if the footer does not tell the size of a row.
+        """
         estimate, sure = self._estimate(group)
         if not (sure or self._measured):
             estimate = min(estimate, _PROBE_ROWS)
         self._rows_per_batch = min(self._rows_per_batch, estimate) if self._measured else estimate
 
     def _replan(self, batch: pa.RecordBatch) -> bool:
-        """Return whether to continue with another batch size after a batch. Restarting costs one page."""
+        """Adapt the batch size to the size of a batch just read.
+
+        Return whether to restart the row group with the new size.
+
+        A restart reads one page again.
+        """
         rows = max(_LEAST_ROWS, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
         first, self._measured = not self._measured, True
         now = self._rows_per_batch
@@ -170,7 +181,7 @@ class _Reader:
         return False
 
     def _from(self, group: int, skip: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield up to `rows` rows as raw batches, from row `skip` of a row group on."""
+        """Yield up to `rows` rows of row group `group`, starting at its row `skip`, as batches before conversion."""
         groups = [group] if self._one_group_at_a_time else list(range(group, self._parquet.metadata.num_row_groups))
         paths = [leaf.path for leaf in self._leaves]
         for batch in self._parquet.iter_batches(self._rows_per_batch, groups, paths, use_threads=False):
@@ -209,7 +220,10 @@ class _Reader:
             yield batch_of([pa.nulls(rows, item.type) for item in self._schema], self._schema, rows), position
 
     def _groups(self, position: int, end: int) -> range:
-        """Return the row groups of a slice. An empty one belongs to the slice that continues there, or to the last."""
+        """Return the row groups to read for the rows `[position, end)`.
+
+        An empty row group belongs to the slice that begins there, or else to the last slice.
+        """
         first = min(bisect_left(self._starts, position), self._group_of(position))
         groups = len(self._starts) - 1
         return range(first, groups if end == self._starts[-1] else bisect_left(self._starts, end))
@@ -218,7 +232,7 @@ class _Reader:
         return bisect_right(self._starts, position) - 1
 
     def _estimate(self, group: int) -> tuple[int, bool]:
-        """Return the rows of a row group that make a batch of the target size, and whether the footer is exact."""
+        """Return how many rows of a row group make a batch of the target size, and whether this is exact."""
         metadata = self._parquet.metadata.row_group(group)
         total, sure = 1, True
         for leaf in self._leaves:

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def row_starts(parquet: OpenParquet) -> list[int]:
-    """Return the first row of each row group, then the number of rows; raise DataError for a negative number.
+    """Return the first row of each row group, followed by the number of rows of the file.
 
     As in Spark and Arrow, the footer's own total is ignored.
+
+    Raises:
+        DataError: A row group has a negative number of rows.
     """
     rows = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
     if min(rows, default=0) < 0:
@@ -27,9 +30,9 @@ def row_starts(parquet: OpenParquet) -> list[int]:
 
 
 def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
-    """Return the approximate bytes of each row group in the file, from its share of the uncompressed bytes.
+    """Return the approximate size in bytes of each row group, from its share of the file's uncompressed bytes.
 
-    Only columns have compressed sizes, and these may be encrypted.
+    The exact sizes are in the metadata of columns, which may be encrypted.
     """
     groups = range(parquet.metadata.num_row_groups)
     weights = [max(0, parquet.metadata.row_group(group).total_byte_size) for group in groups]
@@ -43,7 +46,8 @@ def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
 def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> None:
     """Check that row groups can be read: their columns are not encrypted, and have as many values as rows.
 
-    Spark and Arrow rely on the row group: they drop surplus values, and Spark invents missing ones.
+    Without this check, Spark and Arrow drop the values beyond the row count of the row group, and Spark fills in
+    missing ones.
 
     Raises:
         ConfigurationError: A column is encrypted.
@@ -63,7 +67,10 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
 
 
 def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
-    """Refuse an encrypted column by reading a value: Arrow raises an error here, but asking for metadata crashes it."""
+    """Raise a ConfigurationError if a column of a row group is encrypted.
+
+    It reads one value: this makes Arrow raise an error, while asking for the column's metadata crashes the process.
+    """
     try:
         next(parquet.file().iter_batches(1, [group], [leaf.path], use_threads=False), None)
     except OSError as error:
@@ -71,11 +78,11 @@ def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
             raise
         raise ConfigurationError(
             f"column {leaf.path!r} of {parquet.path} is encrypted or damaged: {error}",
-            advice="remove the column from the schema, or read the file with Spark's own Parquet source, which takes "
-            "the keys",
+            advice="remove the column from the schema, or read the file with Spark's own Parquet source, which "
+            "accepts decryption keys",
         ) from error
 
 
 def wrong_footer(parquet: OpenParquet, what: str) -> DataError:
-    """Return the error for a footer that contradicts itself or the data."""
+    """Return the DataError for a footer that contradicts itself or the data; `what` is the contradiction."""
     return damaged_file(f"the footer of {parquet.path} is wrong: {what}")

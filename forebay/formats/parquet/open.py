@@ -46,11 +46,14 @@ class OpenParquet:
 
     @property
     def failed(self) -> bool:
-        """Whether the storage failed."""
+        """Whether a read of the storage has failed."""
         return self._checked.failure is not None
 
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
-        """Arrow's reader of the file. Each column reads `buffer_bytes` at a time, never a whole column chunk."""
+        """Return Arrow's reader of the file.
+
+        For each column it reads `buffer_bytes` at a time, never a whole column chunk.
+        """
         return pq.ParquetFile(
             self._source,
             metadata=self.metadata,
@@ -63,7 +66,7 @@ class OpenParquet:
 
 @contextmanager
 def opened(file: InputFile) -> Iterator[OpenParquet]:
-    """Open a file for a `with` block, and read its footer. Storage errors pass unchanged.
+    """Open a file for a `with` block, and read its footer. Errors of the storage are raised unchanged.
 
     Raises:
         DataError: The file is damaged or not a Parquet file; also raised inside the `with` block.
@@ -78,8 +81,8 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
             raise
         except pa.ArrowNotImplementedError as error:
             raise ConfigurationError(
-                f"{file.path} uses a part of the Parquet format that cannot be read here: {error}",
-                advice="remove the column from the schema, or rewrite the file",
+                f"{file.path} uses a feature of Parquet that Arrow cannot read: {error}",
+                advice="remove the column with this feature from the schema, or write the file again without it",
             ) from error
         except (pa.ArrowException, OSError) as error:
             if checked.failure is not None:
@@ -94,13 +97,13 @@ def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaD
         if checked.tail[4:] != _ENCRYPTED_FOOTER:
             raise
         raise ConfigurationError(
-            f"{path} is encrypted, its footer included: {error}",
-            advice="read it with Spark's own Parquet source, which takes the keys",
+            f"{path} is a Parquet file with an encrypted footer: {error}",
+            advice="read it with Spark's own Parquet source, which accepts decryption keys",
         ) from error
 
 
 class _Checked(io.RawIOBase):
-    """A file for Arrow's reader: each read is complete, and a storage error is kept in `failure`."""
+    """A file as Arrow's reader sees it: each read returns the full length, and a storage error is kept in `failure`."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -110,7 +113,7 @@ class _Checked(io.RawIOBase):
 
     @property
     def footer_bytes(self) -> int:
-        """The length of the footer with its signature."""
+        """Return the length of the footer in bytes, with its signature."""
         return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:

@@ -33,7 +33,7 @@ _FIRST_COMMON_US = -2_208_988_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The calendar of one file's dates and timestamps."""
+    """The calendar of the dates and timestamps in one file, and the conversions to the Gregorian calendar."""
 
     dates_mode: RebaseMode
     int96_mode: RebaseMode
@@ -75,9 +75,11 @@ class Rebase:
                 raise _ambiguous(place, option)
             if self.zone not in _UTC_NAMES:
                 raise DataError(
-                    f"{place} holds timestamps before 1900 in the old calendar of time zone {self.zone or '(unknown)'}",
+                    f"{place} has timestamps before 1900 in Spark 2's calendar "
+                    f"and the time zone {self.zone or '(unknown)'}; "
+                    "forebay can convert them only for UTC",
                     option=option,
-                    advice=f"read it with Spark's own reader, or set {option} to CORRECTED and check the values",
+                    advice=f"read the file with Spark's own reader, or set {option} to CORRECTED and check the values",
                 )
             micros = array.view(pa.int64())
             towards_past = pc.if_else(pc.less(micros, 0), pc.subtract(micros, _DAY_US - 1), micros)
@@ -89,7 +91,13 @@ class Rebase:
 
 
 def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseMode) -> Rebase:
-    """Return the calendar of a file from its key-value metadata; the modes are for files that name no writer."""
+    """Return the calendar of a file from its key-value metadata.
+
+    Args:
+        metadata: The key-value metadata of the footer.
+        dates: The mode for dates and timestamps if the metadata does not name the writer.
+        int96: The mode for INT96 timestamps if the metadata does not name the writer.
+    """
     version = metadata.get(_VERSION)
     if version is not None:
         number = tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
@@ -103,14 +111,15 @@ def _day_shift(days: pa.Array, place: str) -> pa.Array:
     """Return the days to add; refuse dates before the year 1. `place` names the column in errors."""
     if pc.min(days).as_py() < FIRST_DAY:
         raise DataError(
-            f"{place} holds dates before the year 1 in the old calendar", advice="remove the column from the schema"
+            f"{place} has dates before the year 1 in Spark 2's calendar, which forebay cannot convert",
+            advice="remove the column from the schema, or read the file with Spark's own reader",
         )
     return day_shift(days)
 
 
 def _ambiguous(place: str, option: str) -> DataError:
     return DataError(
-        f"{place} holds dates before 1582-10-15 or timestamps before 1900, and the file does not name their calendar",
+        f"{place} has dates before 1582-10-15 or timestamps before 1900, and the file does not name their calendar",
         option=option,
         advice=f"set {option} to LEGACY if Spark 2, Hive or Impala wrote the file; otherwise set it to CORRECTED",
     )

@@ -27,7 +27,7 @@ LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, p
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One primitive column of a Parquet file: the physical type and its annotation."""
+    """One primitive column of a Parquet file, with its physical type and its annotation."""
 
     path: str
     physical: str
@@ -73,7 +73,7 @@ class Node:
     leaf: Leaf | None = None
 
     def leaves(self) -> Iterator[Leaf]:
-        """The leaves below this node, in file order."""
+        """Yield the primitive columns below this column, in file order."""
         if self.leaf is not None:
             yield self.leaf
         for child in self.children:
@@ -81,7 +81,10 @@ class Node:
 
 
 def columns_of(file: pq.ParquetFile) -> tuple[Node, ...]:
-    """Return the columns of an open file. Arrow's tree and Parquet's list have the leaves in the same order."""
+    """Return the columns of an open file as trees.
+
+    Arrow's tree of fields and Parquet's list of primitive columns have the same order.
+    """
     leaves = (_leaf(file.schema.column(index), index) for index in range(len(file.schema.names)))
     return tuple(_node(field.name, field.type, leaves) for field in file.schema_arrow)
 
@@ -106,7 +109,7 @@ def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:
 
 
 def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa.Schema:
-    """The schema Spark would infer from one open file; every column is nullable.
+    """Return the schema that Spark would infer from one open file; every column is nullable. `path` is for errors.
 
     Raises:
         ConfigurationError: Spark does not read a column without a schema, or two columns have the same name.
@@ -136,7 +139,7 @@ def _footer_schema(text: bytes) -> pa.Schema | None:
 
 
 def _stored_type(found: dict[str, Any]) -> object:
-    """Return the type in which Spark stores a user-defined type."""
+    """Return the Spark type in which a user-defined type is stored. `found` is the type in Spark's JSON."""
     return found.get("sqlType") if found.get("type") == "udt" else found
 
 
@@ -147,7 +150,7 @@ def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
         if found is None:
             raise ConfigurationError(
                 f"column {column!r} of {path} has the type {node.leaf}, which Spark does not read",
-                advice="give a schema without the column, or with a type as which Spark can read it (BIGINT, BINARY)",
+                advice="give a schema without this column, or with a type that Spark can read it as (BIGINT, BINARY)",
             )
         return found
     if pa.types.is_struct(node.type):
@@ -172,7 +175,10 @@ _UNSIGNED = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20
 
 
 def _leaf_type(leaf: Leaf) -> pa.DataType | None:
-    """ParquetToSparkSchemaConverter.convertPrimitiveField of Spark 4.2.0; None where Spark refuses."""
+    """Return the type that Spark infers for a primitive column; None if Spark refuses it.
+
+    It follows ParquetToSparkSchemaConverter.convertPrimitiveField of Spark 4.2.0.
+    """
     if leaf.signed_bits:
         return _SIGNED[leaf.signed_bits]
     if leaf.unsigned_bits:

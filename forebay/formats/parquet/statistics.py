@@ -15,11 +15,11 @@ _MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
 
 
 class FirstTime(NamedTuple):
-    """What statistics say of the first event time.
+    """The first event time of a file, as far as its footer tells it.
 
     Attributes:
-        known: Whether they say anything. Spark's INT96 timestamps have none.
-        micros: Microseconds since 1970; None if the file has no event time.
+        known: Whether the footer tells it. Spark's INT96 timestamps have no statistics.
+        micros: Microseconds since 1970; None if no row of the file has an event time.
     """
 
     known: bool
@@ -35,7 +35,7 @@ def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTi
         case_sensitive: Whether names must have the same case.
 
     Raises:
-        DataError: The file is gone, has changed, or is damaged.
+        DataError: The file no longer exists, has changed since it was listed, or is damaged.
         RetriableError: The store did not answer.
     """
     with opened(file) as parquet:
@@ -51,7 +51,7 @@ def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTi
 
 
 def _unit(leaf: Leaf) -> str | None:
-    """Return the unit of a column of integers; None for other columns."""
+    """Return the unit of a timestamp or int64 column: `ms`, `us` or `ns`; None for other columns."""
     if leaf.physical != "INT64" or leaf.repeated:
         return None
     if leaf.kind == "TIMESTAMP":
@@ -60,7 +60,7 @@ def _unit(leaf: Leaf) -> str | None:
 
 
 def _least(parquet: OpenParquet, leaf: Leaf, unit: str) -> FirstTime:
-    """Return the least value of all row groups, unless one with values has no statistics."""
+    """Return the least value of the column in all row groups; unknown if a row group with values has no statistics."""
     least: int | None = None
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)

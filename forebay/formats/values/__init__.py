@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts text to values as Spark casts it: numbers, dates, timestamps, time zones, DDL; one by one and by column."""
+"""Converts text to values as Spark's CAST does: numbers, booleans, dates, timestamps, time zones and schemas (DDL).
+
+Some modules convert one text at a time, others a whole column.
+"""

@@ -16,7 +16,10 @@ def folded(name: str, case_sensitive: bool) -> str:
 
 
 def same_names(fields: Iterable[pa.Field], case_sensitive: bool, inside: str = "") -> str | None:
-    """Describe the first two columns with the same name, at any depth; None if there are none."""
+    """Return a text that names the first two columns with the same name, at any depth; None if all names differ.
+
+    `inside` is the path of the struct that contains the fields; empty for the columns of a table.
+    """
     names: dict[str, str] = {}
     for field in fields:
         name = folded(field.name, case_sensitive)
@@ -40,7 +43,10 @@ def _same_inside(data_type: pa.DataType, case_sensitive: bool, name: str) -> str
 
 
 def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, hint: str = "") -> None:
-    """Raise a ConfigurationError if two columns of a file have the same name, as Spark does."""
+    """Raise a ConfigurationError if two columns of a file have the same name, as Spark does.
+
+    `hint` is added to its advice.
+    """
     found = same_names(fields, case_sensitive)
     if found is not None:
         raise ConfigurationError(f"{path} has {found}", advice=f"give a schema without these columns{hint}")

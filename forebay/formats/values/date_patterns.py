@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts Java's date patterns to regular expressions; refuses patterns that these cannot express exactly."""
+"""Converts Java's date patterns to regular expressions, and refuses patterns that these cannot express exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOKENS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class IsoForm:
-    """An expression for RE2, and replacements that turn a match into the ISO form that Arrow parses."""
+    """An RE2 expression for dates of a pattern, and the replacements that turn a match into ISO 8601 for Arrow."""
 
     expression: str
     day: str
@@ -42,26 +42,37 @@ class IsoForm:
 
 @dataclass(frozen=True, slots=True)
 class DatePattern:
-    """One pattern, ready to parse. Picklable."""
+    """A compiled date pattern, which parses texts. Picklable."""
 
     text: str
     expression: re.Pattern[str]
 
     @staticmethod
     def of(text: str) -> DatePattern:
-        """Compile a pattern; raise ValueError if it is invalid, or has an unsupported part."""
+        """Compile a pattern.
+
+        Raises:
+            ValueError: The pattern is invalid, or has an unsupported part.
+        """
         return DatePattern(text, re.compile(_expression(text), re.ASCII | re.IGNORECASE))
 
     @staticmethod
     def inside(text: str) -> DatePattern:
-        """Compile a pattern for `timestamps_in`; raise ValueError if it is invalid, unsupported, or has no year."""
+        """Compile a pattern for `timestamps_in`.
+
+        Raises:
+            ValueError: The pattern is invalid, has an unsupported part, or has no year.
+        """
         expression = _expression(text, year=r"\d{4}")
         if "(?P<year>" not in expression:
             raise ValueError(f"the pattern {text!r} has no year (yyyy)")
         return DatePattern(text, re.compile(rf"(?<!\d)(?:{expression})(?!\d)", re.ASCII | re.IGNORECASE))
 
     def timestamps_in(self, text: str, session_zone: Zone) -> set[int]:
-        """Return µs since the epoch of all matches in a longer text, such as a path, but not inside numbers."""
+        """Return the timestamps of all matches in a longer text, such as a path, in µs since 1970.
+
+        A match does not begin or end inside a number. A match without a zone is wall-clock time in `session_zone`.
+        """
         found = (self.timestamp(match[0], session_zone) for match in self.expression.finditer(text))
         return {micros for micros in found if micros is not None}
 
@@ -71,13 +82,16 @@ class DatePattern:
         return None if wall is None or (zone_name and _zone(zone_name) is None) else wall // (86_400 * MICROS)
 
     def timestamp(self, text: str, session_zone: Zone) -> int | None:
-        """Return microseconds since the epoch; a text without a zone is wall-clock time in `session_zone`."""
+        """Return µs since 1970 UTC; None if the text does not match.
+
+        Without a zone it is wall-clock time in `session_zone`.
+        """
         wall, zone_name = self._wall(text)
         where = _zone(zone_name) if zone_name else session_zone
         return None if wall is None or where is None else _int64(wall - where.offset(wall // MICROS) * MICROS)
 
     def timestamp_ntz(self, text: str) -> int | None:
-        """Return microseconds since 1970-01-01T00:00:00 on the wall clock; None without a match, or with a zone."""
+        """Return wall-clock µs since 1970-01-01T00:00:00; None if the text does not match or has a zone."""
         wall, zone_name = self._wall(text)
         return None if wall is None or zone_name else _int64(wall)
 
@@ -89,7 +103,10 @@ class DatePattern:
         return _wall(parts), parts.get("zone")
 
     def iso_forms(self) -> list[IsoForm]:
-        """Return the rewriting of tokens for Arrow, one form for each choice of optional parts; [] if there is none."""
+        """Return the forms by which a column of texts can be rewritten to ISO 8601 for Arrow.
+
+        There is one form for each choice of optional parts; [] if the pattern cannot be rewritten so.
+        """
         forms = [_iso_form(variant) for variant in _variants(self.text)]
         return [form for form in forms if form is not None]
 
@@ -131,7 +148,7 @@ def _int64(micros: int) -> int | None:
 
 
 def _expression(text: str, year: str = _YEAR) -> str:
-    """Return the regular expression of a pattern; each field is a named group, that of the year matches `year`."""
+    """Return the regular expression of a pattern. Each field is a named group; that of the year matches `year`."""
     out: list[str] = []
     used: set[str] = set()
     depth = at = 0
@@ -206,7 +223,7 @@ _MAX_VARIANTS = 8
 
 
 def _variants(text: str) -> list[str]:
-    """Return the pattern with each choice of its optional parts; [] if there are too many."""
+    """Return the pattern once for each choice of its optional parts; [] if there are too many choices."""
     done: list[str] = []
     todo = [text]
     while todo:
@@ -223,7 +240,7 @@ def _variants(text: str) -> list[str]:
 
 
 def _iso_form(text: str) -> IsoForm | None:
-    """Return the form of a pattern without optional parts, if all its fields have a fixed width."""
+    """Return the ISO form of a pattern without optional parts; None unless all its fields have a fixed width."""
     out: list[str] = []
     places: dict[str, str] = {}
     for found in _TOKENS.finditer(text):

@@ -25,7 +25,10 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def days_of(year: int, month: int, day: int) -> int | None:
-    """Return days since 1970-01-01 in the proleptic Gregorian calendar, for any year; None if there is no such day."""
+    """Return days since 1970-01-01 in the proleptic Gregorian calendar, for any year.
+
+    None if the calendar has no such day.
+    """
     if not (1 <= month <= 12 and 1 <= day <= _MONTH_DAYS[month - 1]):
         return None
     if month == 2 and day == 29 and not (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)):
@@ -37,7 +40,7 @@ def days_of(year: int, month: int, day: int) -> int | None:
 
 
 def parse_date(text: str) -> int | None:
-    """Return days since 1970-01-01 of `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]`; None for other texts."""
+    """Return days since 1970-01-01 of `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]`; None if the text has another form."""
     found = _DATE.fullmatch(text.strip(_TRIMMED))
     if found is None:
         return None
@@ -46,10 +49,11 @@ def parse_date(text: str) -> int | None:
 
 
 def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -> int | None:
-    """Return microseconds since the epoch of a text like `2024-6-1 12:00:00.5 +02:00`; None for other texts.
+    """Return µs since 1970 UTC of a text such as `2024-6-1 12:00:00.5 +02:00`; None if the text has another form.
 
-    `time_alone`: like Spark, read a time without a date as today's. False for options and directory names, whose
-    meaning must not change tomorrow.
+    A text without a zone is wall-clock time in `session_zone`. With `time_alone`, a time without a date is a time of
+    today, as in Spark. Options and directory names set it to False, because their meaning must not change from day to
+    day.
     """
     found = _fields(text)
     if found is None:
@@ -71,9 +75,10 @@ def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -
 
 
 def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
-    """Return microseconds since 1970-01-01T00:00:00 on the wall clock; None for other texts, or without a date.
+    """Return wall-clock µs since 1970-01-01T00:00:00; None if the text has another form or no date.
 
-    `allow_zone`: ignore a zone in the text, as Spark's CAST does; CSV and JSON refuse it.
+    With `allow_zone`, a zone in the text is ignored, as in Spark's CAST. Without it, such a text gives None, as in CSV
+    and JSON.
     """
     found = _fields(text)
     if found is None or found[2]:
@@ -91,7 +96,10 @@ def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
 
 
 def parse_time(text: str) -> int | None:
-    """Return microseconds since midnight of `[h]h:[m]m[:[s]s[.fraction]]`, with AM or PM; None for other texts."""
+    """Return microseconds since midnight of `[h]h:[m]m[:[s]s[.fraction]]`, with AM or PM.
+
+    None if the text has another form.
+    """
     half = _HALF_OF_DAY.search(text)
     found = _fields(text if half is None else text[: half.start()])
     if found is None or found[1] is not None or not found[2]:
@@ -112,7 +120,11 @@ def _wall_micros(days: int | None, fields: list[int]) -> int | None:
 
 
 def _fields(text: str) -> tuple[list[int], str | None, bool] | None:
-    """Return the fields from year to microsecond, the zone, and whether the date is missing; None for another shape."""
+    """Split a timestamp into its fields from year to microsecond, its zone, and whether its date is missing.
+
+    Returns:
+        None if the text has another form.
+    """
     trimmed = text.strip(_TRIMMED)
     if not trimmed or (trimmed[0] == "T" and text[0] != "T"):
         return None

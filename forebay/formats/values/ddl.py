@@ -45,7 +45,7 @@ _DEEPEST = 100
 
 
 class SchemaError(ValueError):
-    """A text is not a schema; the message says why."""
+    """Raised for a text that is not a schema; the message says why."""
 
 
 def parse_schema(text: str, option: str) -> pa.Schema:
@@ -65,8 +65,8 @@ def parse_schema(text: str, option: str) -> pa.Schema:
         raise ConfigurationError(
             f"{option} is not a schema: {error}",
             option=option,
-            advice="write it as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>', or give a StructType "
-            "by its .json()",
+            advice="write the schema as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>', "
+            "or give a StructType by its .json()",
         ) from None
 
 
@@ -84,7 +84,7 @@ def type_text(data_type: pa.DataType) -> str:
 
 
 class _Parser:
-    """Reads Spark's SQL for the columns of a table."""
+    """Parses the columns of a table in Spark's SQL."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -95,7 +95,7 @@ class _Parser:
         while at < end:
             found = _TOKEN.match(text, at)
             if found is None:
-                raise SchemaError(f"{text[at:].strip()[:20]!r} cannot be read; other names go into `backquotes`")
+                raise SchemaError(f"{text[at:].strip()[:20]!r} is not valid; put special names in `backquotes`")
             self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
             at = found.end()
 
@@ -128,7 +128,7 @@ class _Parser:
         name = self._next("word")[1].lower()
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise SchemaError(f"it has more than {_DEEPEST} types inside one another")
+            raise SchemaError(f"types are nested more than {_DEEPEST} deep")
         found = self._nested(name) if name in ("array", "map", "struct") else self._simple(name)
         self._depth -= 1
         return found
@@ -169,7 +169,11 @@ class _Parser:
             self._at += 1  # texts side by side are one
 
     def _next(self, *kinds: str) -> tuple[str, str]:
-        """Return the next token; raise SchemaError if it is none of the given kinds."""
+        """Return the next token. `kinds` are the accepted kinds of tokens.
+
+        Raises:
+            SchemaError: The next token is of another kind.
+        """
         if self._at >= len(self._tokens) or (kinds and self._tokens[self._at][0] not in kinds):
             raise self._unexpected()
         self._at += 1
@@ -185,19 +189,23 @@ class _Parser:
 
     def _demand(self, word: str) -> None:
         if not self._take(word):
-            raise self._unexpected(f", where {word.upper()!r} must come")
+            raise self._unexpected(f", where {word.upper()!r} is required")
 
     def _unexpected(self, hint: str = "") -> SchemaError:
         if self._at >= len(self._tokens):
-            return SchemaError(f"it ends too early{hint}")
-        return SchemaError(f"{self._tokens[self._at][1]!r} comes unexpected{hint}")
+            return SchemaError(f"the text ends too early{hint}")
+        return SchemaError(f"{self._tokens[self._at][1]!r} is unexpected{hint}")
 
 
 def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType:  # noqa: ANN401 - a part of a JSON text
-    """Return the Arrow type for a type in Spark's JSON, all fields nullable. `named` finds a type by name.
+    """Return the Arrow type for a type in Spark's JSON; all its fields are nullable.
+
+    Args:
+        found: The type, as parsed JSON.
+        named: Returns the type with a given name.
 
     Raises:
-        SchemaError: It is not a type.
+        SchemaError: `found` is not a type.
     """
     if isinstance(found, str):
         match = _DECIMAL_TEXT.fullmatch(found)
@@ -213,8 +221,8 @@ def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType
             case "map":
                 return pa.map_(type_of_json(found["keyType"], named), type_of_json(found["valueType"], named))
     except (KeyError, TypeError) as error:
-        raise SchemaError(f"its JSON has no {error}") from None
-    raise SchemaError(f"its JSON has {json.dumps(found)[:40]} instead of a type")
+        raise SchemaError(f"the key {error} is missing in its JSON") from None
+    raise SchemaError(f"its JSON contains {json.dumps(found)[:40]} where a type is required")
 
 
 def _known(name: str) -> pa.DataType:
@@ -234,7 +242,7 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
 
 def _struct(found: pa.DataType) -> pa.StructType:
     if not isinstance(found, pa.StructType) or not found.num_fields:
-        raise SchemaError(f"{type_text(found)} is not a list of fields")
+        raise SchemaError(f"{type_text(found)} is a type, not a list of columns")
     return found
 
 

@@ -20,7 +20,10 @@ _EXPONENT_DIGITS = 10
 
 
 def parse_int(text: str, bits: int) -> int | None:
-    """Return the integer that `Integer.parseInt` reads: a sign, digits of any script; None if out of range."""
+    """Return the integer that Java's `Integer.parseInt` reads; None if it reads none, or more than `bits` bits.
+
+    The text is an optional sign and digits of any script.
+    """
     sign = -1 if text.startswith("-") else 1
     digits = text[1:] if text.startswith(("-", "+")) else text
     value = 0
@@ -42,7 +45,10 @@ def _digit(char: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Return the double that `Double.parseDouble` reads; accepts blanks, `NaN`, hexadecimal, a suffix f or d."""
+    """Return the double that Java's `Double.parseDouble` reads; None if it reads none.
+
+    It accepts surrounding blanks, `NaN`, hexadecimal numbers and a suffix f or d.
+    """
     text = text.strip(_SPACES)
     bare = text[1:] if text.startswith(("+", "-")) else text
     if bare in ("NaN", "Infinity"):
@@ -61,7 +67,10 @@ def parse_double(text: str) -> float | None:
 
 
 def parse_float(text: str) -> float | None:
-    """Return the float that `Float.parseFloat` reads: like `parse_double`, but rounded once, to 32 bits."""
+    """Return the float that Java's `Float.parseFloat` reads; None if it reads none.
+
+    It accepts what `parse_double` accepts, and rounds once, to 32 bits.
+    """
     value = parse_double(text)
     if value is None or not math.isfinite(value):
         return value
@@ -76,7 +85,10 @@ def parse_float(text: str) -> float | None:
 
 
 def parse_decimal(text: str, precision: int, scale: int) -> decimal.Decimal | None:
-    """Return Spark's DECIMAL(precision, scale) of a text: without commas, rounded half up; None if too large."""
+    """Return a text as Spark's DECIMAL(precision, scale), rounded half up; None if it is no number or too large.
+
+    Commas in the text are ignored.
+    """
     found = _DECIMAL.fullmatch(text.replace(",", ""))
     if found is None or not (found[2] or found[4]):
         return None
@@ -105,5 +117,8 @@ def _ascii_digits(text: str) -> str | None:
 
 
 def parse_bool(text: str) -> bool | None:
-    """Return the value of `true` or `false` in any case (Java compares upper cases, so a long s counts as s)."""
+    """Return the boolean of `true` or `false` in any case; None for other texts.
+
+    As in Java, upper cases are compared, so U+017F (a long s) counts as s.
+    """
     return {"TRUE": True, "FALSE": False}.get(text.upper()) if len(text) in (4, 5) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the converters of text columns share: checks of a column's bytes, and conversion in bulk or one by one."""
+"""Helpers for converting columns of texts: checks of a column's bytes, and conversion in bulk or one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
 
 
 def token_view(tokens: pa.Array) -> memoryview:
-    """Return the bytes of all tokens, concatenated, without a copy."""
+    """Return a view of the bytes of all tokens (texts of values), concatenated, without a copy."""
     _, offsets, data = tokens.buffers()
     if data is None or offsets is None or not len(tokens):
         return memoryview(b"")
@@ -34,7 +34,7 @@ def token_bytes(tokens: pa.Array) -> bytes:
 
 
 def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
-    """Whether the tokens contain only these bytes."""
+    """Return whether the tokens contain no other bytes than `allowed`."""
     return not token_bytes(tokens).translate(None, allowed)
 
 
@@ -46,7 +46,7 @@ def cast_or_parse(
     *,
     castable: bool = True,
 ) -> Converted:
-    """Cast the whole column if Arrow reads it as Spark does (`castable`) and succeeds; else use `by_value`."""
+    """Cast a whole column if Arrow can do it as Spark does (`castable`); else, or if the cast fails, use `by_value`."""
     if castable:
         try:
             return tokens.cast(wanted), ()
@@ -58,7 +58,10 @@ def cast_or_parse(
 def by_value(
     tokens: pa.Array, value_type: pa.DataType, parse: Callable[[str], object], plains: Sequence[Plain] = ()
 ) -> Converted:
-    """Convert plain tokens in bulk and the others with `parse`, which returns None for a malformed token."""
+    """Convert the tokens that a function of `plains` can convert in bulk, and the others one by one with `parse`.
+
+    `parse` returns None for a malformed token.
+    """
     rest = tokens.is_valid()
     values: pa.Array = pa.nulls(len(tokens), value_type)
     for expression, convert in plains:

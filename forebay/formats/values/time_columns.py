@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts columns of text to dates and timestamps."""
+"""Converts columns of texts to dates and timestamps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARROW_RULES_END = pa.scalar(2_114_380_800 * MICROS, _NAIVE)  # 2037; Arrow has 
 
 
 def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Converter:
-    """Return the converter of a column of dates; `prefer_date` is CSV's option."""
+    """Return the converter for a column of dates. `prefer_date` is the option `preferDate` of CSV."""
     pattern = options.pattern("date_format")
     if pattern is None and prefer_date and options.enable_date_time_parsing_fallback is False:
         pattern = DatePattern.of("yyyy-MM-dd")
@@ -43,7 +43,7 @@ def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Conver
 
 
 def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Converter:
-    """Return the converter of a column of timestamps: instants if the type has a zone, else wall-clock times."""
+    """Return the converter for a column of timestamps: instants if the type has a zone, else wall-clock times."""
     instants = wanted.tz is not None
     name = "timestamp_format" if instants else "timestamp_ntz_format"
     pattern, session = options.pattern(name), options.zone
@@ -65,7 +65,7 @@ def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Conve
 
 
 class _Timestamps:
-    """Converts timestamps in Spark's default shapes. Remembers whether the last column had zones."""
+    """Converts columns of timestamps in Spark's default forms. Remembers whether the last column had zones."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Timestamps:
 
 
 def _surely_zoned(tokens: pa.Array) -> bool:
-    """Whether every token is a timestamp with seconds and a zone that Spark accepts."""
+    """Return whether every token is a timestamp with seconds and with a zone that Spark accepts."""
     if not len(tokens) or tokens.null_count == len(tokens):
         return False
     sizes = pc.min_max(pc.binary_length(tokens)).as_py()
@@ -140,7 +140,10 @@ def _first_of(
 def _by_pattern(
     wanted: pa.DataType, pattern: DatePattern, parse: Callable[[str], int | None], session: Zone
 ) -> Converter:
-    """Return the converter for a user's pattern. If the pattern allows it, tokens are rewritten to ISO form in bulk."""
+    """Return the converter for a user's pattern.
+
+    If the pattern allows it, a column is rewritten to ISO 8601 in bulk.
+    """
     forms = pattern.iso_forms()
     if pa.types.is_timestamp(wanted) and wanted.tz is None:
         # As in Spark and in `parse`, a time with a zone is malformed for a type without zones.
@@ -186,7 +189,10 @@ def localized(values: pa.Array, zone: Zone) -> pa.Array:
 
 
 def _only_offset(values: pa.Array, zone: Zone) -> int | None:
-    """Return the one offset that holds for all values; None if there are several, or values are far apart."""
+    """Return the one offset from UTC that holds for all values.
+
+    None if there are several, or the values are far apart.
+    """
     ends = pc.min_max(values.view(pa.int64())).as_py()
     if ends["min"] is None:
         return 0

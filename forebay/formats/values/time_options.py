@@ -14,7 +14,11 @@ from forebay.options import class_options, option
 
 @dataclass(frozen=True, kw_only=True)
 class TimeOptions:
-    """The options of CSV and JSON for dates and times. Invalid values raise ConfigurationError."""
+    """The options of CSV and JSON for dates and times.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
 
     format_name: ClassVar[str]
     """The name of the format in errors."""
@@ -32,11 +36,14 @@ class TimeOptions:
 
     @property
     def zone(self) -> Zone:
-        """Return the zone of timestamps without one."""
+        """Return the time zone of timestamps that name none."""
         return session_zone(self.time_zone)
 
     def pattern(self, name: str) -> DatePattern | None:
-        """Return the compiled pattern of one of the three format options; None if the option is not set."""
+        """Return the compiled pattern of one of the options for formats; None if the option is not set.
+
+        `name` is its Python name.
+        """
         text = getattr(self, name)
         if text is None:
             return None
@@ -46,12 +53,15 @@ class TimeOptions:
             raise self._wrong(name, str(error)) from None
 
     def lenient(self, name: str) -> bool:
-        """Whether a value that does not match the format option may have one of Spark's default shapes."""
+        """Return whether a value may have one of Spark's default forms if it does not match the option `name`."""
         fallback = self.enable_date_time_parsing_fallback
         return getattr(self, name) is None if fallback is None else fallback
 
     def _wrong(self, field: str, why: str) -> ConfigurationError:
-        """Return the error for the value of an option, given by its Python name."""
+        """Return the ConfigurationError for an option's value.
+
+        `field` is the option's Python name, `why` the reason.
+        """
         name = next(spec.name for spec in class_options(type(self)) if spec.python_name == field)
         return ConfigurationError(
             f"the option {name} of the {self.format_name} format is not valid: {why}",

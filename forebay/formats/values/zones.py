@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time zones by Spark's names, and the offset of a wall-clock time by java.time's rules."""
+"""Time zones by Spark's names, and the offset from UTC of a wall-clock time by java.time's rules."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Zone:
     region: ZoneInfo | None = field(default=None, compare=False)
 
     def offset(self, wall_seconds: int) -> int:
-        """Return the offset from UTC, in seconds, of a wall-clock time in seconds since its 1970-01-01T00:00:00.
+        """Return the offset from UTC in seconds for a wall-clock time in seconds since 1970-01-01T00:00:00.
 
-        As in java.time: in an overlap the earlier offset, and in a gap the offset before it.
+        As in java.time, a time in an overlap has the earlier offset, and a time in a gap has the offset before the gap.
         """
         if self.region is None:
             return self.fixed or 0
@@ -86,7 +86,11 @@ UTC = Zone("UTC", fixed=0)
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
-    """Return the zone of a name that Spark accepts, such as `Europe/Paris` or `+1:00`; raise ValueError if unknown."""
+    """Return the zone with a name that Spark accepts, such as `Europe/Paris` or `+1:00`.
+
+    Raises:
+        ValueError: The zone is unknown.
+    """
     formatted = _ONE_DIGIT_HOUR.sub(r"\g<1>0\2:", name, count=1)
     formatted = _ONE_DIGIT_MINUTE.sub(r"\1\2:0\3", formatted, count=1)
     formatted = _SHORT_IDS.get(formatted, formatted)
@@ -97,20 +101,24 @@ def zone(name: str) -> Zone:
     if rest[:1] in ("+", "-"):
         return Zone(name, fixed=_fixed(rest))
     if not _REGION.fullmatch(formatted) or _NOT_IN_JAVA.fullmatch(formatted):
-        raise ValueError(f"{name!r} is not a time zone")
+        raise ValueError(f"{name!r} is not the name of a time zone or an offset")
     try:
         return Zone(name, region=ZoneInfo(formatted))
     except (ZoneInfoNotFoundError, OSError, ValueError) as error:
-        raise ValueError(f"{name!r} is not a time zone known on this machine") from error
+        raise ValueError(f"{name!r} is not in the time zone files of this machine") from error
 
 
 def session_zone(name: str) -> Zone:
-    """Return the zone that the option `timeZone` names; raise ConfigurationError if unknown."""
+    """Return the zone that the option `timeZone` names.
+
+    Raises:
+        ConfigurationError: The zone is unknown.
+    """
     try:
         return zone(name)
     except ValueError:
         raise ConfigurationError(
-            f"unknown time zone {name!r}",
+            f"the option timeZone is {name!r}, which is not a known time zone",
             option="timeZone",
             advice="write an area and a city (Europe/Paris) or an offset (+02:00); on a machine without time zone "
             "files: pip install tzdata",
@@ -125,4 +133,4 @@ def _fixed(text: str) -> int:
         wrong_shape = (len(hours) == 1 and minutes) or (seconds and colon != second_colon)
         if not wrong_shape and int(minutes or 0) <= 59 and int(seconds or 0) <= 59 and size <= _LARGEST:
             return -size if sign == "-" else size
-    raise ValueError(f"{text!r} is not an offset from UTC")
+    raise ValueError(f"{text!r} is not a valid offset from UTC")

@@ -353,7 +353,7 @@ def test_a_header_that_does_not_match_is_logged_and_read_by_position(memory_file
     for header, problem in [
         (b"a,c", "has the column 'c' in its header where the schema has 'b'"),
         (b"b,a", "has the column 'b' in its header where the schema has 'a'"),
-        (b"a", "has 1 columns in its header, and the schema 2"),
+        (b"a", "has 1 columns in its header, but the schema has 2"),
     ]:
         caplog.clear()
         assert rows(header + b"\n1,a\n", AB, memory_file, **options) == [(1, "a")]

@@ -270,5 +270,5 @@ def test_clear_columns_are_read_and_encrypted_ones_named(encrypted: Path, name: 
 
 
 def test_a_file_with_an_encrypted_footer_is_not_taken_for_a_damaged_one(encrypted: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"footer\.parquet is encrypted"):
+    with pytest.raises(ConfigurationError, match=r"footer\.parquet is a Parquet file with an encrypted footer"):
         FileSource(path=str(encrypted / "footer.parquet"), ignore_corrupt_files=True).schema()

@@ -235,7 +235,7 @@ def test_old_dates_of_legacy_writers_are_rebased_or_refused(spark: SparkSession,
     if zone == "UTC":
         assert rows(ours(path)) == rows(theirs)
     else:
-        with pytest.raises(DataError, match="old calendar of time zone Europe/Berlin"):
+        with pytest.raises(DataError, match="Spark 2's calendar and the time zone Europe/Berlin"):
             ours(path)
 
 

@@ -438,7 +438,7 @@ def test_files_that_do_not_name_their_calendar_follow_the_option(tmp_path: Path)
 
 def test_old_timestamps_of_another_zone_are_refused_not_guessed(tmp_path: Path) -> None:
     file = old_file(tmp_path / "f.parquet", {**OLD, b"org.apache.spark.timeZone": b"Europe/Berlin"})
-    with pytest.raises(DataError, match="old calendar of time zone Europe/Berlin"):
+    with pytest.raises(DataError, match="Spark 2's calendar and the time zone Europe/Berlin"):
         read(file, pa.schema([("t", pa.timestamp("us", "UTC"))]))
     assert read(file, pa.schema([("d", pa.date32())])).num_rows == 5
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits CSV text into records and columns of tokens: with Arrow where it equals Spark, else by univocity's rules."""
+"""Splits CSV text into columns of tokens: with Arrow if the result equals Spark's, else with the tokenizer."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits safe blocks of CSV into columns of tokens with Arrow."""
+"""Splits blocks of CSV into columns of tokens with Arrow. `safe_blocks` finds the blocks for which this is correct."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ArrowRows:
 
 
 class ArrowSplitter:
-    """Splits safe blocks. Create one for each read."""
+    """Splits blocks that Arrow splits as Spark does. Create one for each read."""
 
     def __init__(self, rules: CsvRules, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
         self._rules = rules
@@ -58,7 +58,10 @@ class ArrowSplitter:
         return "skip"
 
     def split(self, data: bytes | bytearray, quoting: Quoting, width: int, placeholders: Placeholders) -> ArrowRows:
-        """Split a block into `width` columns. `data` is valid UTF-8 with newlines as line ends."""
+        """Split a block into `width` columns. `data` must be valid UTF-8 with LF as line end.
+
+        `quoting` says how its fields are quoted. `placeholders` holds the characters that were replaced in `data`.
+        """
         if quoting is Quoting.ESCAPED:
             data = placeholders.hide_escapes(data, self._rules.escape, self._rules.quote)
             quoting = Quoting.PLAIN
@@ -101,7 +104,10 @@ class ArrowSplitter:
         return self._options[width]
 
     def _tokens(self, column: pa.ChunkedArray, placeholders: Placeholders, *, last: bool) -> pa.Array:
-        """Return tokens as Spark's tokenizer does, with null where Spark has null."""
+        """Return a column of Arrow's values as the tokens of Spark's parser, with null where Spark has null.
+
+        `last` says whether it is the last column of the file.
+        """
         chunks = column.chunks
         tokens = (chunks[0] if len(chunks) == 1 else column.combine_chunks()).view(pa.string())
         if placeholders.used:

@@ -21,7 +21,7 @@ _NEWLINE_INSIDE = "\udc0a"  # no decoded text has a lone surrogate
 
 
 class LineSplitter(Splitter):
-    """Splits blocks of lines: by Arrow where that is safe, else line by line with the tokenizer."""
+    """Splits blocks of lines: with Arrow if the result is the same as Spark's, else line by line with the tokenizer."""
 
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int]) -> None:
         super().__init__(options, width, wanted, newlines_in_quotes=False)
@@ -41,7 +41,7 @@ class LineSplitter(Splitter):
         return self.merged(found, fallback_rows, lambda: self._raw(data, placeholders))
 
     def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray:
-        """Return the block with a newline at the end of each line, and no other newlines or carriage returns."""
+        """Return the block with LF as line end, and with placeholders for all other LF and CR characters."""
         if self._line_sep is None:
             return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
         if self._line_sep == b"\n":
@@ -59,7 +59,7 @@ class LineSplitter(Splitter):
         return b"\n".join([line for line in data.split(b"\n") if not line.startswith(comment)])
 
     def _split(self, data: bytes | bytearray, placeholders: Placeholders) -> tuple[ArrowRows, list[FallbackRow]]:
-        """Return the rows that Arrow can split, and the lines that the tokenizer must split one by one."""
+        """Return the rows that Arrow splits as Spark does, and the rows of all other lines, split by the tokenizer."""
         quoting = self.safe_blocks.quoting(data)
         if quoting is not Quoting.NOT_SAFE:
             found = self.by_arrow(data, quoting, placeholders)

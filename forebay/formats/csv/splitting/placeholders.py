@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placeholders for characters that are special in Arrow's CSV parser but not in Spark's."""
+"""Replaces characters that are special to Arrow's CSV parser but not to Spark's, and restores them after parsing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CANDIDATES = [chr(code).encode() for code in range(0xFDD0, 0xFDF0)]
 
 
 class Placeholders:
-    """The placeholders of one block."""
+    """The placeholders that replace characters in one block."""
 
     def __init__(self) -> None:
         # placeholder → what a token gets back, what a raw record gets back
@@ -22,21 +22,24 @@ class Placeholders:
 
     @property
     def used(self) -> bool:
-        """Whether there is anything to restore."""
+        """Whether any character was replaced."""
         return bool(self._originals)
 
     def avoid(self, data: bytes | bytearray) -> None:
-        """Use no placeholder that occurs in this data. Call it first: the other methods see only parts of the data."""
+        """Never use a byte that occurs in `data` as a placeholder.
+
+        Call it first: the other methods see only parts of the block.
+        """
         self._avoided = data
 
     def hide(self, data: bytes | bytearray, original: bytes) -> bytes | bytearray:
-        """Replace a byte sequence by a placeholder."""
+        """Return `data` with a placeholder instead of each `original`."""
         if original not in data:
             return data
         return data.replace(original, self._new(data, original, original))
 
     def hide_escapes(self, data: bytes | bytearray, escape: str, quote: str) -> bytes | bytearray:
-        """Replace escaped escape characters and escaped quotes."""
+        """Return `data` with placeholders instead of escaped escape characters and escaped quotes."""
         for escaped in (escape, quote):
             pair = (escape + escaped).encode()
             if pair in data:
@@ -44,7 +47,10 @@ class Placeholders:
         return data
 
     def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
-        """Replace the opening quote of a field with a stray quote, and the separators in it (group 1 of `starts`)."""
+        """Return `data` with placeholders for opening quotes and separators in fields that contain a stray quote.
+
+        The first group of `starts` matches the text of such a field before its stray quote.
+        """
         sep_byte, quote_byte = sep.encode(), quote.encode()
         opening = self._new(data, quote_byte, quote_byte)
         inner = self._new(data, sep_byte, sep_byte)
@@ -52,13 +58,16 @@ class Placeholders:
         return starts.sub(lambda found: opening + found[1].replace(sep_byte, inner) + pair, data)
 
     def restored(self, tokens: pa.Array) -> pa.Array:
-        """Restore the original characters; escaped ones lose their escape."""
+        """Return the tokens with the original characters instead of the placeholders.
+
+        Escaped characters lose their escape.
+        """
         for placeholder, (original, _) in self._originals.items():
             tokens = pc.replace_substring(tokens, placeholder.decode(), original.decode())
         return tokens
 
     def restored_text(self, text: str) -> str:
-        """Restore the original text of a record."""
+        """Return the text of a record with its original characters and escapes instead of the placeholders."""
         for placeholder, (_, original) in self._originals.items():
             text = text.replace(placeholder.decode(), original.decode())
         return text

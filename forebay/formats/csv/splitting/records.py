@@ -19,7 +19,10 @@ _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def detected_line_separator(head: bytes | bytearray) -> str | None:
-    """Return the first line end in the start of a file, which the parser uses for all of it; None if uncertain."""
+    """Return the first line end in `head`, the start of a file; None if `head` does not determine it.
+
+    The parser uses this line end for the whole file.
+    """
     feed, carriage = head.find(b"\n"), head.find(b"\r")
     if carriage < 0 or 0 <= feed < carriage:
         return None if feed < 0 else "\n"
@@ -29,7 +32,7 @@ def detected_line_separator(head: bytes | bytearray) -> str | None:
 
 
 class RecordSplitter(Splitter):
-    """Splits text from a record start on: with Arrow where that is safe, else with the tokenizer."""
+    """Splits text that begins at a record: with Arrow if the result is the same as Spark's, else with the tokenizer."""
 
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], line_sep: str) -> None:
         super().__init__(options, width, wanted, newlines_in_quotes=True)
@@ -41,14 +44,20 @@ class RecordSplitter(Splitter):
         self._ends = [bytes([end]) for end in {self._line_sep[-1], *self.rules.newline.encode()[-1:]}]
 
     def first_record(self, data: bytearray, *, final: bool) -> tuple[list[str | None] | None, int]:
-        """Return the tokens of the first record, and its size in bytes; (None, 0) if `data` ends before it does."""
+        """Return the tokens of the first record, and its size in bytes; (None, 0) if `data` ends inside it.
+
+        `final`: the file ends with `data`.
+        """
         text = data.decode("utf-8", "surrogateescape")
         self.tokenizer.begin(text, final)
         tokens = self.tokenizer.next()
         return tokens, len(text[: self.tokenizer.consumed].encode("utf-8", "surrogateescape"))
 
     def split(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:
-        """Return the complete records at the start of `data`, and their size in bytes."""
+        """Return the complete records at the start of `data`, and their size in bytes.
+
+        `final`: the file ends with `data`.
+        """
         border = len(data) if final else self._border(data)
         comment = (self.rules.comment or "").encode()
         commented = comment and any(data.startswith(comment) or end + comment in data for end in (b"\n", b"\r"))
@@ -59,7 +68,7 @@ class RecordSplitter(Splitter):
         return self._by_tokenizer(data, final=final)
 
     def _border(self, data: bytearray) -> int:
-        """Return the index after a line end with an even number of quotes before it; 0 if none is near."""
+        """Return the index after a line end that is outside quotes; 0 if none is near the end of the data."""
         quote = self.rules.quote.encode()
         border = max((data.rfind(end) + 1 for end in self._ends), default=0)
         quotes = data.count(quote, 0, border)
@@ -72,7 +81,7 @@ class RecordSplitter(Splitter):
         return 0
 
     def _by_lines(self, block: bytearray) -> Tokens | None:
-        """Return the records of a block; None if it is not safe for Arrow."""
+        """Return the records of a block that Arrow splits as Spark does; None for any other block."""
         placeholders = Placeholders()
         data = self._with_newlines(valid_utf8(block), placeholders)
         if data is None:
@@ -91,7 +100,7 @@ class RecordSplitter(Splitter):
         return self.merged(found, fallback_rows, lambda: self._raw(block))
 
     def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray | None:
-        """Return the block with newlines as line ends; None if that would change values."""
+        """Return the block with LF as line end; None if replacing the line ends would change values."""
         if self._line_sep != b"\n":
             if not self.rules.newlines_in_quotes and self.rules.quote.encode() in data:
                 return None  # line ends in quotes stay as they are

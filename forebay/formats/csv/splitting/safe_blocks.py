@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds blocks of CSV that Arrow and Spark split the same way, with one regular expression over the block."""
+"""Finds "safe" blocks of CSV, which Arrow and Spark split the same way, with one regular expression per block."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Quoting(Enum):
 
 
 class SafeBlocks:
-    """The regular expressions for one set of rules."""
+    """The regular expressions that match safe blocks, for one set of tokenizer rules."""
 
     def __init__(self, rules: CsvRules, *, newlines_in_quotes: bool) -> None:
         self._quote = rules.quote.encode()
@@ -52,7 +52,10 @@ class SafeBlocks:
         self._separators = f"[{_codes(rules.sep)}\\n]"
 
     def quoting(self, data: bytes | bytearray) -> Quoting:
-        """Return how a block of complete records is quoted."""
+        """Return how the fields of a block of complete records are quoted.
+
+        `NOT_SAFE` if Arrow may split it differently.
+        """
         if self._quote not in data:
             return Quoting.NONE
         if self._quote == NUL.encode():
@@ -64,7 +67,10 @@ class SafeBlocks:
         return Quoting.NOT_SAFE
 
     def safe_lines(self, lines: pa.Array, data: bytes | bytearray) -> tuple[pa.BooleanArray, Quoting]:
-        """Return which lines of an unsafe block are safe, and how these are quoted."""
+        """Return which lines Arrow splits as Spark does, and how their fields are quoted.
+
+        `data` is the block of `lines`; as a whole it is not safe.
+        """
         if self._quote == NUL.encode():
             return pc.match_substring_regex(lines, rf"\A[^{_codes(NUL)}]*\z"), Quoting.NONE
         *_, quoting = self._candidates(data)
@@ -72,7 +78,10 @@ class SafeBlocks:
         return pc.match_substring_regex(lines, rf"\A(?:{field}{self._separators})*{field}\z"), quoting
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[Quoting]:
-        """Yield the quotings to try for a block, cheapest first. The last suits most safe lines of an unsafe block."""
+        """Yield the `Quoting`s to try for a block, cheapest first.
+
+        The last one fits most lines if the block is not safe.
+        """
         if self._trims:
             yield Quoting.PLAIN
             return
@@ -94,12 +103,15 @@ class SafeBlocks:
 
 
 def matches(data: bytes | bytearray, expression: str) -> bool:
-    """Whether a regular expression (of RE2, over single bytes) occurs in the data."""
+    """Return whether an RE2 expression, over single bytes, matches somewhere in the data."""
     return bool(pc.match_substring_regex(one_value(data, pa.large_binary()), expression)[0].as_py())
 
 
 def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
-    """Return the expression for the start of a `Quoting.STRAY` field up to its stray quote; group 1 is that text."""
+    """Return an expression for the start of a `Quoting.STRAY` field, through its stray quote.
+
+    Group 1 is the text between the opening quote and the stray quote.
+    """
     quote, sep = _codes(rules.quote), _codes(rules.sep)
     inside = f"[^{_codes(rules.quote + rules.escape)}\\n]*"
     # The quote comes first and what must stand before it is asked for behind it: searching for one byte is fast.
@@ -107,7 +119,7 @@ def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
 
 
 def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
-    """Return the expression of one field, which may be empty."""
+    """Return the regular expression of one field, which may be empty."""
     quote, escape, sep = rules.quote, rules.escape, rules.sep
     bare = sep + "\n" + (escape if quoting is Quoting.ESCAPED else "")
     # Leading white space that is trimmed may uncover a quote.
@@ -131,7 +143,7 @@ def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
 
 
 def _field_of_strays(rules: CsvRules, unquoted: str, inside: str) -> str:
-    """Return the expression of one field of `Quoting.STRAY`; its alternatives begin with `unquoted`."""
+    """Return the regular expression of one field of a `Quoting.STRAY` block. Its first alternative is `unquoted`."""
     quote, sep = _codes(rules.quote), _codes(rules.sep)
     # No closing quote behind a separator, or it would look like an opening one.
     plain = f"{quote}(?:{inside}*[^{_codes(rules.quote + rules.escape + rules.sep + NUL)}\\n])?{quote}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the splitters of lines and of multi-line records: merges Arrow's rows with tokenised ones."""
+"""The base class of CSV splitters: it merges rows split by Arrow with rows split by the tokenizer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Tokens:
 
 
 class Splitter:
-    """The base class. Create one for each read: it learns how many fields the records really have."""
+    """The base class of splitters.
+
+    Create one for each read, since it learns how many fields the file's records have.
+    """
 
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
         self.width = width
@@ -49,7 +52,7 @@ class Splitter:
         self._arrow_width = max(1, width)
 
     def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
-        """Split a block that is safe for Arrow."""
+        """Split a safe block with Arrow."""
         found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
         if len(found.fallback_rows) > max(_FEW, found.rows):
             # Most records have another width than the schema: expect that one from now on.
@@ -59,7 +62,10 @@ class Splitter:
         return found
 
     def merged(self, found: ArrowRows, fallback_rows: list[FallbackRow], raw: Callable[[], Sequence[str]]) -> Tokens:
-        """All rows in their order."""
+        """Merge the rows that Arrow split with the rows that the tokenizer split, in the order of the records.
+
+        `raw` returns the texts of all records.
+        """
         kept = [tokens for _, tokens in fallback_rows if tokens is not None]
         other_width = self._arrow_width != self.width
         if not kept:
@@ -92,7 +98,7 @@ class Splitter:
 
 
 def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int]]) -> pa.Array:
-    """Insert `others` into a column. Each run is an index in the column and the number of rows inserted before it."""
+    """Insert `others` into a column. Each run is an index in the column and the number of values inserted before it."""
     parts: list[pa.Array] = []
     at = other = 0
     for stop, count in runs:
@@ -102,7 +108,7 @@ def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int
 
 
 def may_have_blank_rows(found: ArrowRows) -> bool:
-    """Whether some row may have only white space in every column."""
+    """Return whether any row may have only white space, or null, in every column."""
     blank: pa.BooleanArray | None = None
     for column in found.columns:
         empty = pc.fill_null(pc.match_substring_regex(column, r"\A[\x00-\x20]*\z"), True)

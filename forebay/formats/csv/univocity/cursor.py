@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads CSV text character by character and collects values, for the tokenizer."""
+"""The part of the CSV tokenizer that steps through the text and collects the values of a record."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WHITESPACE = "".join(map(chr, range(33)))
 
 
 class End(Exception):
-    """The end of the text is reached."""
+    """Raised at the end of the text."""
 
 
 class CsvCursor:
-    """An index in a text, the current value, and the values of the record so far."""
+    """An index into a text, with the current value and the previous values of the record."""
 
     def __init__(self, rules: CsvRules) -> None:
         self._rules = rules
@@ -61,7 +61,7 @@ class CsvCursor:
 
     @property
     def raw(self) -> str:
-        """The text of the last record, as in Spark's corrupt-record column."""
+        """The text of the last record, as Spark writes it to the corrupt-record column."""
         return strip_line_end(self._text[self._record_start : self._i])
 
     def _next_char(self) -> str:
@@ -78,7 +78,7 @@ class CsvCursor:
         return ch
 
     def _at_end(self) -> bool:
-        """Return False at the end of the file; raise End if more text is needed."""
+        """Return False at the end of the file. Raise End at the end of a text that the file continues."""
         if not self._final:
             raise End
         return False

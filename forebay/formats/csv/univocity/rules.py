@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the CSV tokenizer, and the errors that stop it in every mode."""
+"""The settings of the CSV tokenizer, and the errors for records that break its limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUL = "\0"
 
 
 class LimitError(Exception):
-    """A record exceeds a limit of the parser."""
+    """A record breaks a limit of the tokenizer, which ends the read in every `mode`."""
 
     option: ClassVar[str]
     what: ClassVar[str]
@@ -36,7 +36,7 @@ class TooManyChars(LimitError):
 
 
 class UnescapedQuote(LimitError):
-    """There is a stray quote, and `unescapedQuoteHandling` is `RAISE_ERROR`."""
+    """A quoted value contains an unescaped quote, and `unescapedQuoteHandling` is `RAISE_ERROR`."""
 
     option = "unescapedQuoteHandling"
     what = "an unescaped quote"
@@ -54,7 +54,7 @@ def within_limits(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CsvRules:
-    """The settings of the tokenizer, as single characters; `NUL` if not set."""
+    """The settings of the tokenizer. Each character setting is one character; `NUL` means that it is not set."""
 
     sep: str
     quote: str

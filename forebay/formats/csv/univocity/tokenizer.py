@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenises CSV one character at a time, with the result of Spark's own parser.
+"""Tokenizes CSV one character at a time, with the same result as Spark's own parser.
 
 The rules for stray quotes are those of univocity 2.9.1 with the settings of Spark's CSVOptions; they are documented
-nowhere else. Only blocks that Arrow would split differently come here.
+nowhere else. Only blocks that Arrow would split differently are tokenized here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from forebay.formats.csv.univocity.rules import NUL, CsvRules, TooManyColumns, U
 
 
 class CsvTokenizer(CsvCursor):
-    """Splits text into records of tokens. Reusable for many texts; not thread-safe."""
+    """Splits text into records of tokens (texts of values). Reusable for many texts; not thread-safe."""
 
     def __init__(self, rules: CsvRules) -> None:
         super().__init__(rules)
@@ -28,7 +28,7 @@ class CsvTokenizer(CsvCursor):
         }
 
     def line(self, text: str) -> list[str | None] | None:
-        """The tokens of one line; None if it has none."""
+        """Return the tokens of one line; None if it has none."""
         self.begin(text, True)
         self._in_plain_line = self._plain_rules and self._newline not in text
         row = self._row(in_stream=False)
@@ -123,7 +123,7 @@ class CsvTokenizer(CsvCursor):
         self._value_parsed()
 
     def _split_plainly(self) -> None:
-        """Take the fields before the next one that begins with a quote, with `str.split`."""
+        """Split the fields before the next quoted field with `str.split`, and add them to the record."""
         start = self._i - 1
         end = self._text.find(self._sep + self._quote, start)
         fields = self._text[start:] if end < 0 else self._text[start:end]
@@ -134,7 +134,7 @@ class CsvTokenizer(CsvCursor):
         self._ch = self._newline if end < 0 else self._sep
 
     def _value_before_delimiter(self) -> bool:
-        """Take an unquoted value up to a delimiter or line separator; return False if the text ends first."""
+        """Read an unquoted value up to the next separator or line end; return False if the text ends first."""
         text, at, ch = self._text, self._i, self._ch
         while ch != self._sep:
             if at >= len(text):
@@ -155,7 +155,10 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _plain_quoted(self) -> bool:
-        """Take a quoted value without escapes before a delimiter or newline; return False if it is not of this form."""
+        """Read a quoted value that has no escapes and is followed by a separator or newline.
+
+        Return False if it is not of this form.
+        """
         self._normalize = self._rules.newlines_in_quotes
         if self._length() != 0:
             return False
@@ -178,7 +181,7 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _plain_quoted_end(self) -> int:
-        """The index of the closing quote, or -1."""
+        """Return the index of the closing quote of a value without escapes; -1 if there is none."""
         text, at = self._text, self._i
         while (found := self._special.search(text, at)) is not None:
             at = found.start()
@@ -246,7 +249,10 @@ class CsvTokenizer(CsvCursor):
         self._ch = self._next_char()
 
     def _pair_read(self) -> bool:
-        """Read a quote or an escape character by the table; return False if the quote before it is stray."""
+        """Handle a quote or escape character by the table of character pairs.
+
+        Return False if the quote before it is stray.
+        """
         found = self._pairs.get(self._prev + self._ch, _NOTHING)
         if found is None:
             return False
@@ -256,7 +262,7 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _goes_on_after_blanks(self) -> bool:
-        """Skip white space after a quote; return True if more follows, so that the quote does not close the value."""
+        """Skip white space after a quote inside a quoted value; return whether the value continues after it."""
         start = self._i - 1
         while True:
             self._ch = self._next_char()
@@ -273,7 +279,10 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _stray_quote(self) -> bool:
-        """Take a stray quote inside quotes; return whether the value continues."""
+        """Handle a stray quote inside a quoted value as `unescapedQuoteHandling` says.
+
+        Return whether the value continues.
+        """
         self._unescaped = True
         handling = self._rules.stray_quotes
         if handling == "BACK_TO_DELIMITER":
@@ -292,10 +301,10 @@ class CsvTokenizer(CsvCursor):
         return False
 
     def _stray_quote_before_escape(self) -> None:
-        """Read to a delimiter. Univocity recurses here at each further stray quote before an escape character.
+        """Handle a stray quote that an escape character or quote follows: read on to a separator or line end.
 
-        `calls` is the number of univocity's open calls: each continues after the delimiter at which the inner one
-        stopped.
+        Univocity recurses here at each further stray quote before an escape character. `calls` is the number of its
+        open calls: after an inner call ends at a delimiter, the outer call continues behind it.
         """
         if self._rules.stray_quotes in ("SKIP_VALUE", "RAISE_ERROR"):
             self._skip_or_raise()

@@ -42,7 +42,10 @@ class ValueText:
         self._undivided, self._new = io.StringIO(), io.StringIO()
 
     def divide(self, delimiter: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """Remove and yield the parts that end at a delimiter, each with its delimiter. Searches no text twice."""
+        """Remove and yield each part of the text that ends at a match of `delimiter`, with the match.
+
+        No text is searched twice.
+        """
         text, at = self._new.getvalue(), 0
         for found in delimiter.finditer(text):
             before = self._prefix + self._undivided.getvalue() if not at else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infers the kind of all records of a block with Arrow, where Arrow infers the same as Spark."""
+"""Infers the type ("kind") of all records of a block with Arrow, where Arrow infers the same as Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARSE = arrow_json.ParseOptions(newlines_in_values=False, unexpected_field_beha
 
 
 def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None:
-    """The kind of the records of a block; None if they must be read one by one."""
+    """Return the kind that covers the records of a block; None if Arrow may infer another one than Spark."""
     if options.infer_timestamp or options.prefers_decimal:
         return None
     count = regular_lines(data)
@@ -41,9 +41,10 @@ def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None
 
 
 def _has_too_many_names(data: bytes | bytearray) -> bool:
-    """Return whether objects are read faster one by one: Arrow fills a column of each name for every object.
+    """Return whether the records have so many different names that it is faster to read them one by one.
 
-    There are few names if half of a sample has nearly all names of the sample.
+    Arrow fills a column of each name for every object. There are few names if half of a sample of the records has
+    nearly all names of the sample.
     """
     step = max(_MIN_STEP, len(data) // _SAMPLES)
     found = [_NAME.search(data, at, at + step) for at in range(0, len(data), step)]

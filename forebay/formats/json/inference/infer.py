@@ -31,10 +31,10 @@ _SHOWN_BYTES = 200
 def infer_schema(
     files: Sequence[InputFile], options: JsonOptions, blocks: Callable[[InputFile], Iterator[Block]]
 ) -> pa.Schema:
-    """The schema of all records of the files, or of a sample of them.
+    """Return the schema that Spark infers from all records of the files, or from a sample of them.
 
     Args:
-        files: Read in this order.
+        files: The files, in the order in which to read them.
         options: How to read.
         blocks: Returns the blocks of lines of a file.
 
@@ -54,9 +54,9 @@ def infer_schema(
         found = arrow_type(inference.root, options)
     except RecursionError:
         raise DataError(
-            "a record is nested too deeply to infer a schema from it",
+            f"a record of {files[0].path if len(files) == 1 else 'the files'} is nested too deeply to infer a schema",
             option="schema",
-            advice="give a schema; a column of type string keeps nested values as text",
+            advice="give a schema; a column of the type string takes a nested value as JSON text",
         ) from None
     schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
     check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
@@ -64,7 +64,7 @@ def infer_schema(
 
 
 class _Inference:
-    """Merges the kinds of records."""
+    """Reads records and merges their kinds into one."""
 
     def __init__(self, options: JsonOptions) -> None:
         self._options = options
@@ -76,11 +76,11 @@ class _Inference:
 
     @property
     def root(self) -> Kind:
-        """The kind of all records so far."""
+        """The kind that covers all records so far."""
         return self._merging.result()
 
     def block(self, block: Block, path: str) -> None:
-        """Add a block of lines."""
+        """Add the records of a block of lines. `path` is the path of its file, for errors."""
         data = block.data
         if block.cut:
             self._malformed(bytes(data), path)
@@ -95,7 +95,7 @@ class _Inference:
                 self.record(line, path)
 
     def record(self, record: bytes, path: str) -> None:
-        """Add a record of any form."""
+        """Add one record, which may be any JSON or malformed. `path` is the path of its file, for errors."""
         try:
             # Java's readers refuse bytes that are invalid in the encoding of the option.
             if self._options.encoding is None or is_utf8(record):
@@ -109,20 +109,24 @@ class _Inference:
         if self._options.mode == "FAILFAST":
             raise DataError(
                 f"a record of {path} is malformed: {record[:_SHOWN_BYTES].decode('utf-8', 'replace')!r}",
-                advice="set mode to PERMISSIVE or DROPMALFORMED, or give a schema",
+                advice="correct the record, or set mode to PERMISSIVE or DROPMALFORMED",
             )
         if self._options.mode == "PERMISSIVE":
             self._merge(self._corrupt)
 
     def _merge(self, kind: Kind) -> None:
-        """Add the kind of a record; an array at the root adds its elements. Raises Malformed with FAILFAST."""
+        """Merge in the kind of one record. Of an array, merge in the kinds of its elements.
+
+        Raises:
+            Malformed: The record is neither an object nor an array of objects, and the mode is FAILFAST.
+        """
         while isinstance(kind, ListOf):
             kind = kind.element
         if kind == NULL:
             return
         if not isinstance(kind, Struct):
             if self._options.mode == "FAILFAST":
-                raise Malformed("a record is not an object")
+                raise Malformed("the record is neither a JSON object nor an array of objects")
             if self._options.mode == "DROPMALFORMED" or self._options.column_name_of_corrupt_record in self._names:
                 return
             kind = self._corrupt
@@ -131,5 +135,5 @@ class _Inference:
 
     @property
     def _corrupt(self) -> Struct:
-        """Return the kind of a malformed record: the column for such records."""
+        """Return the kind of a malformed record: an object whose only field is the column for malformed records."""
         return Struct(((self._options.column_name_of_corrupt_record, STRING),))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of inference, and how Spark merges them (JsonInferSchema.compatibleType of Spark 4.2.0)."""
+"""The types of values in schema inference ("kinds"), and how Spark merges them.
+
+Merging follows JsonInferSchema.compatibleType of Spark 4.2.0.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _MAX_DIGITS = 38
 
 
 class Simple(Enum):
-    """The scalar types."""
+    """The kinds of scalar values."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -27,7 +30,7 @@ class Simple(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """A decimal number."""
+    """The kind of decimal numbers with a precision and a scale."""
 
     precision: int
     scale: int
@@ -35,20 +38,20 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """An array."""
+    """The kind of arrays."""
 
     element: Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """An object: its fields sorted by name in Java's order; names may repeat."""
+    """The kind of objects. Its fields are sorted by name in Java's order; a name may occur more than once."""
 
     fields: tuple[tuple[str, Kind], ...]
 
     @staticmethod
     def of(fields: list[tuple[str, Kind]]) -> Struct:
-        """Return the struct of unsorted fields."""
+        """Return the kind of objects with the given fields, which may be in any order."""
         return Struct(tuple(sorted(fields, key=lambda field: java_order(field[0]))))
 
 
@@ -59,12 +62,12 @@ _LONG_DIGITS = Digits(20, 0)
 
 
 def java_order(name: str) -> bytes:
-    """Return the sort key of a name: Java compares UTF-16 units."""
+    """Return the sort key of a name that gives Java's order: Java compares UTF-16 code units."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
 def merged(left: Kind, right: Kind) -> Kind:
-    """Return the narrowest kind that covers both."""
+    """Return the narrowest kind that covers all values of both kinds."""
     if left == right:
         return left
     if NULL in (left, right):
@@ -112,13 +115,16 @@ def _merged_structs(left: Struct, right: Struct) -> Struct:
 
 
 class Merging:
-    """Merges kinds in order, in pairs of similar size: merging one by one would copy a wide kind each time."""
+    """Merges many kinds into one.
+
+    It merges kinds of similar size in pairs, so that a wide kind is not copied each time.
+    """
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, Kind]] = []  # count and kind; counts descend
 
     def add(self, kind: Kind) -> None:
-        """Add a kind."""
+        """Add one kind to merge."""
         if self._parts and self._parts[-1][1] == kind:
             return
         count = 1
@@ -128,7 +134,7 @@ class Merging:
         self._parts.append((count, kind))
 
     def result(self) -> Kind:
-        """Return the narrowest kind that covers all; NULL without any."""
+        """Return the narrowest kind that covers all added kinds; NULL if there are none."""
         kind: Kind = NULL
         for _, left in reversed(self._parts):
             kind = merged(left, kind)
@@ -145,7 +151,10 @@ _ARROW = {
 
 
 def arrow_type(kind: Kind, options: JsonOptions) -> pa.DataType | None:
-    """Return the Arrow type of a kind; None where Spark omits it: objects without fields, empty names."""
+    """Return the Arrow type for a kind.
+
+    None where Spark omits the column: an object without fields, or an empty name.
+    """
     if isinstance(kind, Struct):
         fields = [(name, arrow_type(inside, options)) for name, inside in kind.fields if name]
         known = [pa.field(name, inside) for name, inside in fields if inside is not None]

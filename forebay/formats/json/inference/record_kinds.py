@@ -32,7 +32,7 @@ _BLANKS = " \t\r\n"
 
 
 class _Open:
-    """An object or array before its end."""
+    """An object or array whose end has not been read yet, with the kinds of its values so far."""
 
     def __init__(self, *, is_object: bool) -> None:
         self.name = ""
@@ -40,19 +40,19 @@ class _Open:
         self._elements = Merging()
 
     def add(self, kind: Kind) -> None:
-        """Add the value of `name`, or the next element."""
+        """Add the kind of the value of the current field `name`, or of the next element."""
         if self._fields is None:
             self._elements.add(kind)
         else:
             self._fields.append((self.name, kind))
 
     def kind(self) -> Kind:
-        """The kind at its end."""
+        """Return the kind of the object or array, after its end has been read."""
         return ListOf(self._elements.result()) if self._fields is None else Struct.of(self._fields)
 
 
 class KindReader:
-    """Finds the kinds of records."""
+    """Infers the kinds of records, one record at a time."""
 
     def __init__(self, options: JsonOptions) -> None:
         self._options = options
@@ -65,7 +65,11 @@ class KindReader:
         ).raw_decode
 
     def read(self, record: bytes) -> Kind:
-        """Return the kind of any record; raise Malformed if it is not JSON."""
+        """Return the kind of one record.
+
+        Raises:
+            Malformed: The record is not JSON.
+        """
         try:
             text = record.decode().lstrip(_BLANKS)
             if text[:1] in ("{", "[") and not needs_jackson(text):
@@ -91,7 +95,10 @@ class KindReader:
         return ListOf(kinds.result())
 
     def _field(self, tokens: token.Tokens) -> Kind:
-        """The kind of the value at the current token. Without recursion: Jackson accepts a thousand levels."""
+        """Return the kind of the value that begins at the current token.
+
+        It does not recurse, because Jackson accepts a nesting of a thousand levels.
+        """
         open_parts: list[_Open] = []
         while True:
             while tokens.kind == token.FIELD_NAME:
@@ -161,7 +168,7 @@ class KindReader:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """Return precision and scale of a number's text, as Java's BigDecimal."""
+    """Return the precision and scale that Java's BigDecimal gives to a number's text."""
     _, digits, exponent = decimal.Decimal(text).as_tuple()
     if not isinstance(exponent, int):
         raise decimal.InvalidOperation

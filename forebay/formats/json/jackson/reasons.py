@@ -20,7 +20,7 @@ _MAX_NAMED = 3
 
 
 class Reasons:
-    """Explains texts that do not fit the fields; keeps the parsers it needs. For one thread."""
+    """Returns reasons why texts do not fit a schema. It keeps the parsers that it creates. For one thread."""
 
     def __init__(self, fields: Sequence[pa.Field], options: JsonOptions) -> None:
         self._fields = fields
@@ -28,7 +28,7 @@ class Reasons:
         self._parsers: dict[tuple[tuple[str, ...], str, str], JacksonParser] = {}
 
     def of_record(self, record: bytes) -> str:
-        """Return the reason for a record of a file, whose encoding Jackson guesses."""
+        """Return why a record of a file is malformed. Like Jackson, it guesses the record's encoding."""
         if self._options.encoding is not None and (problem := utf8_problem(record)):
             return problem
         given = as_utf8(record)
@@ -41,7 +41,7 @@ class Reasons:
         return reason
 
     def of(self, text: bytes) -> str:
-        """Return the reason for a text, without the text itself."""
+        """Return why a JSON text is malformed or does not fit the schema. The reason does not quote the text."""
         problem = utf8_problem(text)
         if problem is not None:
             return problem
@@ -62,7 +62,13 @@ class Reasons:
         return "; ".join(misfits[:_MAX_NAMED]) + more
 
     def _misfits(self, path: tuple[str, ...], field: pa.Field, text: bytes) -> Iterator[str]:
-        """Yield the fields that do not fit: each makes the text a bad one even if read alone."""
+        """Yield a reason for each nested field that does not fit its type.
+
+        Args:
+            path: The names of the structs around the field.
+            field: The field.
+            text: The whole JSON text.
+        """
         here = (*path, field.name)
         if not self._is_bad(path, field, text):
             return

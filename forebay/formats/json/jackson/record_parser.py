@@ -37,14 +37,14 @@ _Converter: TypeAlias = Callable[[Tokens], Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rows of a record, and whether it is malformed. A malformed record without rows gives a row of nulls."""
+    """The rows of one record, and whether it is malformed. A malformed record without rows gives one row of nulls."""
 
     rows: list[list[Any]]
     bad: bool = False
 
 
 class _Partial(Exception):
-    """A struct, list or map was read only in part."""
+    """Raised when only a part of a struct, list or map could be read."""
 
     def __init__(self, value: list[Any]) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class _Partial(Exception):
 class JacksonParser:
     """Reads records of one schema.
 
-    `embedded`: records are texts in a column, as for Spark's from_json. Their encoding is not guessed, and an array is
-    malformed.
+    With `embedded`, each record is the text of one cell of a column, as for Spark's from_json. Then its encoding is not
+    guessed, and an array is malformed.
     """
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
@@ -66,7 +66,7 @@ class JacksonParser:
         self._objects = _array(_converter(root, options), nulls=False)
 
     def read(self, record: bytes) -> Outcome:
-        """Read a record; its rows are lists of values for `build.column`."""
+        """Read one record. The rows of the result are lists of values as `build.column` takes them."""
         kind: int | None = None
         try:
             tokens = Tokens(record if self._embedded else as_utf8(record), self._options)
@@ -85,7 +85,7 @@ class JacksonParser:
 
 
 def _converter(data_type: pa.DataType, options: JsonOptions) -> _Converter:
-    """Return the conversion of the current token's value, or of the field with this name; null fits every type."""
+    """Return the function that converts the value at the current token to `data_type`. JSON null fits every type."""
     convert_value = _value_converter(data_type, options)
 
     def convert(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
@@ -110,7 +110,10 @@ def _value_converter(data_type: pa.DataType, options: JsonOptions) -> _Converter
 
 
 def _of_kind(kind: int, convert: _Converter) -> _Converter:
-    """Return a conversion that refuses other tokens. Spark first reads a string's text, which may be malformed."""
+    """Return `convert` for tokens of one kind, and refuse other tokens.
+
+    For another token that is a string, Spark first reads its text, which may be malformed.
+    """
 
     def checked(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
         if tokens.kind == STRING:
@@ -145,11 +148,11 @@ def _text(tokens: Tokens) -> bytes:
 
 
 def _skip(_: Tokens) -> None:
-    """Any value of a column of nulls."""
+    """Convert any value to null, for a column of the type null."""
 
 
 def _object(data_type: pa.StructType, options: JsonOptions) -> _Converter:
-    """The values of the fields, from the start of an object."""
+    """Return the function that converts an object to the list of its fields' values."""
     places = {field.name: place for place, field in enumerate(data_type)}
     converters = [_converter(field.type, options) for field in data_type]
 
@@ -177,7 +180,7 @@ def _object(data_type: pa.StructType, options: JsonOptions) -> _Converter:
 
 
 def _array(element: _Converter, *, nulls: bool = True) -> _Converter:
-    """The elements, from the start of an array."""
+    """Return the function that converts an array to the list of its elements."""
 
     def convert(tokens: Tokens) -> list[Any]:
         values: list[Any] = []
@@ -198,7 +201,7 @@ def _array(element: _Converter, *, nulls: bool = True) -> _Converter:
 
 
 def _map(item: _Converter) -> _Converter:
-    """Pairs of name and value, from the start of an object."""
+    """Return the function that converts an object to a list of pairs of name and value."""
 
     def convert(tokens: Tokens) -> list[tuple[bytes, Any]]:
         pairs: list[tuple[bytes, Any]] = []

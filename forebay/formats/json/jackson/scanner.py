@@ -47,11 +47,11 @@ class Scanner:
         self._options = options
 
     def _match(self, literal: bytes) -> None:
-        """Read the rest of a word whose first byte was read."""
+        """Read the rest of a literal (true, false, null, NaN …) whose first byte has been read."""
         for byte in literal[1:]:
             if self._at >= self._end or self._data[self._at] != byte:
                 self._skip_word()
-                raise Malformed("the word is not a value")
+                raise Malformed("an unquoted word is not true, false or null")
             self._at += 1
         if self._at < self._end:
             following = self._data[self._at]
@@ -64,7 +64,10 @@ class Scanner:
                 raise Malformed("this is not a value")
 
     def _skip_word(self) -> None:
-        """Skip the character after a word, as Jackson does to report the word."""
+        """Skip the rest of an unknown word (256 characters at most) and the character after it.
+
+        Jackson does so to report the word.
+        """
         for _ in range(256):
             if self._at >= self._end:
                 return
@@ -88,14 +91,14 @@ class Scanner:
             found = _UNQUOTED_END.search(self._data, self._at)
             if found is None:
                 self._at = self._end
-                raise Malformed("the record ends inside a name")
+                raise Malformed("the record ends inside a field name")
             self._at = found.start()
             name = self._data[start : self._at]
         else:
             self._char_for_error(byte)
-            raise Malformed("a name is missing")
+            raise Malformed("a field name is missing")
         if len(name) > MAX_NAME_BYTES:
-            raise Malformed("a name is too long")
+            raise Malformed("a field name is longer than Jackson allows")
         return decoded_name(name)
 
     def _quoted_name(self, plain: re.Pattern[bytes], quote: int) -> bytes:
@@ -115,7 +118,10 @@ class Scanner:
                 parts.append(bytes([byte]))
 
     def _escaped_in_name(self) -> bytes:
-        """Return an escaped character, or two of a surrogate pair; half a pair is an error at the end of the name."""
+        """Return the character that an escape in a name means, or two characters for a surrogate pair.
+
+        Half of a surrogate pair is an error only at the end of the name.
+        """
         char = self._escaped()
         if "\ud800" <= char <= "\udbff" and self._data.startswith(b"\\u", self._at):
             self._at += 1
@@ -123,7 +129,13 @@ class Scanner:
         return utf8_of(char) if SURROGATES.fullmatch(char) else char.encode("utf-8", "surrogatepass")
 
     def _string(self, plain: re.Pattern[bytes], quote: int, *, skipped: bool = False) -> str:
-        """The text of a string up to its quote; a skipped string has no limits."""
+        """Return the text of a string up to its closing `quote`, with escapes decoded.
+
+        Args:
+            plain: Matches bytes that need no decoding.
+            quote: The byte that ends the string.
+            skipped: The text is not needed, so the limits of length do not apply.
+        """
         parts: list[str] = []
         size = 0
         while True:
@@ -139,7 +151,7 @@ class Scanner:
                 if size > MAX_TEXT_CHARS + _TEXT_STEP and not skipped:
                     # Jackson checks the size when it enlarges its buffer.
                     self._at -= size - MAX_TEXT_CHARS - _TEXT_STEP
-                    raise Malformed("a string is too long")
+                    raise Malformed("a string is longer than Jackson allows")
             byte = self._byte()
             if byte == quote:
                 break
@@ -150,11 +162,11 @@ class Scanner:
                 parts.append(chr(byte))
             size += 1
         if size > MAX_TEXT_CHARS and not skipped:
-            raise Malformed("a string is too long")
+            raise Malformed("a string is longer than Jackson allows")
         return "".join(parts)
 
     def _base64(self) -> bytes:
-        """Return the bytes of a base64 string up to its quote; blanks may separate its groups."""
+        """Return the bytes that a base64 string means, up to its closing quote; blanks may separate its groups."""
         out: list[str] = []
         group = ""
         while True:
@@ -206,7 +218,10 @@ class Scanner:
         return self._data[self._at - 1]
 
     def _char_for_error(self, byte: int) -> str:
-        """Return the character whose first byte was just read, with its other bytes, as Jackson does."""
+        """Return the character whose first byte was just read, and move after it.
+
+        Jackson does so to report an error.
+        """
         if byte < 0x80:
             return chr(byte)
         try:
@@ -217,7 +232,7 @@ class Scanner:
         return chr(code & 0xFFFF)
 
     def _skip_blanks(self) -> int:
-        """Return the next byte that is neither blank nor in a comment; -1 at the end."""
+        """Skip blanks and comments, and return the byte after them; -1 at the end of the record."""
         while self._at < self._end:
             byte = self._data[self._at]
             self._at += 1
@@ -230,7 +245,7 @@ class Scanner:
         return -1
 
     def _inner_byte(self) -> int:
-        """Return that byte; raise Malformed if the record ends."""
+        """Skip blanks and comments, and return the byte after them; raise Malformed at the end of the record."""
         byte = self._skip_blanks()
         if byte < 0:
             raise Malformed("the record ends inside an object or array")
@@ -238,7 +253,7 @@ class Scanner:
 
     def _skip_colon(self) -> int:
         if self._inner_byte() != 0x3A:
-            raise Malformed("a colon is missing")
+            raise Malformed("a colon is missing after a field name")
         return self._inner_byte()
 
     def _skip_comment(self) -> None:
@@ -255,11 +270,11 @@ class Scanner:
                 raise Malformed("the record ends inside a comment")
             self._at = end + 2
         else:
-            raise Malformed("a slash does not begin a comment")
+            raise Malformed("a slash is not followed by a second slash or an asterisk")
 
 
 def _part_of_word(char: str) -> bool:
-    """Java's `Character.isJavaIdentifierPart`."""
+    """Return what Java's `Character.isJavaIdentifierPart` returns for a character."""
     category = unicodedata.category(char)
     if category == "Cc":
         return char < "\t" or "\x0e" <= char <= "\x1b" or char >= "\x7f"

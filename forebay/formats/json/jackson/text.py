@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in JSON: UTF-8 as Jackson decodes it, Java's strings, base64."""
+"""Encodings of text in JSON: UTF-8 as Jackson decodes it, Java's strings, base64."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ZEROS = (("0001", "utf-32-be"), ("1000", "utf-32-le"), ("01", "utf-16-be"), ("1
 
 
 class Malformed(Exception):
-    """To Jackson a record is not JSON."""
+    """Raised where Jackson reports that a record is not JSON. The text is the reason."""
 
 
 class NoUtf8(Malformed):
-    """A string has bytes that are not UTF-8; the tokenizer continues at `at`."""
+    """Raised where a string has bytes that are not UTF-8. The tokenizer continues at the byte offset `at`."""
 
     def __init__(self, at: int) -> None:
         super().__init__("this is not UTF-8")
@@ -34,7 +34,7 @@ class NoUtf8(Malformed):
 
 
 class BadValue(Exception):
-    """A value does not fit the type of its column."""
+    """Raised where a value does not fit the type of its column."""
 
 
 def utf8_of(text: str) -> bytes:
@@ -51,14 +51,21 @@ def _joined(pair: re.Match[str]) -> str:
 
 
 def decoded_name(data: bytes) -> str:
-    """Decode the text of a name, which must not contain half of a surrogate pair."""
+    """Decode the UTF-8 of a name.
+
+    Raises:
+        NoUtf8: It is not UTF-8, or contains half of a surrogate pair.
+    """
     return decoded_string(data, 0, len(data))[0]
 
 
 def decoded_string(data: bytes, start: int, end: int, *, surrogates: bool = False) -> tuple[str, int]:
-    """Return the text of a part of a record, and where it ends; raise NoUtf8.
+    """Decode the UTF-8 in `data[start:end]` as Jackson does; return the text and the index after it.
 
-    Jackson also accepts overlong encodings, and surrogates in skipped strings.
+    Jackson also accepts overlong encodings and, with `surrogates` (for skipped strings), encoded surrogates.
+
+    Raises:
+        NoUtf8: A byte is not UTF-8.
     """
     try:
         return data[start:end].decode(), end
@@ -85,7 +92,11 @@ def decoded_string(data: bytes, start: int, end: int, *, surrogates: bool = Fals
 
 
 def decoded_char(data: bytes, at: int) -> tuple[int, int]:
-    """The code point of two to four bytes at an offset, and where it ends; raises NoUtf8."""
+    """Decode the UTF-8 character of two to four bytes at index `at`; return its code point and the index after it.
+
+    Raises:
+        NoUtf8: The bytes are not UTF-8.
+    """
     byte = data[at]
     more = 1 if byte & 0xE0 == 0xC0 else 2 if byte & 0xF0 == 0xE0 else 3 if byte & 0xF8 == 0xF0 else 0
     at += 1
@@ -117,7 +128,11 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def decoded_base64(text: str) -> bytes:
-    """Return the bytes of a base64 text; blanks may separate its groups of four characters. Raises BadValue."""
+    """Return the bytes that a base64 text means. Blanks may separate its groups of four characters.
+
+    Raises:
+        BadValue: The text is not base64.
+    """
     out = bytearray()
     at = 0
     while at < len(text):

@@ -22,7 +22,7 @@ _ROOT, _ARRAY, _OBJECT = range(3)
 
 
 class _Context:
-    """An open object or array, or the root."""
+    """An open object or array, or the top level of the record."""
 
     __slots__ = ("index", "kind", "name", "parent")
 
@@ -34,7 +34,7 @@ class _Context:
 
 
 class Tokens(Scanner):
-    """The tokens of one record; see `Scanner`."""
+    """The stream of JSON tokens of one record. See `Scanner` for the lower level."""
 
     def __init__(self, data: bytes, options: JsonOptions) -> None:
         super().__init__(data, options)
@@ -50,7 +50,7 @@ class Tokens(Scanner):
         """The kind of the current token; None before the first and after the last."""
 
     def next(self) -> int | None:
-        """Go to the next token."""
+        """Move to the next token and return its kind; None at the end of the record."""
         if self.kind == FIELD_NAME:
             return self._after_name()
         if self.unread:
@@ -67,7 +67,7 @@ class Tokens(Scanner):
         context.index += 1
         if context.kind != _ROOT and context.index > 0:
             if byte != 0x2C:
-                raise Malformed("a comma is missing")
+                raise Malformed("a comma is missing before the next value or name")
             byte = self._inner_byte()
         if context.kind != _OBJECT:
             self.start = self._at - 1
@@ -83,7 +83,7 @@ class Tokens(Scanner):
         return FIELD_NAME
 
     def skip_children(self) -> None:
-        """Move from the start of an object or array to its end; do nothing elsewhere."""
+        """If the current token starts an object or array, move to its end; else do nothing."""
         if self.kind not in (START_OBJECT, START_ARRAY):
             return
         depth = 1
@@ -97,27 +97,27 @@ class Tokens(Scanner):
                 depth -= 1
 
     def current_name(self) -> str | None:
-        """The name of the field that the current token belongs to."""
+        """The name of the field whose name or value is the current token; None outside objects."""
         context = self._context
         if self.kind in (START_OBJECT, START_ARRAY) and context.parent is not None:
             return context.parent.name
         return context.name
 
     def text(self) -> str:
-        """The text of a string or number."""
+        """Return the text of the current token, a string or a number."""
         if self.unread:
             self.unread = False
             self._text = self._string(PLAIN, 0x22)
         return self._text
 
     def base64(self) -> bytes:
-        """Return the bytes of an undecoded base64 string; after an error `next` skips its rest."""
+        """Return the bytes that the current token, a base64 string, means. After an error, `next` skips its rest."""
         value = self._base64()
         self.unread = False
         return value
 
     def since(self, start: int) -> bytes:
-        """The bytes from an offset to the current one."""
+        """Return the bytes of the record from offset `start` to the current offset."""
         return self._data[start : self._at]
 
     def _become(self, kind: int | None) -> int | None:
@@ -134,7 +134,7 @@ class Tokens(Scanner):
         self._context = _Context(_OBJECT if kind == START_OBJECT else _ARRAY, self._context)
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Malformed("objects and arrays are nested too deeply")
+            raise Malformed("objects and arrays are nested more deeply than Jackson allows")
 
     def _close(self, byte: int) -> int | None:
         self.start = self._at - 1
@@ -204,14 +204,14 @@ class Tokens(Scanner):
             self._at += 1
             text, kind = text + b"e" + self._exponent(), FLOAT
         if len(text) > MAX_NUMBER_DIGITS and sum(0x30 <= char <= 0x39 for char in text) > MAX_NUMBER_DIGITS:
-            raise Malformed("a number is too long")
+            raise Malformed("a number is longer than Jackson allows")
         if self._context.kind == _ROOT and self._at < self._end and self._data[self._at] not in BLANKS:
-            raise Malformed("a number is followed by something else")
+            raise Malformed("a number is not followed by a blank, a comma or a closing bracket")
         self._text = text.decode()
         return kind
 
     def _whole_digits(self, byte: int) -> bytes:
-        """The digits before the point; the first was read."""
+        """Read the digits of a number before its point; `byte` is the first of them and has been read."""
         if byte != 0x30 or not 0x30 <= self._following() <= 0x39:
             return bytes([byte]) + self._digits()
         if not self._options.allow_numeric_leading_zeros:
@@ -219,7 +219,7 @@ class Tokens(Scanner):
         return self._digits().lstrip(b"0") or b"0"
 
     def _following(self) -> int:
-        """Return the next byte without consuming it; 0 at the end."""
+        """Return the next byte without consuming it; 0 at the end of the record."""
         return self._data[self._at] if self._at < self._end else 0
 
     def _exponent(self) -> bytes:

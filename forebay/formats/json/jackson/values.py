@@ -37,7 +37,7 @@ _SPECIAL = {
 
 
 def scalar(data_type: pa.DataType, options: JsonOptions) -> Scalar | None:
-    """Return the conversion for a scalar type; None for other types."""
+    """Return the function that converts a token to a scalar type; None for a type that is not scalar."""
     types = pa.types
     if types.is_boolean(data_type):
         return _boolean
@@ -62,7 +62,7 @@ def scalar(data_type: pa.DataType, options: JsonOptions) -> Scalar | None:
 
 
 def check_type(data_type: pa.DataType, column: str, options: JsonOptions) -> None:
-    """Raise a ConfigurationError for a type that JSON cannot be read as."""
+    """Raise a ConfigurationError if JSON cannot be read as a type. `column` is the column's name, for the error."""
     if isinstance(data_type, pa.StructType):
         for field in data_type:
             check_type(field.type, f"{column}.{field.name}", options)
@@ -72,13 +72,13 @@ def check_type(data_type: pa.DataType, column: str, options: JsonOptions) -> Non
         check_type(data_type.item_type, f"{column}.value", options)
     elif not (pa.types.is_string(data_type) or pa.types.is_null(data_type) or scalar(data_type, options)):
         raise ConfigurationError(
-            f"column {column!r} has the type {data_type}, which JSON cannot be read as",
-            advice="read it as a string and convert it in the query",
+            f"column {column!r} has the type {data_type}, which the JSON format does not support",
+            advice="give the column the type string in the schema, and convert it in the query",
         )
 
 
 def infers_as_timestamp(text: str, options: JsonOptions) -> bool:
-    """Whether inference reads a string as a timestamp; without a zone it has the session's."""
+    """Return whether schema inference takes a string as a timestamp. One without a zone is in the session's zone."""
     zone = options.zone
     pattern = options.pattern("timestamp_format")
     found = parse_timestamp(text, zone) if pattern is None else pattern.timestamp(text, zone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits the lines of a block that share one form into their values, all lines at once.
+"""Splits the lines of a block that have the same names in the same order ("form") into values, all lines at once.
 
 Without backslashes each double quote begins or ends a string. So the positions of quotes and line ends determine the
 positions of all values. The text between two values is the same in every line of the form; other lines are leftovers.
@@ -27,19 +27,19 @@ _Offsets: TypeAlias = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The start and end of each line, without its line end."""
+    """The index of the start and of the end of each line. The end is before the line end."""
 
     starts: _Places
     ends: _Places
 
     def only(self, which: npt.NDArray[np.bool_]) -> Lines:
-        """Return the lines that a mask selects."""
+        """Return the lines for which a mask is true."""
         return Lines(self.starts[which], self.ends[which])
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of the lines that have the form, one row per line."""
+    """The values of the lines of a block that have the form. Each such line is one row."""
 
     rows: Lines
     by_piece: dict[int, pa.Array]
@@ -51,7 +51,11 @@ class Values:
 
 
 class LineSplitter:
-    """Splits blocks of lines of one form. Create one for each read. Raises NotSafe if the form has no values."""
+    """Splits blocks into the values of the lines that have one form. Create one for each read.
+
+    Raises:
+        NotSafe: The form has no values.
+    """
 
     def __init__(self, template: Template) -> None:
         if not template.values:
@@ -68,7 +72,10 @@ class LineSplitter:
             self._bounds.append((piece.index, -len(piece.after.encode())))
 
     def split(self, data: bytes | bytearray) -> Values | None:
-        """Return the values of a UTF-8 block; None if no line has the form, or one ends in a lone carriage return."""
+        """Return the values of a block in UTF-8.
+
+        None if no line has the form, or a line ends in a carriage return alone.
+        """
         text = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(text == _QUOTE)
         lines = _lines_of(text, self._feeds(text, quotes), returns=b"\r" in data)
@@ -95,7 +102,10 @@ class LineSplitter:
         return None
 
     def _feeds(self, text: npt.NDArray[np.uint8], quotes: _Places) -> _Places:
-        """Return the positions of line feeds; it is fastest to check the positions that the form implies."""
+        """Return the indexes of all line feeds.
+
+        It first checks only the indexes where the form implies a line feed, because that is fastest.
+        """
         are_feeds = text == _FEED
         guessed = quotes[self._per_line :: self._per_line] - self._to_first_quote
         if len(text) and text[-1] == _FEED:
@@ -105,14 +115,14 @@ class LineSplitter:
         return np.flatnonzero(are_feeds)
 
     def _in_each(self, quotes: _Places, lines: Lines) -> bool:
-        """Whether each line has the form's number of quotes."""
+        """Return whether each line contains as many quotes as the form."""
         count = self._per_line
         if len(quotes) != count * len(lines.starts):
             return False
         return bool((quotes[::count] >= lines.starts).all() and (quotes[count - 1 :: count] < lines.ends).all())
 
     def _offsets(self, quotes: _Places, rows: Lines) -> _Offsets:
-        """Return the start of each row, the start and end of each of its values, and the end of the row."""
+        """Return for each row: its start, the start and end of each of its values, and its end."""
         offsets = np.empty((len(rows.starts), len(self._bounds) + 2), np.int32)
         offsets[:, 0], offsets[:, -1] = rows.starts, rows.ends
         for place, (quote, shift) in enumerate(self._bounds, 1):
@@ -120,7 +130,10 @@ class LineSplitter:
         return offsets
 
     def _have_gaps(self, spans: pa.Array, rows: int) -> npt.NDArray[np.bool_]:
-        """Return which rows have the form's text before, between and after their values: gaps alternate with values."""
+        """Return which rows have the form's text before, between and after their values.
+
+        `spans` are gaps and values in turn.
+        """
         alike = np.ones(rows, np.bool_)
         for number, gap in enumerate(self._gaps):
             texts = self._every(2 * number, spans)
@@ -129,12 +142,15 @@ class LineSplitter:
         return alike
 
     def _every(self, place: int, spans: pa.Array) -> pa.Array:
-        """Return one span of each row."""
+        """Return the span number `place` of each row."""
         return spans.take(pa.array(np.arange(place, len(spans), len(self._bounds) + 2, dtype=np.int32)))
 
 
 def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
-    """Return which rows have ascending offsets: the gaps around a value may be longer than its piece."""
+    """Return which rows have ascending offsets.
+
+    Offsets do not ascend if the text around a value is longer than the form allows for.
+    """
     flat = offsets.reshape(-1)
     if (flat[1:] >= flat[:-1]).all():
         return np.ones(len(offsets), np.bool_)
@@ -142,13 +158,13 @@ def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _spans(offsets: _Offsets, data: bytes | bytearray) -> pa.Array:
-    """Return the text from each offset to the next; offsets ascend."""
+    """Return the texts between consecutive offsets, which must ascend."""
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.string(), offsets.size - 1, buffers)
 
 
 class _Gap:
-    """The text between two values in all lines."""
+    """The constant text before, between or after values, which is the same in every line of the form."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -156,7 +172,7 @@ class _Gap:
         self._copies: pa.Array = pa.nulls(0, pa.string())
 
     def is_all_of(self, texts: pa.Array) -> bool:
-        """Whether all texts equal this gap; faster than finding those that do not."""
+        """Return whether all texts equal this constant text. This is faster than finding the texts that differ."""
         rows = len(texts)
         if token_view(texts).nbytes != rows * self._size:
             return False  # this check also bounds the copies by the size of the block
@@ -166,7 +182,10 @@ class _Gap:
 
 
 def _lines_of(text: npt.NDArray[np.uint8], feeds: _Places, *, returns: bool) -> Lines | None:
-    """Return the lines that are not empty; None if a line ends in a lone carriage return."""
+    """Return the lines that are not empty; None if a line ends in a carriage return alone.
+
+    `feeds` are the line feeds.
+    """
     starts, ends = np.append(0, feeds + 1), np.append(feeds, len(text))
     if returns:
         ended = text[np.maximum(feeds - 1, 0)] == _RETURN

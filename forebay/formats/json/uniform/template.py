@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of a JSON line, which other lines may share: the same names in the same order."""
+"""The form of a JSON line: the names and their order, which other lines may share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Tree: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The piece, between two quotes of a line, that has a value; around values other than strings, also their gaps."""
+    """The text between two quotes of a line, if it is or contains a value.
+
+    For a value other than a string, `before` and `after` are the constant texts around it.
+    """
 
     index: int
     quoted: bool
@@ -30,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The form of a line."""
+    """The form of a line: which of the texts between its quotes are values, and which are constant."""
 
     tree: Tree
     values: list[Piece]
@@ -39,11 +42,11 @@ class Template:
 
     @property
     def size(self) -> int:
-        """The number of pieces."""
+        """The number of texts between the quotes of a line."""
         return len(self.values) + len(self.constants)
 
     def gaps(self) -> list[str]:
-        """Return the texts before the first value, between values, and after the last."""
+        """Return the constant texts before the first value, between consecutive values, and after the last value."""
         values = {piece.index: piece for piece in self.values}
         gaps = [""]
         for index in range(self.size):
@@ -58,7 +61,7 @@ class Template:
 
 
 def template_of(line: bytes) -> Template | None:
-    """Return the form of a UTF-8 line; None unless it is an object of strings, numbers and nested such objects."""
+    """Return the form of a line in UTF-8; None unless the line is an object of strings, numbers and such objects."""
     if b"\\" in line or b"[" in line:
         return None
     pieces = line.split(b'"')
@@ -72,7 +75,10 @@ def template_of(line: bytes) -> Template | None:
 
 
 def _described(root: dict[str, Any], pieces: list[str]) -> Template:
-    """Return the template of a parsed line. Names and strings are the odd pieces, in order."""
+    """Return the form of a parsed line.
+
+    `pieces` are the texts between its quotes; names and strings are the odd ones.
+    """
     constants = dict(enumerate(pieces))
     values: list[Piece] = []
     strings = iter(range(1, len(pieces), 2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tier for blocks whose lines have the same names in the same order. It keeps the form it finds for the read."""
+"""The tier for blocks in which nearly all lines have the same names in the same order ("form")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _LINES_PER_LEFTOVER = 64
 
 
 class UniformTier:
-    """Reads blocks in which nearly all lines have one form. Create one for each read."""
+    """Reads blocks in which nearly all lines have one form, which is kept for the next block.
+
+    Create one for each read.
+    """
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
         self._fields = fields
@@ -34,7 +37,7 @@ class UniformTier:
         self._backoff = Backoff(_MAX_SKIPPED)
 
     def read_block(self, data: bytes | bytearray) -> list[Part] | None:
-        """Return the parts of a block; None if its lines have no common form."""
+        """Return the rows and leftover lines of a block; None if its lines have no common form."""
         if self._backoff.skip() or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
             return None
         for reader in self._candidates(data):
@@ -47,7 +50,7 @@ class UniformTier:
         return None
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[UniformReader]:
-        """Yield the last reader, and readers for the forms of the first line and of one in the middle."""
+        """Yield the reader of the last block, then readers for the form of the first and of a middle line."""
         if self._reader_class is None:
             return
         if self._reader is not None:
@@ -63,7 +66,7 @@ class UniformTier:
 
 
 def _reader_class() -> type[UniformReader] | None:
-    """Return the reader class; None without numpy, which the core does not require."""
+    """Return the reader class; None if numpy, an optional dependency, is not installed."""
     try:
         from forebay.formats.json.uniform.uniform_reader import UniformReader
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes columns from lines that share one form, as most programs write them.
 
-`splitting` finds their values, twice as fast as Arrow's JSON reader parses lines of some length. Strings need no
-parsing. The spelling of numbers is checked, because Arrow accepts more of them than JSON has.
+`splitting` finds the values of lines twice as fast as Arrow's JSON reader. Strings need no parsing. The spelling of
+numbers is checked, because Arrow accepts more of them than JSON has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _Column: TypeAlias = Callable[[dict[int, pa.Array]], pa.Array]
 
 
 class UniformReader:
-    """Reads blocks of lines of one form. Create one for each read. Raises NotSafe if it cannot make the columns."""
+    """Converts the values of lines of one form to record batches. Create one for each read.
+
+    Raises:
+        NotSafe: A column of the schema cannot be made from values of this form.
+    """
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, template: Template) -> None:
         self._schema = pa.schema(fields)
@@ -39,7 +43,11 @@ class UniformReader:
         self._unsafe: set[int] = set()
 
     def read(self, values: Values) -> tuple[pa.RecordBatch, list[int]]:
-        """Return the rows of a split block, and the rows that need another reader. Raises NotSafe."""
+        """Return the rows of a split block, and the indexes of the rows that must be read by another reader.
+
+        Raises:
+            NotSafe: The values cannot be converted.
+        """
         read = values.by_piece
         self._rows, self._unsafe = len(values.rows.starts), set()
         if any(_has_control(read[index]) for index in self._strings):
@@ -135,7 +143,7 @@ def _numbers(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _misspelled_integers(texts: pa.Array) -> Iterator[pa.Array]:
-    """Return which texts only Arrow accepts as integers: leading zeros, and so hexadecimal numbers."""
+    """Yield masks of the texts that Arrow accepts as integers and JSON does not: leading zeros, hexadecimal numbers."""
     signs = b"-" in token_bytes(cast("pa.StringArray", texts))
     for start in ("0", "-0") if signs else ("0",):
         found = pc.starts_with(texts, start)
@@ -144,7 +152,10 @@ def _misspelled_integers(texts: pa.Array) -> Iterator[pa.Array]:
 
 
 def _misspelled_floats(texts: pa.Array) -> Iterator[pa.Array]:
-    """Return which texts only Arrow accepts as numbers: 01.5, +1, .5, 5., 1.e5, and too many digits for Jackson."""
+    """Yield masks of the texts that Arrow accepts as numbers and JSON or Jackson does not.
+
+    These are 01.5, +1, .5, 5., 1.e5, and numbers with too many digits for Jackson.
+    """
     size = pc.binary_length(texts)
     most = pc.max(size).as_py()
     if most is not None and most > MAX_NUMBER_DIGITS:
@@ -167,14 +178,14 @@ def _misspelled_floats(texts: pa.Array) -> Iterator[pa.Array]:
 
 
 def _no_primitive(texts: pa.Array) -> pa.Array:
-    """Return which texts are neither JSON numbers nor true, false or null."""
+    """Return a mask of the texts that are neither JSON numbers nor true, false or null."""
     number = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
     good = pc.match_substring_regex(texts, f"^(?:{number}|true|false|null)$")
     return pc.invert(pc.and_(good, pc.less_equal(pc.binary_length(texts), MAX_NUMBER_DIGITS)))
 
 
 def _has_control(array: pa.Array) -> bool:
-    """Return whether strings contain a control character, which JSON forbids."""
+    """Return whether any string contains a control character, which JSON forbids."""
     _, offsets, data = array.buffers()
     if data is None or offsets is None:
         return False
