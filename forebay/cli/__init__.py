@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `forebay`. Optional dependencies are imported after a check that they are installed."""
+"""The command line `forebay`. It checks that its optional dependencies are installed before it imports them."""
 
 from __future__ import annotations
 

@@ -23,10 +23,11 @@ Options = Annotated[
 
 
 def option_texts(given: Iterable[str] | None) -> dict[str, str]:
-    """Return options by name.
+    """Parse the `name=value` texts of `--option` into a dictionary.
 
     Raises:
-        typer.BadParameter: One has no `=`, or is repeated. The value is not shown: it may be secret.
+        typer.BadParameter: A text has no `=`, or a name is repeated. The error does not show the value, which may be
+        secret.
     """
     found: dict[str, str] = {}
     for text in given or ():
@@ -40,5 +41,5 @@ def option_texts(given: Iterable[str] | None) -> dict[str, str]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text with control characters escaped."""
+    """Print a text with control characters escaped, to standard output or, with `err`, to standard error."""
     typer.echo(printable(text, lines=True), err=err)

@@ -33,7 +33,7 @@ _LAG_EXCEEDED: Final = 3
 
 @dataclass(frozen=True)
 class LagReport:
-    """The current lag of one reader."""
+    """The lag of one query or consumer group at one time."""
 
     kind: str
     name: str
@@ -143,7 +143,10 @@ def _reader(options: Mapping[str, str]) -> LagReader:
 
 
 def _positions(directory: str) -> list[ReadPosition]:
-    """Return the positions of a query. Two of its sources may read the same partition."""
+    """Return the positions of the query with this checkpoint directory.
+
+    Two sources of the query may read one partition.
+    """
     from forebay.sources.kafka.lag import ReadPosition
 
     found = offsets_of(directory)
@@ -199,7 +202,10 @@ def _of_sparks_source(offset: str) -> bool:
 def _shown(
     ask: Callable[[], Sequence[LagReport]], words: Callable[[LagReport], str], every: float | None
 ) -> Sequence[LagReport]:
-    """Show the reports once or repeatedly; return the last ones."""
+    """Print the lag reports that `ask` returns, once or every `every` seconds; return the last ones.
+
+    `words` makes the text of a report.
+    """
     found = ask()  # an error of the first request ends the command
     with _screen(watching=every is not None and words is str) as show:
         try:

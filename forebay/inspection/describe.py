@@ -71,7 +71,7 @@ def describe(source: type[Source | HostOptions] | Source | str | HostOptions) ->
             options that all sources have.
 
     Raises:
-        ConfigurationError: It is not a source, or no format has the name.
+        ConfigurationError: The argument is not a source, or no format has this name.
         ForebayError: The source's `schema()` failed.
     """
     if isinstance(source, str):
@@ -134,7 +134,7 @@ def _option_rows(cls: type, instance: object | None) -> tuple[tuple[str, str, st
 
 
 def _value_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return the value of an option; of a prefix, all entries."""
+    """Return the value of an option as text; for an option with a prefix, all of its entries."""
     return texts[name] if name in texts else ", ".join(map("=".join, texts.items())) or "not set"
 
 

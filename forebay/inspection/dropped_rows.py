@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about rows that Spark's watermark dropped: which split was furthest behind, and the option that helps."""
+"""Explains rows that Spark's watermark dropped: names the slowest split, and the option that avoids the loss."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from forebay.inspection.tables import printable
 def dropped_rows(report: Mapping[str, Any]) -> int:
     """Return how many rows Spark dropped in the micro-batch of a progress report.
 
-    An aggregation counts after it has summed up each task's rows, so more rows may be lost.
+    An aggregation counts rows after each task has combined its own, so more rows may be lost than it counts.
     """
     return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ())
 
 
 def ours(latest: object) -> Mapping[str, Any] | None:
-    """Return the report of a source of forebay, from its `latestOffset` in Spark's progress; None of another source."""
+    """Return the progress report that a source of forebay puts into `latestOffset`.
+
+    None if `latest` is from another source.
+    """
     if isinstance(latest, str):
         try:
             latest = json.loads(latest)
@@ -31,7 +34,7 @@ def ours(latest: object) -> Mapping[str, Any] | None:
 
 
 def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
-    """Return what would have saved the rows that Spark dropped, in one sentence or two, safe to print.
+    """Return advice on how to avoid the loss of the rows that Spark dropped, in one or two sentences, safe to print.
 
     Args:
         report: A progress report of Spark, as JSON values.
@@ -52,7 +55,7 @@ def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
 
 
 def _unaligned(sources: list[Mapping[str, Any]]) -> str:
-    """Return the advice for sources without alignment: the furthest behind is that with the largest lag."""
+    """Return the advice for sources that do not align their splits. It names the split with the largest lag."""
     found = [
         (int(each.get("behind") or each.get("bytes") or 0), source, each)
         for source in sources
@@ -69,7 +72,10 @@ def _unaligned(sources: list[Mapping[str, Any]]) -> str:
 
 
 def _aligned(source: Mapping[str, Any], state: EventTimeState, spark: datetime | None) -> str:
-    """Return the advice for aligned sources: the furthest behind is the split with the lowest watermark."""
+    """Return the advice for a source that aligns its splits. It names the split with the lowest watermark.
+
+    `spark` is Spark's own watermark; None if unknown.
+    """
     earliest = min(state.splits, key=lambda split: split.watermark, default=None)
     parts = []
     if earliest is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `eventTime` of a stream's report or offset, for people: watermark, drift, and which split all others wait for."""
+"""Reads and formats the `eventTime` of a progress report or offset: watermark, drift, and the slowest split."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class SplitEventTime:
     """The event time of one split.
 
     Args:
-        split: Its id.
-        watermark: No unread record on time is earlier.
-        held: Whether it may not be read to its present end.
-        idle: Whether it holds back no others.
+        split: The id of the split.
+        watermark: The split's watermark: no unread record that is on time has an earlier event time.
+        held: Whether alignment stops reading the split before its present end.
+        idle: Whether the other splits do not wait for it.
     """
 
     split: str
@@ -37,11 +37,11 @@ class EventTimeState:
         drift: Seconds between the lowest and the highest watermark of active splits.
         max_drift: `alignmentMaxDrift`, in seconds.
         delay: `watermarkDelay`, in seconds.
-        held: The number of splits that may not be read to their present ends.
-        idle: The number of splits that hold back no others.
-        late: How often a split came back with records that are older than the others allow.
-        slowest: The split with the lowest watermark, for which held ones wait; empty if unknown.
-        why: `unread` or `caught up`.
+        held: The number of splits that alignment stops before their present ends.
+        idle: The number of splits that no other split waits for.
+        late: How often an idle split became active with records earlier than the watermark of the others.
+        slowest: The split with the lowest watermark, for which held splits wait; empty if unknown.
+        why: Why the slowest split holds back others: `unread` (it has unread records) or `caught up`.
         splits: The slowest and the fastest splits.
         limit: The event time up to which splits may be read, or, of splits in order, may begin; None before the first.
     """
@@ -60,10 +60,10 @@ class EventTimeState:
 
     @classmethod
     def of(cls, report: object) -> Self | None:
-        """Return the state that the planner reported as `eventTime`; None if alignment is off.
+        """Return the state that the planner put into a progress report as `eventTime`; None if alignment is off.
 
         Raises:
-            ValueError, KeyError, TypeError: It is damaged.
+            ValueError, KeyError, TypeError: The report is damaged.
         """
         if not isinstance(report, Mapping):
             return None
@@ -84,9 +84,9 @@ class EventTimeState:
 
 
 def event_time_words(state: EventTimeState) -> str:
-    """Return one line: the watermark, the drift, and what waits for what. The texts are safe to print.
+    """Return one line for people: the watermark, the drift, and which splits wait for which split. Safe to print.
 
-    Splits that are read in order, such as files, have no watermarks: of them, the limit is told.
+    Splits that are read in order, such as files, have no watermarks; for them the line shows the limit.
     """
     if state.watermark is None:
         return _limit_words(state)
@@ -115,12 +115,12 @@ def _limit_words(state: EventTimeState) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Return an event time for people, in UTC."""
+    """Format an event time for people, in UTC."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def span(seconds: float) -> str:
-    """Return a span for people: `0.5 s`, `45 s`, `12.5 min`, `7.2 h`, `3.5 d`."""
+    """Format a number of seconds for people: `0.5 s`, `45 s`, `12.5 min`, `7.2 h`, `3.5 d`."""
     for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 7_200.0), ("h", 3600.0, 172_800.0)):
         if abs(seconds) < most:
             return f"{round(seconds / size, 1):,g} {unit}"

@@ -41,10 +41,10 @@ class SplitOffset:
 
     Args:
         source: The format name of its source, with a number if several sources have it.
-        split: Its id.
+        split: The id of the split.
         read_to: The end of the rows that are read, exclusive.
         being_read_to: The end of the planned micro-batch in this split; empty if there is none.
-        end: Its own end; empty if it has none.
+        end: The split's own end; empty if it has none.
         position: `read_to` as the source's position; None if nothing is read yet, or only the tasks know it.
         fields: The split's other fields.
         event_time: Its watermark when the last micro-batch was planned; None if alignment is off, or it is neither
@@ -68,12 +68,12 @@ class Offsets:
     Args:
         directory: The checkpoint directory.
         micro_batch: The last planned micro-batch, or None.
-        done: The last committed one, or None.
-        planned_at: When the last one was planned.
+        done: The last committed micro-batch, or None.
+        planned_at: When the last micro-batch was planned.
         splits: The splits of forebay's sources.
         notes: Finished splits, other sources, and what could not be read.
         others: The offsets of other sources, as written.
-        watermark: Spark's own watermark of the query when the last one was planned; None if it has none.
+        watermark: Spark's own watermark of the query when the last micro-batch was planned; None if the query has none.
     """
 
     directory: str
@@ -125,7 +125,7 @@ class Offsets:
 def offsets(checkpoint_directory: str) -> Offsets:
     """Return the position of every split of a streaming query. Read-only; needs no Spark.
 
-    It reads the last offset of the checkpoint, and its state below `stateLocation`. The query may be running.
+    It reads the last offset of the checkpoint, and forebay's state below `stateLocation`. The query may be running.
 
     Args:
         checkpoint_directory: The `checkpointLocation` of the query: a directory, or a URL that fsspec supports.
@@ -181,7 +181,7 @@ def _text(store: Store, path: str) -> str:
 
 
 def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
-    """Return the metadata of Spark's offset file, and the entry of each source."""
+    """Parse Spark's offset file: return its metadata, and the entry of each source. `path` is for errors."""
     version, *rest = text.split("\n")
     if version != "v1" or not rest:
         raise ConfigurationError(
@@ -197,7 +197,7 @@ def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _time(at: object) -> datetime | None:
-    """Return a time of Spark, in ms since 1970; 0 means none."""
+    """Return a time that Spark wrote as ms since 1970; None for 0, which means no time."""
     try:
         return datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) and at > 0 else None
     except (OverflowError, ValueError, OSError):
@@ -205,7 +205,7 @@ def _time(at: object) -> datetime | None:
 
 
 def _named(entries: list[str]) -> list[tuple[str, Any]]:
-    """Return each source's name and offset; the offset of another source stays a text."""
+    """Return the name and the offset of each source. The offset of a source that is not forebay's stays a text."""
     found: list[Any] = [_ours(entry) for entry in entries]
     names = [entry["source"] if isinstance(entry, dict) else "" for entry in found]
     return [
@@ -227,7 +227,7 @@ def _ours(entry: str) -> dict[str, Any] | str:
 
 
 class _AnySplit(Split):
-    """A split of any source, with all its fields."""
+    """A split of any source, which keeps all its fields, so that offsets can be read without the source's class."""
 
     fields: Any = None
     version = 1 << 30
@@ -283,7 +283,10 @@ def _event_time(time: SplitEventTime | None) -> str:
 
 
 def _claims(offset: Offset, at: object) -> dict[str, Claim]:
-    """Return the latest claims of the tasks on splits with negotiated ends, as far as they are known."""
+    """Return the latest claims, by which tasks negotiated the ends of splits, as far as the state has them.
+
+    `at` is the state location that the offset names.
+    """
     splits = [each.split for each in offset.splits if each.to is UnknownEnd.NEGOTIATED]
     if not splits or not isinstance(at, str):
         return {}

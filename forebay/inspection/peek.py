@@ -54,7 +54,7 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
 
 
 def _text(column: pa.ChunkedArray) -> str:
-    """Return the text of a column of one row, whose value Python may not be able to represent."""
+    """Return a column of one row as text, even if Python cannot represent its value."""
     with suppress(OverflowError, ValueError):
         value = column[0].as_py()
         return "null" if value is None else str(value)
@@ -67,7 +67,7 @@ def _text(column: pa.ChunkedArray) -> str:
 def peek(source: Source, n: int = 20) -> Peek:
     """Return the first rows of a source, read in this process without Spark and Java.
 
-    It reads as little as possible; an unbounded source up to its current end.
+    It reads as little as possible. Of an unbounded source it reads no further than the current end.
 
     Args:
         source: The source.

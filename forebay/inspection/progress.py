@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Query(Protocol):
-    """The part of Spark's `StreamingQuery` that is used."""
+    """The methods of Spark's `StreamingQuery` that `progress` uses."""
 
     @property
     def name(self) -> str | None:
@@ -23,10 +23,10 @@ class Query(Protocol):
 
     @property
     def lastProgress(self) -> Any:  # noqa: ANN401, N802 - Spark's mapping, and Spark's name
-        """Return the last report, or None."""
+        """Return the last progress report; None before the first one."""
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
-        """Wait for the end; return whether the query has ended."""
+        """Wait until the query ends, or for `timeout` seconds; return whether the query has ended."""
 
 
 def progress(query: Query, *, every: float = 1.0, file: TextIO | None = None) -> None:
@@ -34,7 +34,7 @@ def progress(query: Query, *, every: float = 1.0, file: TextIO | None = None) ->
 
     For each source of forebay it shows a bar of the backlog, the rows per second, the estimated time to catch up, and
     the lag of the worst splits. A terminal is updated in place if `rich` is installed (the extra `cli`), a notebook as
-    HTML; otherwise each new report is one line. Errors of the view never end the wait, nor the query.
+    HTML; otherwise each new report is one line. An error while showing progress ends neither the wait nor the query.
 
     Args:
         query: The result of `DataStreamWriter.start`.
@@ -54,10 +54,10 @@ def progress(query: Query, *, every: float = 1.0, file: TextIO | None = None) ->
 
 
 class View(Protocol):
-    """Shows the progress of a query."""
+    """The output of `progress`: shows the progress of a query in a terminal, a notebook or a log."""
 
     def show(self, state: QueryProgress) -> None:
-        """Show it, replacing the last one if possible."""
+        """Show the progress, replacing what was shown before if possible."""
 
 
 def _update(view: View, query: Query, state: QueryProgress, *, ended: bool = False) -> None:
@@ -88,7 +88,7 @@ def _view(file: TextIO) -> Iterator[View]:
 
 
 class _Lines:
-    """A line for each new report, for logs and simple terminals."""
+    """The view for logs and simple terminals: one line for each new report."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -102,7 +102,7 @@ class _Lines:
 
 
 class _Terminal:
-    """Updated in place, with colours."""
+    """The view for terminals: lines with colours, updated in place."""
 
     def __init__(self, live: Any) -> None:  # noqa: ANN401 - rich is optional, and so are its types
         self._live = live
@@ -118,7 +118,7 @@ class _Terminal:
 
 
 class _Notebook:
-    """One output cell, updated in place."""
+    """The view for notebooks: one output cell, updated in place."""
 
     def __init__(self, display: Any) -> None:  # noqa: ANN401 - IPython's module, if there is one
         self._display = display

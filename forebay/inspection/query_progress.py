@@ -27,7 +27,7 @@ _FULL, _EMPTY = "█", "░"
 
 @dataclass(frozen=True)
 class SplitLag:
-    """One split that is behind."""
+    """A split that is behind, and its lag."""
 
     name: str
     at: str
@@ -36,20 +36,20 @@ class SplitLag:
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One source of a query.
+    """The progress of one source of a query.
 
     Args:
-        name: Its format name; or Spark's name for it, if it is not a source of forebay.
+        name: The source's format name; Spark's name for the source if it is not one of forebay.
         ours: Whether it is a source of forebay.
         rate: Rows per second, as Spark processes them.
         behind: The unread amount, in `unit`; None if unknown.
         unit: `rows`, `bytes` or `splits`.
-        share: The read share of the backlog, 0 to 1; None if unknown.
+        share: The fraction of the backlog that has been read, 0 to 1; None if unknown.
         seconds: Estimated time to catch up; None if unknown, infinite if the lag grows.
         splits: The splits with the largest lag.
         more: The number of other splits that are behind.
         problem: The error of the last discovery, as text; empty if it succeeded.
-        event_time: What alignment does; None if it is off.
+        event_time: The state of alignment; None if alignment is off.
     """
 
     name: str
@@ -66,7 +66,10 @@ class SourceProgress:
 
 
 class QueryProgress:
-    """The state after the last report. Called on one thread; a repeated report has no effect."""
+    """The progress of a query, computed from its progress reports.
+
+    Used on one thread; a repeated report has no effect.
+    """
 
     def __init__(self) -> None:
         self.query = "query"
@@ -85,7 +88,10 @@ class QueryProgress:
         self._backlogs: dict[int, _Backlog] = {}
 
     def update(self, name: str | None, report: Mapping[str, Any] | None, *, ended: bool = False) -> None:
-        """Process the last report of a query."""
+        """Update the state from the query's last progress report.
+
+        `name` is the query's name; `ended` says that it ended.
+        """
         self.query, self.ended = printable(name or "query"), ended
         if not report or report["timestamp"] == self._stamp:
             return
@@ -120,7 +126,7 @@ class QueryProgress:
 
 
 class _Backlog:
-    """The backlog over time. Its maximum since the source last caught up is the length of the bar."""
+    """The backlog of a source over time. The progress bar's length is its maximum since the source last caught up."""
 
     def __init__(self) -> None:
         self._whole = 0
@@ -198,7 +204,7 @@ def html(state: QueryProgress) -> str:
 
 
 def _remarks(source: SourceProgress) -> list[str]:
-    """Return what is to be said of a source beside its backlog."""
+    """Return lines about a source besides its backlog: alignment, and the error of the last discovery."""
     event_time = [] if source.event_time is None else [event_time_words(source.event_time)]
     return [*event_time, *([source.problem] if source.problem else [])]
 
@@ -281,5 +287,5 @@ def _number(position: object) -> str:
 
 
 def _short_class(description: str) -> str:
-    """Return Spark's name for a source, without packages and memory addresses."""
+    """Return Spark's description of a source without packages and memory addresses."""
     return re.sub(r"^(?:\w+\.)+|@[0-9a-f]+$", "", description) or "source"

@@ -33,7 +33,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: C
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return the same table as HTML, escaped."""
+    """Return a table as HTML, with all texts escaped."""
     head = "".join(f"<th>{escape(_short(cell))}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(_short(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -58,7 +58,7 @@ def _short(cell: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the columns a text takes in a terminal: East Asian wide characters and emoji take two."""
+    """Return the number of terminal columns that a text takes. East Asian wide characters and emoji take two."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: annotated attributes of a class, parsed from text or typed values, checked, documented, written as text.
+"""Options of a source: annotated attributes of a class, which are parsed from texts or typed values and checked.
 
 ```python
 class Orders(SimpleSource):
@@ -11,7 +11,7 @@ class Orders(SimpleSource):
     kafka: dict[str, str | Secret] = option(prefix="kafka.", doc="passed to the client")
 ```
 
-Standard library only. The modules in here are private; import from this one.
+Needs only the standard library. The modules of this package are private; import from the package.
 """
 
 from __future__ import annotations

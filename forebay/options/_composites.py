@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of composite values (lists, maps, optional values, unions), and the kind of each type."""
+"""The kinds of composite option values: lists, maps, optional values and unions. Finds the kind for a type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READABLE: Final = (
 
 
 class ListOf(Kind):
-    """Several values of one type: a JSON array, or comma-separated texts."""
+    """The kind of lists: a JSON array, or comma-separated texts."""
 
     def __init__(self, factory: Callable[[Iterable[Any]], Collection[Any]], item: Kind) -> None:
         self._factory = factory
@@ -56,7 +56,7 @@ class ListOf(Kind):
 
 
 class MapOf(Kind):
-    """Keys and values: a JSON object, or the options with a prefix."""
+    """The kind of maps: a JSON object, or all options with a prefix."""
 
     def __init__(self, key: Kind, item: Kind) -> None:
         self.key = key
@@ -83,7 +83,7 @@ class MapOf(Kind):
 
 
 class OptionalOf(Kind):
-    """A value or None. The text `null` is None unless it is a valid value."""
+    """The kind of values that may be None. The text `null` means None unless it is a valid value."""
 
     ambiguous = True
 
@@ -112,7 +112,10 @@ class OptionalOf(Kind):
 
 
 class UnionOf(Kind):
-    """A union. A text becomes the first member that can parse it, `str` tried last; a typed value keeps its type."""
+    """The kind of unions.
+
+    A text becomes the first member that can parse it (`str` last); a typed value keeps its type.
+    """
 
     ambiguous = True
 
@@ -137,7 +140,10 @@ class UnionOf(Kind):
         return self._parse_text(value, key)
 
     def _parse_text(self, value: object, key: str) -> Any:
-        """Parse a text as a textual member; in `str | Secret`, references and sensitive keys make it a secret."""
+        """Parse `value` as the member of the union that reads texts. `key` is its key if it is in a map.
+
+        For `str | Secret`, the result is a Secret if the text is a reference or the key is sensitive.
+        """
         kinds = dict(self._textual)
         secret = kinds.pop(Secret, None)
         if secret and (not kinds or is_sensitive(key) or str(value).startswith(("env:", "file:"))):
@@ -170,7 +176,7 @@ _CONTAINERS: Final[dict[object, Callable[[Iterable[Any]], Collection[Any]]]] = {
 
 
 def kind_of(hint: object) -> Kind:
-    """Return the kind for a type from `typing.get_type_hints`.
+    """Return the kind that parses and writes values of a type. `hint` comes from `typing.get_type_hints`.
 
     Raises:
         InvalidValue: Values of this type cannot be written as text.
@@ -192,7 +198,7 @@ def kind_of(hint: object) -> Kind:
         inner = members[0] if len(members) == 1 else UnionOf(members)
         return OptionalOf(inner) if type(None) in args else inner
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
-        raise InvalidValue("a tuple must allow any length: write tuple[T, ...]")
+        raise InvalidValue("a tuple type must allow any length: write tuple[T, ...]")
     if origin in _CONTAINERS and args:
         return ListOf(_CONTAINERS[origin], kind_of(args[0]))
     if origin in (dict, Mapping) and len(args) == 2:
@@ -214,7 +220,7 @@ def _json(text: str, wanted: type) -> Any:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidValue(f"not JSON: {error}") from error
+        raise InvalidValue(f"the text is not JSON: {error}") from error
     if not isinstance(found, wanted):
         raise InvalidValue("JSON, but not " + ("an array" if wanted is list else "an object"))
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolves the annotations of a class, also of one from a notebook cell or a function."""
+"""Resolves the annotations of a class to types, even if the class was defined in a notebook cell or in a function."""
 
 from __future__ import annotations
 
@@ -38,12 +38,17 @@ _WELL_KNOWN: Final[Mapping[str, object]] = {
 
 
 def own_annotations(cls: type) -> Mapping[str, Any]:
-    """Return the annotations in the body of this class, without its bases."""
+    """Return the annotations in the body of a class, without those of its base classes."""
     return inspect.get_annotations(cls)
 
 
 def resolved(base: type, annotation: object, extra: Mapping[str, object] | None = None) -> Any:
-    """Return the type of an annotation, keeping `Annotated` and `ClassVar`.
+    """Return the type that an annotation means, including `Annotated` and `ClassVar`.
+
+    Args:
+        base: The class in whose body the annotation is.
+        annotation: The annotation, which may be a text.
+        extra: Additional names that a text annotation may use.
 
     Raises:
         Exception: Evaluating the annotation failed, mostly with NameError.
@@ -56,7 +61,7 @@ def resolved(base: type, annotation: object, extra: Mapping[str, object] | None 
 
 
 def _names_around(base: type) -> dict[str, object]:
-    """Return the module, global and enclosing names that the methods of a class can see."""
+    """Return the names that the methods of a class can see: globals, and variables of enclosing functions."""
     names = dict(vars(sys.modules[base.__module__])) if base.__module__ in sys.modules else {}
     for method in vars(base).values():
         if isinstance(method, types.FunctionType):
@@ -81,8 +86,8 @@ def resolve_annotations(cls: type) -> None:
     """Replace text annotations of a class by types, where they can be resolved now.
 
     Called by a base class in `__init_subclass__`, before `dataclass`: only then are the local names of an enclosing
-    function visible, and a class that is pickled by value contains the types. Others stay text; `class_options`
-    reports them.
+    function visible, and a class that is pickled by value contains the types. An annotation that cannot be resolved
+    stays a text; `class_options` reports it.
     """
     annotations = dict(own_annotations(cls))
     nearby: dict[str, object] | None = None
@@ -98,7 +103,10 @@ def resolve_annotations(cls: type) -> None:
 
 
 def _names_in_callers(cls: type) -> dict[str, object]:
-    """Return the local names of the functions that define the class; inner ones precede."""
+    """Return the local variables of the functions around the class definition.
+
+    Those of inner functions take precedence.
+    """
     names: dict[str, object] = {}
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - `inspect.stack` does the same, and reads source files
     while frame is not None:
@@ -113,7 +121,7 @@ _ENTRY = re.compile(r"(\s+)(\w+)(?: \([^)]*\))?:\s+(.*)")
 
 
 def documented(cls: type) -> Mapping[str, str]:
-    """Return the descriptions under "Args:", "Attributes:" or "Options:" in the docstring of a class."""
+    """Return the descriptions of attributes in a class's docstring, under "Args:", "Attributes:" or "Options:"."""
     found: dict[str, str] = {}
     section, indent, name = False, 0, ""
     for line in inspect.cleandoc(vars(cls).get("__doc__") or "").splitlines():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing and writing of the values of each option type.
+"""The kinds of option values: each kind parses and writes the values of one type.
 
 A kind accepts text from Spark and the command line, and typed values from Python. It raises `ValueError` with a reason;
 `OptionSpec.convert` turns that into an error for the user, without secrets.
@@ -25,11 +25,11 @@ from forebay.options.secret import Secret
 
 
 class InvalidValue(ValueError):
-    """A value or a type is invalid; the text may give the reason, and may contain the value."""
+    """Raised for an invalid value or type. The text may give the reason, and may contain the value."""
 
 
 class Kind(ABC):
-    """Reads and writes the values of one type."""
+    """Parses and writes the values of one option type. The base class of all kinds."""
 
     expects: str
     """The expected value, to follow "takes": "a whole number"."""
@@ -42,7 +42,7 @@ class Kind(ABC):
 
     @abstractmethod
     def parse(self, value: object, key: str = "") -> Any:
-        """Return `value`, text or typed, as a value of this type. `key` is its key if it is in a map."""
+        """Return `value`, a text or a typed value, as a value of this type. `key` is its key if it is in a map."""
 
     @abstractmethod
     def text(self, value: Any) -> str:
@@ -50,7 +50,7 @@ class Kind(ABC):
 
     @abstractmethod
     def owns(self, value: object) -> bool:
-        """Whether `value` is already of this type."""
+        """Return whether `value` already has this type."""
 
     def json(self, value: Any) -> object:
         """Return `value` as an item of a JSON array or object."""
@@ -59,7 +59,7 @@ class Kind(ABC):
 
 @dataclass(frozen=True)
 class Scalar(Kind):
-    """A type that converts one text to one value."""
+    """The kind of a type whose values are each written as one text without structure."""
 
     type: type
     expects: str
@@ -167,14 +167,14 @@ TEXTUAL: Final = (str, Path)  # every text is a valid value of these
 
 
 class Choice(Kind):
-    """One of a few values: `Literal` and `Enum`."""
+    """The kind of `Literal` and `Enum`: one of a few values."""
 
     def __init__(self, texts: Sequence[str], values: Sequence[object], also: Iterable[tuple[str, object]] = ()) -> None:
         self.texts, self._values = tuple(texts), tuple(values)
         if not texts:
-            raise InvalidValue("there is nothing to choose from")
+            raise InvalidValue("the type has no values to choose from")
         if len(set(texts)) < len(texts):
-            raise InvalidValue("two of its choices are written the same")
+            raise InvalidValue("two values of the type are written as the same text")
         exact = {**dict(also), **dict(zip(texts, values, strict=True))}
         folded: dict[str, object] = {}
         for text, value in exact.items():
@@ -202,7 +202,7 @@ class Choice(Kind):
 
 
 def choice_text(choice: object) -> str:
-    """Return the text of a choice: of an enum member its text value, or else its name."""
+    """Return the text for a choice. For an enum member it is its value if that is a text, else its name."""
     if isinstance(choice, Enum):
         return choice.value if isinstance(choice.value, str) else choice.name
     return str(choice).lower() if isinstance(choice, bool) else str(choice)

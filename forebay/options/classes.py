@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a class, derived from its annotations.
 
-Mistakes of the author raise `ContractError` on first use of the options, not while the class is created: unpickling
-creates a notebook's class empty, then fills it.
+A wrong declaration raises `ContractError` on first use of the options, not while the class is created, because
+unpickling first creates a notebook's class without attributes.
 
 Rules: OPT-1 the type of an option can be parsed from text. OPT-2 its default is valid. OPT-3 names are unique. OPT-4 an
 option hides no attribute of its base classes, and nothing hides an option.
@@ -43,9 +43,10 @@ def class_options(cls: type) -> tuple[OptionSpec, ...]:
 
 
 def plain_attribute(cls: type, written: str) -> str | None:
-    """Return the unannotated attribute that a user mistook for an option, or None; for error messages.
+    """Return the name of the unannotated attribute that a user mistook for an option; None if there is none.
 
-    Attributes that a base class defines, such as `bounded`, are not meant to be options.
+    It is for error messages. Attributes that a base class defines, such as `bounded`, are ignored. `written` is the
+    user's option name.
     """
     for base in cls.__mro__[:-1]:
         for name, value in vars(base).items():
@@ -58,10 +59,10 @@ def plain_attribute(cls: type, written: str) -> str | None:
 
 
 def merge_specs(*groups: Iterable[OptionSpec]) -> tuple[OptionSpec, ...]:
-    """Return the options of several owners, such as a source and its host, as one list.
+    """Return the options of several owners, such as a source and its host, as one tuple.
 
     Raises:
-        ContractError: Two of them have the same name, or a prefix of one matches a name of another (OPT-3).
+        ContractError: Two options have the same name, or the prefix of one option matches the name of another (OPT-3).
     """
     merged = tuple(spec for group in groups for spec in group)
     _refuse_clashes(merged)
@@ -69,7 +70,7 @@ def merge_specs(*groups: Iterable[OptionSpec]) -> tuple[OptionSpec, ...]:
 
 
 def camel_case(name: str) -> str:
-    """Return the name of an option in Spark: `max_bytes_` → `maxBytes`."""
+    """Return the Spark name of an option with a Python name: `max_bytes_` → `maxBytes`."""
     return re.sub(r"(?<=[^_])_+([^_])", lambda match: match[1].upper(), name.rstrip("_"))
 
 
@@ -109,7 +110,10 @@ def _is_missing(value: object) -> bool:
 
 
 def _hint(cls: type, base: type, name: str, annotation: object) -> Any:
-    """Return the type of an option; None for ClassVar and KW_ONLY."""
+    """Return the type of an option from its annotation; None for ClassVar and KW_ONLY, which declare no option.
+
+    `base` is the base class of `cls` that has the annotation.
+    """
     try:
         hint = resolved(base, annotation)
     except Exception as error:  # an annotation is code

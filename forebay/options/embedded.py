@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds secrets inside longer texts: passwords in URLs and DSNs, tokens in queries, keys in JSON.
 
-A client may parse a URL or DSN and put only the password into its error.
+They are found separately because a client may parse a URL or DSN and put only the password into an error text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMES = re.compile(r"(?:auth|pass|pw|pwd|sas|sig)|.*(?:signature|account[_-]?ke
 
 
 def mask_urls(text: str) -> str:
-    """Return any text with `***` for the passwords and tokens in its URLs."""
+    """Return a text with `***` instead of each password and token in its URLs."""
     if "://" not in text:
         return text
     text = _USER_INFO.sub(rf"\g<1>{REDACTED}", text)
@@ -42,17 +42,17 @@ def mask_urls(text: str) -> str:
 
 
 def mask_values(text: str) -> str:
-    """Return the text of an option, or its `repr`, with `***` for the passwords and tokens in URLs and DSNs."""
+    """Return an option's text or `repr` with `***` instead of each password and token in its URLs and DSNs."""
     text = mask_urls(text)
     return _PAIR.sub(_masked, text) if "=" in text else text
 
 
 def secrets_in(text: str, *, secret: bool) -> Iterator[str]:
-    """Return the secrets inside an option value, encoded and decoded.
+    """Yield the secrets inside the text of an option, both URL-encoded and decoded.
 
     Args:
-        text: The value.
-        secret: The whole value is secret, so include parts that are only likely to be secret.
+        text: The text of the option.
+        secret: Whether the whole text is secret. If so, parts that only may be secret are included.
     """
     found: list[str] = []
     if "@" in text:
@@ -113,7 +113,7 @@ def _masked(match: re.Match[str]) -> str:
 
 
 def _plain(value: str) -> str:
-    """Return a value without quotes and escapes."""
+    """Return a quoted value without its quotes and escapes."""
     if len(value) >= 2 and value[0] in "'\"" and value[-1] == value[0]:
         return re.sub(r"\\(.)", r"\1", value[1:-1].replace(value[0] * 2, value[0]), flags=re.DOTALL)
     if len(value) >= 2 and value[0] == "{" and value[-1] == "}":

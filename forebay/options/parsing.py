@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses given options to typed values, with errors that suggest the intended names."""
+"""Parses the options that a user gave into typed values. Errors suggest the intended names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Given:
-    """One option as the user wrote it.
+    """One option as the user gave it.
 
     Args:
-        written: The name.
-        value: The value.
-        key: The name without the prefix of the option; empty without a prefix.
-        shown: The name for messages, in the declared case: Spark lower-cases names.
+        written: The name, as the user wrote it.
+        value: The value, as a text or typed.
+        key: The rest of the name after the prefix of the option; empty if the option has no prefix.
+        shown: The name for messages, in the declared case, because Spark lower-cases names.
     """
 
     written: str
@@ -42,10 +42,10 @@ def parse_options(
     defaults: Mapping[str, object] | None = None,
     owner: type | None = None,
 ) -> dict[str, Any]:
-    """Return the value of every option, by Python name: given, or the default.
+    """Return the value of every option, given or default, by the option's Python name.
 
-    Spark names, Python names and aliases are matched case-insensitively. An exact name precedes a prefix, a longer
-    prefix a shorter one.
+    Spark names, Python names and aliases are matched case-insensitively. A name that matches exactly takes precedence
+    over a prefix, and a longer prefix over a shorter one.
 
     Args:
         specs: All accepted options.
@@ -78,7 +78,10 @@ def parse_options(
 
 
 def explain_names(cls: type[T]) -> type[T]:
-    """Make the generated constructor of a dataclass refuse misspelt and missing options by name; return the class."""
+    """Make the generated constructor of a dataclass name misspelt and missing options in its error.
+
+    Return the class.
+    """
     generated = cls.__init__
 
     @functools.wraps(generated)
@@ -97,13 +100,13 @@ def explain_names(cls: type[T]) -> type[T]:
 
 
 def given_options(specs: Iterable[OptionSpec], given: Mapping[str, object]) -> frozenset[str]:
-    """Return the Python names of the options that the user set; ignores unknown names."""
+    """Return the Python names of the options that occur in `given`. Unknown names are ignored."""
     found, _ = sort_out(tuple(specs), given)
     return frozenset(found)
 
 
 def coerce_fields(instance: object, *, source: str | None = None) -> None:
-    """Check and convert the options of a dataclass instance in place. Called in `__post_init__`.
+    """Check the options of a dataclass instance, and convert them to their types in place. Called in `__post_init__`.
 
     Every type may be given as text, as in `KafkaSource(max_wait="500ms")`; mutable values are copied.
 
@@ -120,7 +123,7 @@ def coerce_fields(instance: object, *, source: str | None = None) -> None:
 
 
 def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[dict[str, list[Given]], list[str]]:
-    """Return the given values of each option, by Python name, and the unknown names."""
+    """Match the given names with the options. Return the given values by Python name, and the unknown names."""
     by_spelling = {spelling: spec for spec in specs for spelling in spec.spellings}
     prefixes = {spec.prefix.lower(): spec for spec in specs if spec.prefix is not None}
     sorted_out: dict[str, list[Given]] = {}
@@ -142,10 +145,10 @@ def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[
 
 
 def value_of(spec: OptionSpec, found: Sequence[Given], source: str) -> Any:
-    """Return the value of an option that was given at least once; a prefix collects all of its entries.
+    """Return the value of an option from the entries that the user gave. For a prefix, it is a map of all entries.
 
     Raises:
-        ConfigurationError: A value is invalid, or two differ.
+        ConfigurationError: A value is invalid, or two entries for the same name differ.
     """
     if spec.prefix is None:
         values = [spec.convert(one.value, written=one.shown, source=source) for one in found]

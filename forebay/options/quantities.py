@@ -42,9 +42,9 @@ _BYTE_UNITS: Final = {
 
 
 class Duration(timedelta):
-    """A duration of 0 or more: a timedelta from seconds or a text. Arithmetic returns plain timedeltas.
+    """A timedelta of 0 or more that can be made from seconds or a text. Arithmetic returns plain timedeltas.
 
-    Texts: parts with units (`30s`, `500ms`, `1h30m`, `1 minute 30 seconds`), or ISO 8601 (`PT1M30S`).
+    A text has parts with units (`30s`, `500ms`, `1h30m`, `1 minute 30 seconds`), or is in ISO 8601 (`PT1M30S`).
 
     Args:
         value: Seconds (int or float), a text, or a timedelta.
@@ -54,7 +54,7 @@ class Duration(timedelta):
     """
 
     def __new__(cls, value: DurationLike = 0) -> Self:
-        """Make a duration from seconds, a text or a timedelta."""
+        """Create a duration from seconds, a text or a timedelta."""
         try:
             if isinstance(value, str):
                 microseconds = _parse_duration(value)
@@ -86,13 +86,16 @@ class Duration(timedelta):
 if TYPE_CHECKING:
 
     class DurationField:
-        """A `Duration` option for type checkers: its constructor argument has the type of `__set__`."""
+        """The static type of a `Duration` option.
+
+        Type checkers take the constructor argument's type from `__set__`.
+        """
 
         def __get__(self, instance: object, owner: object = None) -> Duration: ...
         def __set__(self, instance: object, value: DurationLike) -> None: ...
 
     class OptionalDurationField:
-        """A `Duration | None` option for type checkers."""
+        """The static type of a `Duration | None` option. See `DurationField`."""
 
         def __get__(self, instance: object, owner: object = None) -> Duration | None: ...
         def __set__(self, instance: object, value: DurationLike | None) -> None: ...
@@ -123,13 +126,13 @@ def _parse_duration(text: str) -> int:
     if text.startswith("p"):
         match = _ISO.fullmatch(text)
         if match is None or not any(match.groups()) or text.endswith("t"):
-            raise ValueError("not an ISO 8601 duration of weeks, days, hours, minutes and seconds")
+            raise ValueError("the text is not an ISO 8601 duration of weeks, days, hours, minutes and seconds")
         for unit, number in zip("wdhms", match.groups(), strict=True):
             total += Fraction(number or 0) * _MICROSECONDS[unit]
     elif text != "0":
         total = _sum_of_parts(text)
     if total.denominator != 1:
-        raise ValueError("finer than a microsecond")
+        raise ValueError("the duration is finer than a microsecond")
     return total.numerator
 
 
@@ -150,7 +153,7 @@ def _sum_of_parts(text: str) -> Fraction:
 
 
 class ByteSize(int):
-    """A number of bytes: an int that also parses `64k`, `128m`, `1.5GB`. Units are powers of 1024, as in Spark.
+    """A number of bytes: an int that can be made from `64k`, `128m` or `1.5GB`. Units are powers of 1024, as in Spark.
 
     Args:
         value: The bytes, or a text; fractions of a byte are rounded down.
@@ -160,7 +163,7 @@ class ByteSize(int):
     """
 
     def __new__(cls, value: int | str = 0) -> Self:
-        """Make a size from a number of bytes or a text."""
+        """Create a size from a number of bytes or a text."""
         size = _parse_bytes(value) if isinstance(value, str) else int(value)
         if size < 0:
             raise ValueError("a size must be 0 or more")
@@ -178,7 +181,7 @@ class ByteSize(int):
 def _parse_bytes(text: str) -> int:
     match = _BYTES.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError("not a number with an optional unit, such as 64m")
+        raise ValueError("the text is not a number with an optional unit, such as 64m")
     number, unit = match.groups()
     if unit and unit not in _BYTE_UNITS:
         raise ValueError(f"{unit!r} is not a unit of bytes: use b, k, m, g, t or p")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hides secrets in texts of connectors and clients, such as error messages with a token or a URL.
+"""Hides secrets in texts of connectors and client libraries, such as error messages that contain a token or a URL.
 
-Known secrets are live `Secret`s, secret options, and the passwords and tokens in them and in URLs and DSNs of any
-option. No copy of a secret is kept. Passwords in other URLs are hidden too.
+It knows all live `Secret`s, all secret options, and the passwords and tokens in the URLs and DSNs of any option. No
+copy of a secret is kept. Passwords in all other URLs are hidden too.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ _holders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary
 
 
 def hide_options(instance: object) -> None:
-    """Let `redact` hide the secret options of an instance, as long as it lives. `Secret`s are always hidden.
+    """Make `redact` hide the secret options of `instance`, as long as it lives. `Secret`s are hidden without this call.
 
     Called by `coerce_fields`, and by hosts after unpickling an instance. Thread-safe.
 
     Raises:
-        ContractError: Its class has an invalid declaration.
+        ContractError: The class of `instance` has an invalid declaration.
     """
     if any(True for _ in _hidden_in(instance)):
         _holders[id(instance)] = instance
 
 
 def redact(text: str) -> str:
-    """Return a text with `***` for every known secret, also URL-encoded or as `repr`, and for passwords in URLs.
+    """Return a text with `***` instead of every known secret and of the passwords and tokens in URLs.
 
-    Passwords and tokens inside secrets that are URLs, DSNs or JSON are known too. Secrets of less than four characters,
-    or less than eight letters, are not hidden. Call it for every text of a connector or client. Thread-safe.
+    A secret is also found URL-encoded or as `repr`. Passwords and tokens inside secrets that are URLs, DSNs or JSON are
+    known too. A secret of less than four characters, or of less than eight letters and nothing else, is not hidden.
+    Call it for every text of a connector or client library. Thread-safe.
     """
     for form in sorted({form for value in _known() for form in _forms(value)}, key=len, reverse=True):
         text = text.replace(form, REDACTED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets as an option type: never shown, and resolved where they are used."""
+"""The option type for secrets, which are never shown, and are resolved in the process that uses them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Secret:
         text: The secret, or a reference. A secret that itself begins with `env:` or `file:` needs a reference.
 
     Raises:
-        ConfigurationError: The text begins like a reference, but is invalid.
+        ConfigurationError: The text begins with `env:` or `file:`, but is not a valid reference.
     """
 
     __slots__ = ("__weakref__", "_revealed", "_text")
@@ -103,7 +103,10 @@ _live: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
 
 
 def live_secrets() -> list[str]:
-    """Return the texts of all live secrets, references as they were last revealed: for `redact`."""
+    """Return the texts of all live secrets, for `redact`.
+
+    For a reference, it is the value that `reveal` returned last.
+    """
     alive = [secret for found in _live.valuerefs() if (secret := found()) is not None]
     texts = [secret._revealed if secret.reference else secret._text for secret in alive]  # noqa: SLF001 - its own module
     return [text for text in texts if text]
@@ -149,5 +152,5 @@ _SENSITIVE = re.compile(
 
 
 def is_sensitive(key: str) -> bool:
-    """Whether a key of a map (`kafka.ssl.key.password`) names a secret."""
+    """Return whether a key of a map, such as `kafka.ssl.key.password`, names a secret."""
     return _SENSITIVE.search(key) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One option: its declaration (`option`) and its specification (`OptionSpec`)."""
+"""Declares an option (`option`), and describes one option of a class (`OptionSpec`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 class _Required(Enum):
-    """Marks an option without a default. An enum keeps its identity when a class is pickled by value."""
+    """The type of `REQUIRED`, which marks an option without a default.
+
+    It is an enum, so that the marker keeps its identity when a class is pickled by value.
+    """
 
     REQUIRED = "required"
 
@@ -29,7 +32,7 @@ REQUIRED: Final = _Required.REQUIRED
 
 @dataclass(frozen=True)
 class Declared:
-    """The arguments of `option`, in the metadata of the dataclass field, under `METADATA`."""
+    """The arguments of `option`, kept in the metadata of the dataclass field under the key `METADATA`."""
 
     doc: str = ""
     name: str | None = None
@@ -43,7 +46,7 @@ METADATA: Final = "forebay.option"
 
 
 class _Settings(TypedDict, total=False):
-    """The keywords of all overloads of `option`."""
+    """The keyword arguments that all overloads of `option` share."""
 
     doc: str
     name: str | None
@@ -75,7 +78,7 @@ def option(
     """Declare an option in the body of a class.
 
     For example `start: int = option(10, doc="the first number")`. Without `default` and `default_factory` it is
-    required; with a prefix it is then empty by default.
+    required; with a prefix the option is then an empty map by default.
 
     Args:
         default: The default, typed or as text (`"30s"`).
@@ -83,13 +86,14 @@ def option(
         doc: One line for users.
         name: The name for users, if it is not the camelCase of the Python name: `fetchOffset.numRetries`.
         aliases: Other accepted names.
-        prefix: The option is a map of all options with this prefix, by the rest of the name. Spark lower-cases names.
+        prefix: Makes the option a map of all options whose names begin with this prefix; the keys are the rests of the
+            names. Spark lower-cases names.
             An empty prefix takes all unknown options, so the source itself must refuse misspelt ones.
         may_change: Whether a streaming query may be restarted with another value.
         secret: Whether the value is never shown. None: yes for `Secret`, and for sensitive keys of a map.
 
     Raises:
-        ValueError: The default is mutable, or given twice.
+        ValueError: The default is mutable, or both `default` and `default_factory` are given.
     """
     if default_factory is not None and default is not REQUIRED:
         raise ValueError("give default or default_factory, not both")
@@ -117,15 +121,15 @@ class OptionSpec:
         python_name: The name of the attribute.
         name: The name in Spark and in the documentation.
         type: The resolved annotation.
-        default: The declared default; `REQUIRED` if there is none, or a factory.
-        default_factory: Makes the default, if declared.
+        default: The declared default; `REQUIRED` if there is none or if there is a `default_factory`.
+        default_factory: Creates the default; None if not declared.
         doc: One line for users.
         aliases: Other accepted names.
-        prefix: It collects all options with this prefix.
-        may_change: Whether a restart may change it.
-        secret: Whether it is never shown. None: only `Secret`s and sensitive keys of a map are hidden.
-        owner: The name of its class, for messages.
-        kind: Parses and writes it.
+        prefix: The option is a map of all options whose names begin with this prefix; None for a single option.
+        may_change: Whether a streaming query may be restarted with another value.
+        secret: Whether the value is never shown. None: only `Secret`s and sensitive keys of a map are hidden.
+        owner: The name of the class that declares the option, for messages.
+        kind: Parses and writes the values.
     """
 
     python_name: str
@@ -153,24 +157,24 @@ class OptionSpec:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All accepted names, in lower case."""
+        """All accepted names of the option, in lower case."""
         return frozenset(name.lower() for name in (self.name, self.python_name, *self.aliases))
 
     def fresh_default(self) -> Any:
-        """Return a new typed default.
+        """Return the default as a typed value; mutable defaults are created anew.
 
         Raises:
-            ConfigurationError: There is none, or it is invalid.
+            ConfigurationError: The option has no default, or the default is invalid.
         """
         if self.required:
             raise ConfigurationError(f"the option {self.name!r} has no default", option=self.name)
         return self.convert(self.default if self.default_factory is None else self.default_factory())
 
     def convert(self, value: object, *, written: str | None = None, source: str | None = None, key: str = "") -> Any:
-        """Return a typed or text value as this option's type; containers are copied.
+        """Return a typed or text value as this option's type; lists and maps are copied.
 
         Raises:
-            ConfigurationError: The value is invalid; a secret is not shown.
+            ConfigurationError: The value is invalid. The error does not show a secret.
         """
         kind = self.kind.item if key and isinstance(self.kind, MapOf) else self.kind
         name = written or self.name
@@ -191,15 +195,15 @@ class OptionSpec:
         )
 
     def text(self, value: object, *, key: str = "", readable: bool = True) -> str:
-        """Return the text that `convert` parses as `value`. It may be secret.
+        """Return a text that `convert` parses as `value`. The text may be secret.
 
         Args:
             value: A value of this option's type.
             key: The key without the prefix, if `value` is an entry of a map.
-            readable: Whether `convert` must return the same value for the text. If not, None is written as `null`.
+            readable: Whether `convert` must return the same value for the text. If False, None is written as `null`.
 
         Raises:
-            ConfigurationError: No text is parsed as this value, such as None if every text is a valid str.
+            ConfigurationError: No text is parsed as this value. An example is None for a type that includes str.
         """
         kind = self.kind.item if key and isinstance(self.kind, MapOf) else self.kind
         try:
@@ -212,11 +216,11 @@ class OptionSpec:
         raise ConfigurationError(
             f"no text is parsed as {shown} for {self.name!r}",
             option=self.name,
-            advice="use another value, or pass the source as a Python object",
+            advice="use another value, or pass the source to forebay as a Python object instead of as texts",
         )
 
     def hides(self, key: str = "") -> bool:
-        """Whether the value, or that of one key of a map, is secret whatever its type."""
+        """Return whether the value, or its entry `key` if it is a map, is secret without being a `Secret`."""
         return is_sensitive(key) if self.secret is None else self.secret
 
 

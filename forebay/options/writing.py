@@ -36,7 +36,7 @@ def option_values(instance: object) -> dict[str, Any]:
 
 
 def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return texts for a checkpoint, by Spark name, that `parse_options` parses as these values.
+    """Return the options' values as texts for a checkpoint, by Spark name; `parse_options` parses them back.
 
     None is omitted if it is the default; if no text is parsed as None, it is written as `NONE_TEXT`. A secret is
     written as its reference (`env:NAME`), or else omitted. `values` are by Python name; missing ones are omitted.
@@ -49,7 +49,7 @@ def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> di
 
 
 def redact_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return texts, by Spark name, for logs and tables: `***` replaces secrets, except references.
+    """Return the options' values as texts for logs and tables, by Spark name. Secrets are `***`; references are shown.
 
     Raises:
         TypeError: A value belongs to none of the options.
@@ -64,7 +64,10 @@ def fixed_options(instance: object) -> dict[str, str]:
 
 
 def changeable_options(instance: object) -> dict[str, str]:
-    """Return the options that a restart may change as texts, for a checkpoint; without secrets, also in URLs."""
+    """Return the texts of the options that may change on restart, for a checkpoint.
+
+    Secrets are omitted, also the ones in URLs.
+    """
     specs = class_options(type(instance))
     return _separate_texts(specs, _changeable(specs), option_values(instance))
 
@@ -74,11 +77,13 @@ def changed_on_restart(
 ) -> None:
     """Refuse a restart that changes fixed options.
 
-    Called by the hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`). A missing
-    option has its default. Secrets without a reference are not in the checkpoint, so they are not compared.
+    Called by hosts when they continue from a checkpoint. Values are compared, not texts (`60s` is `1m`). An option that
+    is missing in the checkpoint counts as its default. Secrets that are not references are not in the checkpoint, so
+    they are not compared.
 
     Raises:
-        ConfigurationError: Some were changed; it names all of them, with both values unless they are secret.
+        ConfigurationError: A fixed option was changed. The error names all of them, with both values unless they are
+            secret.
     """
     changes = _changes([spec for spec in specs if not spec.may_change], old, new, source)
     if changes:
@@ -87,12 +92,17 @@ def changed_on_restart(
             + ", ".join(changes.values()),
             source=source or None,
             option=", ".join(changes),
-            advice="restore the old values, or start from the beginning with another checkpoint location",
+            advice="restore the old values, or start from the beginning with a new checkpoint directory",
         )
 
 
 def warn_of_changes(instance: object, old: Mapping[str, str], *, source: str) -> None:
-    """Log one warning that names the changeable options that changed since a checkpoint, if any."""
+    """Log one warning that names all changeable options whose values differ from those in a checkpoint.
+
+    If no value differs, it logs nothing.
+
+    `old` has the checkpoint's texts by option name.
+    """
     specs = class_options(type(instance))
     changes = _changes(_changeable(specs), old, changeable_options(instance), source)
     _, removed = sort_out(specs, old)
@@ -107,7 +117,7 @@ def warn_of_changes(instance: object, old: Mapping[str, str], *, source: str) ->
 
 
 def default_text(spec: OptionSpec) -> str:
-    """Return the default of an option for a table; empty if it has none."""
+    """Return the default of an option as a text for a table; empty if it has none."""
     if spec.required or spec.prefix is not None:
         return ""
     value = spec.fresh_default()
@@ -117,7 +127,7 @@ def default_text(spec: OptionSpec) -> str:
 
 
 def type_text(hint: Any) -> str:
-    """Return the type of an option for a table."""
+    """Return the type of an option as a text for a table."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return type_text(args[0])
@@ -137,7 +147,7 @@ def type_text(hint: Any) -> str:
 def _texts(specs: Sequence[OptionSpec], values: Mapping[str, Any], *, masked: bool) -> Iterator[tuple[str, str]]:
     foreign = values.keys() - {spec.python_name for spec in specs}
     if foreign:
-        raise TypeError(f"no such options: {', '.join(sorted(foreign))}")
+        raise TypeError(f"the values contain names that are no options: {', '.join(sorted(foreign))}")
     for spec in specs:
         value = values.get(spec.python_name)
         if spec.python_name not in values or (value is None and spec.default is None):
@@ -188,7 +198,7 @@ def _text(spec: OptionSpec, value: Any, key: str = "", *, masked: bool) -> str:
 
 
 def _contains_secret(value: object) -> bool:
-    """Whether a value is or contains a secret without a reference."""
+    """Return whether a value is, or contains, a Secret that is not a reference."""
     if isinstance(value, Secret):
         return value.reference is None
     if isinstance(value, Mapping):
@@ -205,7 +215,7 @@ def _changeable(specs: Iterable[OptionSpec]) -> list[OptionSpec]:
 def _changes(
     specs: Sequence[OptionSpec], old: Mapping[str, str], new: Mapping[str, str], source: str
 ) -> dict[str, str]:
-    """Return the names of the options that changed, each with a text that shows both values."""
+    """Return the changed options by name, each with a text that shows the old and the new value."""
     before, after = _canonical(specs, old, source), _canonical(specs, new, source)
     changes = {}
     for name in {**before, **after}:
@@ -218,7 +228,10 @@ def _changes(
 
 
 def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: str) -> dict[str, str]:
-    """Return the texts of all options, defaults included, in one spelling; an invalid text stays as it is."""
+    """Return the texts of all options, defaults included, each in one fixed spelling.
+
+    An invalid text is returned unchanged.
+    """
     values: dict[str, Any] = {}
     invalid: dict[str, str] = {}
     sorted_out, _ = sort_out(specs, given)
@@ -239,7 +252,7 @@ def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: st
 def _separate_texts(
     specs: Sequence[OptionSpec], some: Iterable[OptionSpec], values: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the texts of some options, each written alone: one without a text does not affect the others."""
+    """Return the texts of the options `some`, each written alone, so that a value without a text omits only itself."""
     texts: dict[str, str] = {}
     for spec in some:
         if spec.python_name not in values:

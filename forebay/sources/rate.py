@@ -36,7 +36,7 @@ _WORD = (1 << 64) - 1
 
 
 class RateSplit(Split):
-    """One generator, whose position is a row number.
+    """One generator of rows. Its position is the number of the next row.
 
     Args:
         index: The number of the split, from 0.
@@ -50,7 +50,8 @@ class RateSplit(Split):
 class RateSource(Source):
     """Rows at a chosen rate: `timestamp` (event time), `value` (unique), `split`. The same options make the same rows.
 
-    Bounded with `rows`, which are then due at once. Otherwise row n is due n / rate seconds after the start.
+    With `rows`, the source is bounded, and all rows are due at once. Without it, row n is due n / rate seconds after
+    the start.
     """
 
     rows_per_second: float = option(default=1000.0, doc="rows per second of each split")
@@ -78,7 +79,11 @@ class RateSource(Source):
         return "timestamp"
 
     def check(self) -> None:
-        """Refuse rates, counts and skews that give no rows, with a ConfigurationError that names the option."""
+        """Check the options.
+
+        Raises:
+            ConfigurationError: A rate, count or skew gives no rows. The error names the option.
+        """
         for name, good in (
             ("rowsPerSecond", self.rows_per_second > 0),
             ("numSplits", self.num_splits >= 1),
@@ -87,19 +92,19 @@ class RateSource(Source):
         ):
             if not good:
                 raise ConfigurationError(
-                    f"{name} is too small", source=self.name, option=name, advice="set a larger number"
+                    f"the option {name} is too small", source=self.name, option=name, advice="set a larger number"
                 )
 
     def schema(self) -> pa.Schema:
-        """Return timestamp, value, split."""
+        """Return the schema: `timestamp`, `value`, `split`."""
         return RATE_SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make the enumerator of the generators."""
+        """Create the enumerator."""
         return RateEnumerator(self, context.clock)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make the reader that generates."""
+        """Create a split reader, which generates the rows."""
         return RateSplitReader(self, context)
 
     def make(self, split: RateSplit, start: int, stop: int) -> pa.RecordBatch:
@@ -129,19 +134,19 @@ class RateSource(Source):
         return stop
 
     def _step(self, split: RateSplit) -> float:
-        """Return the microseconds of event time between two rows of a split."""
+        """Return the microseconds of event time between two consecutive rows of a split."""
         share = split.index / (self.num_splits - 1) if self.num_splits > 1 else 0.0
         return 1e6 / self.rows_per_second * (1 + (self.skew - 1) * share)
 
     def _times(self, split: RateSplit, numbers: pa.Array) -> pa.Array:
-        """Return the event times of rows, in µs since 1970."""
+        """Return the event times of the rows with these numbers, in µs since 1970."""
         turn = pc.cast(pc.floor(pc.multiply(pc.cast(numbers, pa.float64()), self._step(split))), pa.int64())
         times = pc.add(turn, split.started_at)
         disorder = round(self.disorder.total_seconds() * 1e6)
         return pc.subtract(times, self._lag(numbers, split.index, disorder)) if disorder else times
 
     def _lag(self, numbers: pa.Array, index: int, disorder: int) -> pa.Array:
-        """Return a number in [0, disorder] for each row: the high bits of its number and the seed, mixed twice."""
+        """Return a pseudo-random number in [0, disorder] for each row of split `index`."""
         salt = (self.seed * _MULTIPLIER + index * _INCREMENT) & _WORD
         mixed = pc.add(numbers.cast(pa.uint64()), pa.scalar(salt, pa.uint64()))
         for _ in range(2):
@@ -159,7 +164,7 @@ class RateSource(Source):
 
 
 class RateEnumerator(DiscoveryEnumerator):
-    """Discovers the generators. Positions are row numbers, so ends, slices and budgets are exact."""
+    """Enumerates the generators as splits. Positions are row numbers, so ends, slices and limits are exact."""
 
     exact_ends = True
 
@@ -181,12 +186,12 @@ class RateEnumerator(DiscoveryEnumerator):
         )
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the numbers of due rows."""
+        """Return the number of rows of each split that are due now."""
         now = self._clock.now()
         return {split.id: self._source.due(cast("RateSplit", split), now) for split in splits}
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
-        """Return the event times of the next rows, or of the last ones; the first row has none before it."""
+        """Return the event time of each split's next row; of the last row if there is no next one."""
         if column != self._source.event_time:
             return None
         found: dict[str, int] = {}
@@ -198,7 +203,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return found
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return the first row from the position of each split with this event time or a later one."""
+        """Return the first unread row of each split with an event time of `event_time` (in µs) or later."""
         found: dict[str, Position] = {}
         for split in cast("Sequence[RateSplit]", splits):
             start, end = _range(split)
@@ -207,12 +212,12 @@ class RateEnumerator(DiscoveryEnumerator):
         return found
 
     def size(self, split: Split) -> int | None:
-        """Return the bytes of the rows left."""
+        """Return the bytes of the unread rows."""
         start, end = _range(split)
         return None if end is None else max(0, end - start) * _ROW_BYTES
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the rows left into equal parts."""
+        """Cut the unread rows into `count` equal parts."""
         start, end = _range(split)
         if end is None or end - start < count:
             return [split]
@@ -220,7 +225,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return [split.slice(low, high) for low, high in itertools.pairwise(cuts)]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position after as many rows as a budget allows."""
+        """Return the position after at most `rows` rows, or after at most `byte_budget` bytes."""
         start, end = _range(split)
         ends = [
             None if rows is None else start + rows,
@@ -247,11 +252,14 @@ class RateSplitReader(SplitReader):
         self._paused: set[str] = set()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Take more splits."""
+        """Add splits."""
         self._splits.update((split.id, split) for split in splits if isinstance(split, RateSplit))
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return at most one record batch of due rows for each split; wait if there are none."""
+        """Return at most one record batch of due rows for each split.
+
+        Block until a row is due or `wake_up` is called.
+        """
         fetched = [
             part for split_id in list(self._splits) if split_id not in self._paused for part in self._next(split_id)
         ]
@@ -261,11 +269,11 @@ class RateSplitReader(SplitReader):
         return fetched
 
     def wake_up(self) -> None:
-        """End a wait."""
+        """End the blocking of a `fetch`."""
         self._woken.set()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Skip paused splits."""
+        """Stop or continue generating the rows of these splits."""
         self._paused = (self._paused - set(resume)) | set(pause)
         return True
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark hosts: thin adapters, and the only room that imports pyspark."""
+"""The Spark hosts, thin adapters to Spark. The only package that imports pyspark."""

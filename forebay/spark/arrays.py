@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps Arrow types to the ones that Spark supports."""
+"""Maps Arrow types to types that Spark supports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _REPLACEMENTS = {
 def normal_type(kind: pa.DataType, *, relaxed: bool = False) -> pa.DataType:
     """Return the type that Spark uses for `kind`, including nested types.
 
-    `relaxed`, to compare types: all nested fields are nullable, and fields of lists and maps have standard names.
+    With `relaxed`, for comparing types, all nested fields are nullable, and fields of lists and maps have standard
+    names.
 
     Raises:
         ConversionError: Spark has no such type.

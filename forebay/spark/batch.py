@@ -41,7 +41,7 @@ class Readable:
 
 @dataclass(frozen=True)
 class SparkTask:
-    """The value of one InputPartition: everything that `read` needs (S3)."""
+    """The content of one InputPartition: everything that `read` needs in a task (S3)."""
 
     task: ReadTask
     target: pa.Schema
@@ -76,17 +76,17 @@ class BatchReader(DataSourceReader):
             return input_partitions(tasks, readable, self._target)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one partition. Called in tasks; repeated by retries and by every action."""
+        """Yield the record batches of one partition. Called in tasks, again for each retry and each action."""
         return read_partition(partition)
 
 
 def input_partitions(tasks: Iterable[ReadTask], readable: Readable, target: pa.Schema) -> list[InputPartition]:
-    """Return one InputPartition per task."""
+    """Return one InputPartition for each task. `target` is the schema that Spark expects."""
     return [InputPartition(SparkTask(task, target, readable.promised, readable.follows_zone)) for task in tasks]
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a partition in Spark's types, cut to size."""
+    """Yield the record batches of a partition, converted to Spark's types and cut to the host's limits."""
     value = partition.value
     if value is None:  # Spark makes such a partition from an empty plan
         return

@@ -72,7 +72,7 @@ class Conformer:
 
     Args:
         target: The Arrow schema that Spark expects.
-        promised: The names in the schema of the source; a batch must have exactly these columns.
+        promised: The column names in the schema of the source. A batch must have exactly these columns.
         source: The format name, for errors.
         max_rows: Maximum rows of one batch.
         max_bytes: Maximum bytes of one batch, unless it is a single row.
@@ -90,7 +90,7 @@ class Conformer:
         self._columns: list[ColumnPlan] | None = []
 
     def conform(self, batch: pa.RecordBatch, *, split: str, position: object = None) -> Iterator[pa.RecordBatch]:
-        """Yield the converted batch, cut to size; nothing for a batch without rows.
+        """Convert a batch, and yield it cut to `max_rows` and `max_bytes`; nothing for a batch without rows.
 
         Raises:
             ContractError: Columns or types differ from the schema of the source.
@@ -137,7 +137,7 @@ class Conformer:
                 source=self._source,
                 split=split,
                 rule="SR-2",
-                advice="emit the names and types of schema()",
+                advice="return record batches with the names and types of schema()",
             )
         columns = plan_columns(schema, self._target)
         checks = any(column.check or column.cast for column in columns)
@@ -149,7 +149,7 @@ def check_user_schema(user: pa.Schema, own: pa.Schema, source: str) -> None:
     """Check the user's schema for a source with a fixed schema: names and types must be equal.
 
     Raises:
-        ConfigurationError: Columns differ; it names them.
+        ConfigurationError: Columns differ. The error names them.
     """
     problems = []
     theirs = {field.name: field for field in own}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source class of each format, for Spark."""
+"""The Spark data source class that each format of forebay gets."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ForebayDataSource(DataSource):
                 "columns are selected twice: by .schema(…) and by the option columns",
                 source=source.name,
                 option="columns",
-                advice="use only one of them; a schema may omit columns if the source supports it",
+                advice="use only one of them; .schema(…) may omit columns if the source supports it",
             )
         given = source.with_schema(user)
         if given is not None:
@@ -126,7 +126,7 @@ class ForebayDataSource(DataSource):
 
 
 def _in_program(name: str) -> bool:
-    """Whether this process runs one of Spark's programs, directly or as a child of Spark's daemon."""
+    """Return whether this process runs the Spark program `name`, directly or as a child of Spark's daemon."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return name in sys.modules or (spec is not None and spec.name == name)
 

@@ -18,9 +18,9 @@ _FRAMES = 6
 
 @contextmanager
 def as_spark_error(source: str, doing: str) -> Iterator[None]:
-    """Convert every error to a `ForebayError` whose text contains the traceback of its cause.
+    """Convert every error in a `with` block to a `ForebayError` whose text contains the traceback of its cause.
 
-    Wraps every method that Spark calls in its own processes.
+    All methods that Spark calls in its own processes use it. `doing` is the failed action, for the text.
 
     Raises:
         ForebayError: The error raised inside, or a `FatalError` that wraps it.
@@ -43,7 +43,7 @@ def as_spark_error(source: str, doing: str) -> Iterator[None]:
 
 
 def _plain(error: ForebayError) -> ForebayError:
-    """Return the error as its class in forebay.errors: `unwrap` cannot parse a connector's subclass."""
+    """Convert an error of a connector's subclass to its base class in forebay.errors, which `unwrap` can parse."""
     ours = next(cls for cls in type(error).__mro__ if cls.__module__ == ForebayError.__module__)
     if type(error) is ours:
         return error

@@ -21,21 +21,21 @@ from forebay.spark.session_zone import OPTION
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of the session that planners and tasks cannot read; captured by `register` and `read` (S18)."""
+    """Settings of the Spark session that planners and tasks cannot read. `register` and `read` capture them (S18)."""
 
     parallelism: int | None = None
     time_zone: str | None = None
     checkpoint_location: str | None = None
 
     def defaults(self) -> dict[str, object]:
-        """Return defaults for the options of source and host, by Python name."""
+        """Return default values for the options of source and host, by Python name."""
         known = {"time_zone": self.time_zone, "state_location": default_location(self.checkpoint_location)}
         return {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Made:
-    """The source and the options of one `load()`.
+    """The source and the host's options that one `load()` creates.
 
     Args:
         source: The source.
@@ -64,7 +64,7 @@ class Origin(ABC):
 
 @dataclass(frozen=True)
 class Installed(Origin):
-    """A source that every process finds by name: built in, or from an installed package."""
+    """A source class that every process finds by name: built in, or from an installed package."""
 
     name: str
 
@@ -87,14 +87,14 @@ class PickledClass(Origin):
 
 @dataclass(frozen=True)
 class PickledSource(Origin):
-    """A pickled source. Plans and logs do not show its options, which include secrets."""
+    """A pickled source object. Plans and logs do not show its options, which include secrets."""
 
     name: str
     payload: bytes = dataclasses.field(repr=False)
     options: HostOptions
 
     def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Unpickle the source; its options were set before."""
+        """Unpickle the source. Its options are already set; `given` has only options of the host."""
         parse_options((), given, source=self.name)
         source: Source = pickling.loads(self.payload, self.name)
         hide_options(source)
@@ -108,8 +108,8 @@ def checked_class(cls: object) -> type[Source]:
     """Check that a class is a complete source class, and return it. Called in the user's process.
 
     Raises:
-        ConfigurationError: It is not a source class, or methods are missing.
-        ContractError: Its options are invalid, or clash with those of the host.
+        ConfigurationError: The object is not a source class, or methods are missing.
+        ContractError: The options of the class are invalid, or have the same names as options of the host.
     """
     checked = _source_class(cls, getattr(cls, "__name__", repr(cls)))
     missing = sorted(getattr(checked, "__abstractmethods__", ()))
@@ -131,7 +131,7 @@ def checked_class(cls: object) -> type[Source]:
 
 
 def _methods(cls: type[Source]) -> list[str]:
-    """Return the names of the methods of the contract."""
+    """Return the names of the methods that a source class must define."""
     bases = [base for base in cls.__mro__ if base.__module__.startswith("forebay.framework.")]
     return [name for base in bases for name, value in vars(base).items() if inspect.isfunction(value)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickles sources for the processes of Spark, also from notebook cells and modules that workers cannot import."""
+"""Pickles sources for Spark's processes, even from notebook cells and modules that workers cannot import."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def dumps(value: object, source: str) -> bytes:
     """Pickle a source or its class. Called in the user's process.
 
     Objects of installed packages are pickled by reference. Those of the user's own modules are pickled by value,
-    because workers may not have these modules; if a module cannot be pickled (for example, it holds a lock), workers
-    must import it.
+    because workers may not have these modules; if a module cannot be pickled (for example, because it holds a lock),
+    workers must import it.
 
     Raises:
-        ConfigurationError: It cannot be pickled.
+        ConfigurationError: The value cannot be pickled.
     """
     own = _own_modules(value)
     problem: Exception | None = None
@@ -52,7 +52,7 @@ def loads(payload: bytes, source: str) -> Any:  # noqa: ANN401 - any type was pi
     """Unpickle the result of `dumps`. Called in the processes of Spark.
 
     Raises:
-        ConfigurationError: A module cannot be imported there.
+        ConfigurationError: A module cannot be imported in this process.
     """
     try:
         return pickle.loads(payload)  # noqa: S301 - written by `dumps` in the user's own session

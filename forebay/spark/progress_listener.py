@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay.record_progress`: writes the progress reports of all queries of a session to files, and names lost rows."""
+"""`forebay.record_progress`: writes the progress reports of a session's queries to files, and warns of dropped rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 def record_progress(spark: SparkSession, directory: str | None = None) -> StreamingQueryListener:
-    """Write each progress report of the session's queries to `<directory>/<query id>.jsonl`, and warn of lost rows.
+    """Write each progress report of the session's queries to `<directory>/<query id>.jsonl`, and warn of dropped rows.
 
     `forebay.report(directory)` draws the files. When Spark's watermark drops rows of a query with a source of forebay,
-    one warning in the log of this process names the split that is furthest behind, and the option that would have
-    saved the rows. Spark calls the listener on a thread of its own; it cannot delay or end a query.
+    one warning in the log of this process names the split that is furthest behind, and the option that avoids the loss.
+    Spark calls the listener on its own thread; it cannot delay or end a query.
 
     Args:
-        spark: The session; queries that are already running count.
+        spark: The session. Queries that are already running are included.
         directory: A local directory, created if needed; None = only warn.
 
     Returns:

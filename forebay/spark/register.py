@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions for users: register source classes in a session, and read source objects."""
+"""Functions for users: `register` makes source classes known to Spark, `read` and `read_stream` read source objects."""
 
 from __future__ import annotations
 
@@ -80,13 +80,11 @@ def read(
 ) -> DataFrame:
     """Return a DataFrame of a source object.
 
-    ```python
-    forebay.read(spark, Orders(url="…", token=Secret("env:TOKEN")), num_partitions=8)
-    ```
+    ```python forebay.read(spark, Orders(url="…", token=Secret("env:TOKEN")), num_partitions=8) ```
 
-    The source is pickled, so its options do not appear in plans; it needs no `register`. The read is planned once:
-    every action on the DataFrame reads the same rows. Exception: each action reads an unbounded source without `latest`
-    up to its current end.
+    The source is pickled, so its options do not appear in plans; it needs no `register`. The read is planned once, so
+    every action on the DataFrame reads the same rows. The exception is an unbounded source without `latest`: each
+    action reads it up to its current end.
 
     Args:
         spark: The session.
@@ -153,7 +151,7 @@ def _checkpoints(spark: SparkSession, context: object) -> str | None:
 
 
 def _register_object(spark: SparkSession, source: object, options: Mapping[str, object], call: str) -> Origin:
-    """Register a source object in the session, under a unique name."""
+    """Register a source object in the session under a unique name. `call` is the user's call, for errors."""
     if not isinstance(source, Source):
         raise ConfigurationError(
             f"{source!r} is not a source", advice=f"create one first: forebay.{call}(spark, Orders(url=…))"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time zone of the query of a task (S18)."""
+"""Reads the time zone of the query to which a task belongs (S18)."""
 
 from __future__ import annotations
 

@@ -54,22 +54,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dict(planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return any limit except `ReadAllAvailable`, which would mean `Trigger.Once`; the real limits are options."""
+        """Return any limit except `ReadAllAvailable`, which would mean `Trigger.Once`.
+
+        The actual limits are options.
+        """
         return ReadMaxRows(self._readable.options.max_rows_per_trigger or sys.maxsize)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """End the run at the ends of the first request (S17)."""
+        """Make the query stop at the ends that the first `latestOffset` finds (S17)."""
         with self._call() as planner:
             planner.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next micro-batch, or `start`. Called up to 90 times per second while idle."""
+        """Return the offset at which the next micro-batch ends; `start` if there is no new data.
+
+        Called up to 90 times per second while idle.
+        """
         with as_spark_error(self._readable.source.name, "planning"), self._call() as planner:
             found = planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
             return found if isinstance(found, dict) else dict(found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the `latestOffset` of Spark's progress reports (S12)."""
+        """Return what Spark's progress reports show as `latestOffset` (S12)."""
         with self._call() as planner:
             return planner.report() or None
 
@@ -80,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return input_partitions(planner.tasks(start, end), readable, self._target)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one partition. Called in tasks; repeated by retries and by every action."""
+        """Yield the record batches of one partition. Called in tasks, again for each retry and each action."""
         return read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -121,10 +127,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _close_on_sigterm(called: Callable[[], bool], *, within: int) -> None:
-    """Make Spark's SIGTERM end the process in order, so that `stop` and `atexit` run (S11).
+    """Make Spark's SIGTERM end the process normally, so that `stop` and `atexit` run (S11).
 
-    A process that waits for the next call of Spark continues to wait: Spark closes the connection. A running call,
-    possibly blocked in a server, is interrupted.
+    If no call is running, the process goes on waiting, and ends when Spark closes the connection. A running call, which
+    may be blocked in a server, is interrupted.
     """
 
     def end(_number: int, _frame: object) -> None:

@@ -24,7 +24,7 @@ _checked: set[str] = set()
 
 
 class Worker(NamedTuple):
-    """The Python of a worker."""
+    """The Python interpreter of a worker, and the forebay that it can import."""
 
     executable: str
     version: str | None
@@ -32,9 +32,9 @@ class Worker(NamedTuple):
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Check that workers with another interpreter can import forebay, by a small job once per Spark application.
+    """Check that workers with another interpreter can import forebay. Runs a small job once per Spark application.
 
-    Nothing is checked on Spark Connect, where the workers belong to a server.
+    On Spark Connect nothing is checked, because the workers belong to a server.
     """
     context = getattr(spark, "_sc", None)
     if context is None or context.applicationId in _checked or same_interpreter(context.pythonExec):
@@ -56,7 +56,7 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def same_interpreter(command: str) -> bool:
-    """Whether a command, such as PYSPARK_PYTHON, runs this interpreter with these packages.
+    """Return whether a command, such as the value of PYSPARK_PYTHON, runs this interpreter with these packages.
 
     Virtual environments are compared by directory, because their `python` may link to a shared one.
     """

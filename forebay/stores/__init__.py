@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of files: the local file system, and every store that fsspec knows."""
+"""Stores of files: the local file system, and every store that fsspec supports."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a listed file, and its path as in Spark's `_metadata` column."""
+"""The status of a listed file, and the forms of its path in Spark's `_metadata` column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/]*)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """The state of a file when it was listed, with which readers compare the file. Kept in splits, without credentials.
+    """The state of a file when it was listed. Readers compare the file with it. Splits contain it, without credentials.
 
     Attributes:
         path: The full URL, or the plain absolute path of a local file.
@@ -52,13 +52,13 @@ class FileStatus:
 
     @property
     def has_version(self) -> bool:
-        """Whether a time or an etag distinguishes this file from another one with its path and size."""
+        """Whether the time or the etag can distinguish this file from another version with the same path and size."""
         return self.has_time or self.etag is not None
 
     def same_file(self, now: FileStatus) -> bool:
         """Whether `now` has the same content: equal size, and equal etag or, without etags, equal time.
 
-        A generation is not compared with an ETag.
+        An etag that is a generation is not compared with one that is an ETag.
         """
         if self.size != now.size:
             return False
@@ -68,9 +68,10 @@ class FileStatus:
 
 
 def spark_file_path(path: str) -> str:
-    """The value of Spark's `_metadata.file_path`: `file:/d/a%20b.csv`, `s3://b/x%23y`.
+    """Return the value of Spark's `_metadata.file_path`: `file:/d/a%20b.csv`, `s3://b/x%23y`.
 
-    Spark 4.2 writes `file:/` with one slash, and escapes as `java.net.URI` does (not letters or emoji).
+    Spark 4.2 writes `file:/` with one slash. It escapes characters as `java.net.URI` does, so letters of any script and
+    emoji are not escaped.
     """
     match = _URL.fullmatch(path)
     if match is None:
@@ -80,7 +81,7 @@ def spark_file_path(path: str) -> str:
 
 
 def spark_file_name(path: str) -> str:
-    """The value of Spark's `_metadata.file_name`: the last part of `spark_file_path`."""
+    """Return the value of Spark's `_metadata.file_name`: the last part of `spark_file_path`."""
     return _quote(last_name(path))
 
 

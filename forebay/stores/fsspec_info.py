@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a file from the `info` of its fsspec store; each store has its own keys."""
+"""Makes the status of a file from the `info` dictionary of its fsspec store, whose keys differ by store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ _MAX_SECONDS = 100_000_000_000  # a larger number is milliseconds
 
 
 def status(path: str, info: Mapping[str, Any]) -> FileStatus:
-    """The status of a file from an `info` or `ls` entry; ConfigurationError if the store does not report its size."""
+    """Return the status of a file from its `info` or `ls` entry.
+
+    Raises:
+        ConfigurationError: The store does not report the size of the file.
+    """
     size = info.get("size")
     if size is None:
         raise ConfigurationError(
             f"the store does not report the size of {path!r}",
             option="path",
-            advice="copy the file to a store that does, or to a local directory",
+            advice="copy the file to a store that reports sizes, or to a local directory",
         )
     if generation := info.get("generation"):
         # On Google Cloud Storage a new storage class changes the ETag and the time of change.
@@ -44,7 +48,7 @@ def _time(info: Mapping[str, Any], keys: Sequence[str]) -> int:
 
 
 def nanoseconds(moment: object) -> int:
-    """Nanoseconds since 1970 of a time in any form that stores use; 0 if it cannot be read."""
+    """Return a time as nanoseconds since 1970 UTC, from any form that stores use; 0 if it cannot be parsed."""
     if isinstance(moment, dt.datetime):
         aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
         return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1) * 1000

@@ -24,7 +24,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class LocalStore:
-    """The files of this machine, by plain absolute paths. Implements `Store`; see `store_for` for the arguments."""
+    """The files of this machine, as a `Store`. Paths are plain absolute paths. See `store_for` for the arguments."""
 
     keeps_empty_directories = True
     paths_are_keys = False
@@ -116,7 +116,10 @@ def _move(path: str, *, target: str) -> None:
 
 
 def _move_between_disks(path: str, target: str) -> None:
-    """Copy to a temporary name first, so that the target is never half a file."""
+    """Move a file to another disk: copy it to a temporary name, and rename the copy.
+
+    So `target` is never half a file.
+    """
     half = Path(f"{target}.{uuid.uuid4().hex}.tmp")
     try:
         shutil.copy2(path, half)
@@ -129,7 +132,10 @@ def _move_between_disks(path: str, target: str) -> None:
 
 @contextmanager
 def wrap_errors(path: str, doing: str = "read") -> Iterator[None]:
-    """Raise `store_error` for errors of the operating system."""
+    """Convert errors of the operating system in a `with` block to `store_error`.
+
+    `doing` is the request, such as `read`.
+    """
     try:
         yield
     except OSError as error:
@@ -138,7 +144,7 @@ def wrap_errors(path: str, doing: str = "read") -> Iterator[None]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """The same, but raise FileNotFoundError if the path does not exist."""
+    """Convert errors as `wrap_errors` does, but let FileNotFoundError pass if the path does not exist."""
     try:
         yield
     except OSError as error:
@@ -148,7 +154,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
-    """The ForebayError for an error of the operating system."""
+    """Return the ForebayError for an error of the operating system. `doing` is the request, such as `read`."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
@@ -176,7 +182,7 @@ def _missing(entry: os.DirEntry[str]) -> ForebayError:
 
 
 def _check_no_loop(path: str) -> None:
-    """Refuse a link to one of its parent directories, which would make a walk endless."""
+    """Refuse a link to one of its own parent directories, because a walk through it would never end."""
     target = os.path.realpath(path)
     if any(os.path.realpath(above) == target for above in Path(path).parents):
         raise _loop(path)

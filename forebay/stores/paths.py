@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and URLs of stores, and their parts."""
+"""Splits and joins the paths and URLs of stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
 
 class PathParts(NamedTuple):
-    """The parts of a path for a listing: a root, the names below it, which may be globs, and the rest of a chained URL.
+    """The parts of a path: a root, the names below it (which may be globs), and the links after them in a chained URL.
 
     The root is `/`, the working directory, or `scheme://…` up to the first name that may be a glob.
     """
@@ -31,7 +31,7 @@ class PathParts(NamedTuple):
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names a store other than the local file system."""
+    """Return whether a path is the URL of a store other than the local file system."""
     return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not _LOCAL.match(path))
 
 
@@ -41,7 +41,7 @@ def is_s3(path: str) -> bool:
 
 
 def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
-    """Split a user's path, without access to a store; `keep_empty`: with the empty names inside a URL.
+    """Split a user's path, without access to a store. With `keep_empty`, empty names in a URL (`a//b`) are kept.
 
     Local paths become absolute and lose `file:` and doubled slashes; `%` is no escape, as in Spark.
 
@@ -49,7 +49,9 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
         ConfigurationError: The path is empty, has a NUL, or is a URL with a password.
     """
     if not path or "\x00" in path:
-        raise ConfigurationError(f"not a path: {path!r}", option="path", advice="give the path of a file or directory")
+        raise ConfigurationError(
+            f"{path!r} is not a path", option="path", advice="give the path of a file or directory"
+        )
     if not is_url(path):
         local = _LOCAL.sub("", path, count=1)
         parts = tuple(part for part in local.split("/") if part not in ("", "."))
@@ -72,7 +74,10 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
 
 
 def refuse_password(path: str, *, option: str = "path") -> None:
-    """Raise a ConfigurationError for a URL with a password, before connecting to its store."""
+    """Raise a ConfigurationError for a URL with a password.
+
+    Called before connecting to its store. `option` is for the error.
+    """
     if is_url(path) and (found := _PASSWORD.search(path)):
         raise ConfigurationError(
             f"the URL of scheme {found[1]!r} holds a password",
@@ -83,7 +88,7 @@ def refuse_password(path: str, *, option: str = "path") -> None:
 
 
 def join(directory: str, name: str) -> str:
-    """The path of a name in a directory: a local path, URL or chained URL (`zip://d::s3://b/a.zip`).
+    """Return the path of a name in a directory: a local path, URL or chained URL (`zip://d::s3://b/a.zip`).
 
     In an object store a name may be empty: in `s3://b/d` it is the directory `s3://b/d/`, which holds `s3://b/d//x`.
     """
@@ -93,7 +98,7 @@ def join(directory: str, name: str) -> str:
 
 
 def normalized_path(path: str) -> str:
-    """A user's path, without globs, as in a listing: absolute, without `file:`, `..` and doubled slashes."""
+    """Return a path without globs as listings return it: absolute, without `file:`, `..` and doubled slashes."""
     split = split_path(path)
     normalized = split.root + split.chain
     for part in split.parts:
@@ -102,7 +107,7 @@ def normalized_path(path: str) -> str:
 
 
 def without_dots(path: str) -> str:
-    """Resolve `..` in an absolute local path: after a link it is the parent of the link's target. A URL is unchanged.
+    """Resolve `..` in an absolute local path. After a link, it is the parent of the link's target. A URL is unchanged.
 
     In a URL `..` is an ordinary name of an object. Other links are not resolved.
     """
@@ -118,7 +123,7 @@ def without_dots(path: str) -> str:
 
 
 def last_name(path: str) -> str:
-    """The last part of a path or URL: without the following links of a chained URL, without the query of HTTP."""
+    """Return the last part of a path or URL, ignoring the query of HTTP and the following links of a chained URL."""
     if "://" not in path:
         return path.rsplit("/", 1)[-1]
     head = _unchained(path)[0]
@@ -128,7 +133,7 @@ def last_name(path: str) -> str:
 
 
 def _unchained(path: str) -> tuple[str, str]:
-    """The link of a chained URL that has the path, and the links that follow it."""
+    """Split a chained URL into the link that contains the path, and the links after it."""
     if path.startswith("/") or "::" not in path:
         return path, ""
     first, *rest = path.split("::")
@@ -138,7 +143,7 @@ def _unchained(path: str) -> tuple[str, str]:
 
 
 def parent(path: str) -> str:
-    """Return the directory that holds a path; the topmost directory is its own parent."""
+    """Return the directory that contains a path. The topmost directory is its own parent."""
     if path.startswith("/"):  # nearly all, of hundreds of thousands
         return path.rpartition("/")[0] or "/"
     head, chain = _unchained(path)

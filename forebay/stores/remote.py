@@ -44,7 +44,7 @@ _KEY_NAMES = frozenset({"", ".", ".."})
 
 
 class RemoteStore:
-    """A `Store` of fsspec. Each listing creates its own, with empty caches.
+    """A `Store` that uses fsspec. Each listing creates a new one, with empty caches.
 
     Args:
         url: A URL of the store, which determines the class and the host.
@@ -140,7 +140,7 @@ class RemoteStore:
         return False
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Copy a file within the store and delete it, or rename it; see `Store.move` and `delete`."""
+        """Rename a file, or copy it within the store and delete the original; see `Store.move` and `delete`."""
         with suppress(FileNotFoundError), self._wrap_errors(file.path, "move"):
             inner, there = self._inner(file.path), self._inner(target)
             self._fs.makedirs(posixpath.dirname(there), exist_ok=True)
@@ -160,7 +160,7 @@ class RemoteStore:
         return None
 
     def _check_no_page(self, path: str) -> None:
-        """Refuse an index, a login or an error page that a web server sends instead of data."""
+        """Refuse the index, login or error page that a web server sends for `path` instead of data."""
         if last_name(path).lower().endswith(_PAGE_SUFFIXES):
             return
         try:
@@ -182,7 +182,7 @@ class RemoteStore:
 
     @contextmanager
     def _wrap_errors(self, path: str, doing: str = "read") -> Iterator[None]:
-        """Raise FileNotFoundError if there is no such file, and `_store_error` for other errors."""
+        """Convert errors of the store in a `with` block to FileNotFoundError or `_store_error`."""
         try:
             yield
         except Exception as error:
@@ -191,14 +191,17 @@ class RemoteStore:
             raise self._store_error(error, path, doing) from error
 
     def _store_error(self, error: Exception, path: str, doing: str = "read") -> ForebayError:
-        """The ForebayError for an error of a store's library, without secrets."""
+        """Return the ForebayError for an error of a store's library, without secrets.
+
+        `doing` is the request, such as `read`.
+        """
         # fsspec raises a missing file for any answer of a web server, and the answer is its cause.
         shown = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
         return remote_error(error, path, self._options.redact(f"{type(shown).__name__}: {shown}"), doing)
 
 
 class _WrappedStream(io.RawIOBase):
-    """A store's stream that raises a ForebayError, which says whether to retry."""
+    """The stream of a file in a store. Its errors are ForebayErrors, whose class says whether to retry."""
 
     def __init__(self, stream: BinaryIO, store_error: Callable[[Exception], ForebayError]) -> None:
         super().__init__()
@@ -256,7 +259,8 @@ def _connect(url: str, options: StorageOptions) -> Any:  # noqa: ANN401 (fsspec 
         raise _not_installed(scheme, options.redact(str(error))) from error
     except (ConnectionError, TimeoutError) as error:
         raise RetriableError(
-            f"could not reach the store of {url!r} ({options.redact(str(error))})", advice="check that the store is up"
+            f"could not reach the store of {url!r} ({options.redact(str(error))})",
+            advice="check that the store is running and that the network reaches it",
         ) from error
     except Exception as error:
         if "Protocol not known" in str(error):
@@ -277,7 +281,10 @@ def _not_installed(scheme: str, said: str) -> ConfigurationError:
 
 
 def _lists_flat(fs: object) -> bool:
-    """Whether `find` is one flat listing, as in object stores. Elsewhere it is a walk that ignores errors."""
+    """Return whether `find` of a store makes one flat listing, as object stores do.
+
+    In other stores, `find` walks the directories and ignores errors.
+    """
     generic = getattr(importlib.import_module("fsspec.asyn").AsyncFileSystem, "_find", None)
     own = getattr(type(fs), "_find", None)
     return own is not None and own is not generic

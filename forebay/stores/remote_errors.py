@@ -2,7 +2,7 @@
 """Classifies errors of fsspec stores: the file does not exist, access is denied, or the store failed temporarily.
 
 fsspec raises `FileNotFoundError` also for other errors: with HTTP for every answer except success, with FTP for every
-refusal. The server's answer is in the chain of causes.
+refusal. The actual answer of the server is in the chain of the error's causes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NETWORK = frozenset({"aiohttp", "httpcore", "httpx", "requests", "urllib3"})
 
 
 def says_gone(error: BaseException) -> bool:
-    """Whether an error means that a file or directory does not exist.
+    """Return whether an error means that a file or directory does not exist.
 
-    Of HTTP statuses only 404 and 410 mean it. Without a status, the store's "not found" means it, unless an error of
-    the network caused it.
+    Of the HTTP statuses, only 404 and 410 mean this. Without a status, the store's "not found" means this, unless a
+    network error caused it.
     """
     found = [_meaning(link) for link in _chain(error)]
     if decided := [one for one in found if one is not None]:
@@ -59,7 +59,10 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
 
 
 def _refused(error: Exception, status: int | None) -> bool:
-    """Whether the store will refuse the same request later too."""
+    """Return whether the store will refuse the same request again.
+
+    `status` is the HTTP status of the error, if it has one.
+    """
     if isinstance(error, TimeoutError | ConnectionError):
         return False
     if status is None:
@@ -78,7 +81,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _meaning(link: BaseException) -> bool | None:
-    """Whether one error of a chain means that the file does not exist; None if it does not decide."""
+    """Return whether one error of a chain of causes means that the file does not exist; None if it says neither."""
     if (status := _status(link)) is not None:
         return status in _GONE
     if isinstance(link, ftplib.Error):
@@ -88,7 +91,7 @@ def _meaning(link: BaseException) -> bool | None:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, of any library."""
+    """Return the HTTP status of an error from any library; None if it has none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes or moves a local file, but not a newer one of its name."""
+"""Deletes or moves a local file only if it is still the version that was read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ _HIDDEN = re.compile(r"\.(.+)\.cleaning-[0-9a-f]{8}", re.DOTALL)
 
 
 def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
-    """Delete or move a file if it is still the one that was read; return whether it was. On the planning thread.
+    """Delete or move a file if it is still the version that was read; return whether it was.
 
-    A writer may replace the file between a check and a deletion. So the file first gets a hidden name, which no listing
-    shows, and is then checked. If the action fails or the file is not the one that was read, it gets its name back.
+    Called on the planning thread.
+
+    `action` deletes or moves the path that it is called with.
+
+    A writer may replace the file between a check and a deletion. So the file is first renamed to a hidden name, which
+    no listing shows, and then checked. If the action fails or the file is another version, its name is restored.
 
     Raises:
         OSError: The file could not be renamed, or the action failed.
@@ -31,7 +35,11 @@ def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
 
 
 def remove_broken_link(path: str) -> bool:
-    """Remove a broken link, but not a file that replaces it; return whether there was one. Raises OSError."""
+    """Remove a broken link; return whether there was one. A file that replaces the link meanwhile is kept.
+
+    Raises:
+        OSError: The link could not be removed.
+    """
     return _is_broken_link(path) and _take(path, _is_broken_link, lambda hidden: Path(hidden).unlink(missing_ok=True))
 
 
@@ -56,7 +64,7 @@ def _take(path: str, wanted: Callable[[str], bool], action: Callable[[str], None
 
 
 def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> None:
-    """Restore the names of files that killed processes left hidden in a directory. On the planning thread.
+    """Restore the names of files that killed processes left hidden in a directory. Called on the planning thread.
 
     `was_read` says whether the file with this status, which has its original path, was read.
 
@@ -78,7 +86,10 @@ def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> No
 
 
 def _put_back(hidden: str, path: str, *, read: bool) -> None:
-    """Restore the name of a hidden file, if there is one, without replacing a newer file."""
+    """Rename a hidden file back to `path`, if there is a hidden file; a newer file at `path` is kept.
+
+    See `_keep_beside`.
+    """
     if not os.path.lexists(hidden):
         return
     try:
@@ -100,7 +111,7 @@ def _put_back(hidden: str, path: str, *, read: bool) -> None:
 
 
 def _keep_beside(hidden: str, path: str, *, read: bool) -> None:
-    """Keep a file whose name a newer one took: hidden if it was read, else under a new visible name."""
+    """Keep a hidden file whose name a newer file has taken: hidden if it was read, else under a new visible name."""
     if read:
         _log.warning(
             "%s was read but not cleaned, because a newer file took its name; the read file stays as %s", path, hidden

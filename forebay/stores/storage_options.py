@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials and settings of a store, which travel to readers and are never shown."""
+"""The credentials and settings of a store, which are sent to readers and are never shown."""
 
 from __future__ import annotations
 

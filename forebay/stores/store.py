@@ -10,20 +10,20 @@ from forebay.stores.file_status import FileStatus
 
 
 class Directory(NamedTuple):
-    """A directory with this path."""
+    """A directory that a listing or `stat` found, with its path."""
 
     path: str
 
 
 class Children(NamedTuple):
-    """The entries of a directory."""
+    """The files and directories directly in a directory."""
 
     directories: list[str]
     files: list[FileStatus]
 
 
 class Store(Protocol):
-    """A tree of files, used by one thread at a time. Each listing creates its own, so that no cache is stale.
+    """A tree of files. Used by one thread at a time. Each listing creates a new store, so that no cache is stale.
 
     All methods raise ConfigurationError if a permission is missing or the store lacks the operation, and RetriableError
     if the store does not answer.
@@ -31,20 +31,23 @@ class Store(Protocol):
 
     @property
     def keeps_empty_directories(self) -> bool:
-        """Whether a directory may be empty; in an object store it exists only with its files."""
+        """Whether a directory may be empty.
+
+        False for an object store, where a directory exists only while it contains files.
+        """
 
     @property
     def paths_are_keys(self) -> bool:
         """Whether `a//b`, `a/./b` and `a/b` are three files, as in an object store."""
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """The file or directory at a path; None if nothing is there. Refuses anything else, such as a pipe."""
+        """Return the file or directory at a path; None if nothing is there. Refuses anything else, such as a pipe."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """The entries of a directory; None if it does not exist.
+        """Return the entries of a directory; None if it does not exist.
 
         Skips entries whose name `keep` rejects. Refuses a broken or circular link and a name that is not UTF-8. An
-        entry that vanishes meanwhile raises RetriableError.
+        entry that disappears during the call raises RetriableError.
         """
 
     def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus] | None:
@@ -69,10 +72,13 @@ class Store(Protocol):
         """Whether each read of `file` fails once it is not the listed version, so that nothing is left to check."""
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file that was read, but not a newer file at its path if the store can tell them apart.
+        """Delete a file that was read. A newer file at its path is kept if the store can distinguish them.
 
-        Return whether it was deleted; False if it no longer exists or was replaced: a newer file is kept.
+        Return whether the file was deleted; False if it no longer exists or was replaced.
         """
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Move such a file; create the target's directories and replace a file there. Return as `delete` does."""
+        """Move a file that was read to `target`: create the target's directories, and replace a file at the target.
+
+        A newer file at the file's path is kept, as in `delete`. Return whether the file was moved.
+        """

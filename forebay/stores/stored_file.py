@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of a path, and a listed file in it that can be opened and detects changes since it was listed."""
+"""Returns the store for a path, and opens a listed file, checking that it has not changed since it was listed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def store_for(
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A listed file in any store, as an `InputFile` of formats. Picklable; any thread; no credentials in its `repr`.
+    """A listed file in any store, which file formats read as their `InputFile`.
+
+    Picklable; for any thread; its `repr` shows no credentials.
 
     Attributes:
         status: The file as it was listed.
@@ -71,13 +73,15 @@ class StoredFile:
         return self.status.size
 
     def open(self) -> BinaryIO:
-        """Open for reading, seekable; the caller closes it. A local file is checked when it is open.
+        """Open the file for reading, as a seekable stream that the caller closes.
+
+        A local file is checked after it is open.
 
         A store that pins versions checks at each read instead, which then raises these errors.
 
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.
-            ConfigurationError: No permission.
+            ConfigurationError: The permission to read the file is missing.
             RetriableError: The store did not answer.
         """
         store = store_for(self.path, self.storage)
@@ -96,10 +100,12 @@ class StoredFile:
         return stream
 
     def verify_unchanged(self, stream: BinaryIO | None = None) -> None:
-        """Check that the file is the one that was listed; a source does so again after it has read the last byte.
+        """Check that the file is the version that was listed.
 
-        Given the open `stream`, a local file that was replaced or deleted meanwhile passes, because the old content was
-        read. A file that was overwritten in place does not pass.
+        A source checks this again after it has read the last byte.
+
+        With the open `stream`, a local file passes even if it was replaced or deleted meanwhile, because the stream
+        reads the old content. A file that was overwritten in place does not pass.
 
         Raises:
             DataError: The file no longer exists or has changed.
@@ -132,6 +138,10 @@ class StoredFile:
             self.verify_unchanged()
 
     def now(self) -> FileStatus | None:
-        """The file that is at the path now, the same or another one; None if there is none. Raises RetriableError."""
+        """Return the current status of the file at the path; None if there is no file now.
+
+        Raises:
+            RetriableError: The store did not answer.
+        """
         found = store_for(self.path, self.storage).stat(self.path)
         return found if isinstance(found, FileStatus) else None

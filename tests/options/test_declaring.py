@@ -287,7 +287,7 @@ MISTAKES: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str, str]] = [
     ("a bare list", {"a": list}, {}, "OPT-1", "list"),
     ("a fixed tuple", {"a": tuple[int, str]}, {}, "OPT-1", "tuple"),
     ("a choice written twice", {"a": Literal[1, "1"]}, {}, "OPT-1", "same"),
-    ("an enum of nothing", {"a": Enum("Nothing", [])}, {}, "OPT-1", "nothing to choose"),
+    ("an enum of nothing", {"a": Enum("Nothing", [])}, {}, "OPT-1", "no values to choose"),
     ("a private name", {"_a": int}, {"_a": 1}, "OPT-1", "'_a'"),
     ("an InitVar", {"a": InitVar[int]}, {}, "OPT-1", "'a'"),
     ("a prefix without a dict", {"a": str}, {"a": option(prefix="a.")}, "OPT-1", "dict"),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts as inline SVG: lines over time, and spans. Every text is escaped; colours come from the style of the page."""
+"""Charts as inline SVG: lines over time, and bars for spans of time.
+
+Every text is escaped. Colours come from the style of the page.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def _legend(styles: Mapping[str, str]) -> str:
 
 
 def _pieces(points: Sequence[tuple[datetime, float | None]]) -> Iterator[list[tuple[float, float]]]:
-    """Yield the parts of a line between its gaps. A part of one point is doubled, so that its dot is drawn."""
+    """Yield the parts of a line between its gaps. The point of a one-point part is doubled, so that a dot is drawn."""
     times = [at.timestamp() for at, _ in points]
     longest = longest_interval([at for at, _ in points])
     piece: list[tuple[float, float]] = []
@@ -103,13 +106,13 @@ def _pieces(points: Sequence[tuple[datetime, float | None]]) -> Iterator[list[tu
 
 
 def longest_interval(times: Sequence[datetime]) -> float:
-    """Return the seconds between reports above which the query did not run, or was not recorded."""
+    """Return the longest time in seconds between two reports that does not count as a gap in the recording."""
     usual = median([(after - before).total_seconds() for before, after in pairwise(times)] or [0.0])
     return _GAP * usual if usual > 0 else math.inf
 
 
 def spans(rows: Mapping[str, Sequence[tuple[datetime, datetime, str]]], first: datetime, last: datetime) -> str:
-    """Return a chart with one row for each name, and a bar for each span: its begin, its end and its kind.
+    """Return a chart with one row for each name, and a bar for each span (begin, end, kind) of `rows`.
 
     Bars of the kind `idle` are lower, so that the kinds differ without colours.
     """
@@ -141,7 +144,7 @@ def _y(value: float, low: float, high: float) -> float:
 
 
 def _time_axis(first: float, last: float, height: int) -> list[str]:
-    """Return the labels and grid lines of the horizontal axis, in processing time."""
+    """Return the SVG of the horizontal axis: labels and grid lines for processing times in seconds since 1970."""
     label, drawn = _clock(first, last), []
     for at in _time_ticks(first, last):
         x = _x(at, first, last)
@@ -151,14 +154,14 @@ def _time_axis(first: float, last: float, height: int) -> list[str]:
 
 
 def _time_ticks(low: float, high: float) -> list[float]:
-    """Return round times; the only time of an axis without length."""
+    """Return round times between `low` and `high` for the labels of an axis; the only time if both are equal."""
     least = (high - low) / _TICKS
     step = next((step for step in _TIME_STEPS if step >= least), 86_400 * math.ceil(least / 86_400))
     return _multiples(low, high, step) or [low]
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers."""
+    """Return round numbers between `low` and `high` for the labels of an axis."""
     least = max(1.0, (high - low) / _TICKS)
     power = 10.0 ** math.floor(math.log10(least))
     return _multiples(low, high, next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)) or [low]
@@ -169,7 +172,10 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
 
 
 def _clock(low: float, high: float) -> Callable[[float], str]:
-    """Return what shows the times of an axis in UTC: the date too, unless all have the same one."""
+    """Return a function that formats the times of an axis in UTC.
+
+    With the date, unless all times have the same date.
+    """
     days = {datetime.fromtimestamp(at, UTC).date() for at in (low, high)}
     pattern = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M:%S" if high - low < 3600 else "%Y-%m-%d %H:%M"
     return lambda at: datetime.fromtimestamp(at, UTC).strftime(pattern)

@@ -16,7 +16,7 @@ from forebay.inspection.event_time import EventTimeState
 
 @dataclass
 class SourceHistory:
-    """One source over time: what alignment did, and the backlog."""
+    """The history of one source: what alignment did, and the backlog, at each report."""
 
     name: str
     states: list[tuple[datetime, EventTimeState]] = field(default_factory=list)
@@ -26,15 +26,16 @@ class SourceHistory:
 
 @dataclass
 class History:
-    """One query over time.
+    """The history of one query.
 
     Args:
-        name: Its name or id.
+        name: The name or id of the query.
         times: When each micro-batch was reported.
         watermarks: Spark's own watermark.
-        dropped: The rows that Spark's watermark dropped in each micro-batch; empty in a checkpoint, which has none.
+        dropped: The rows that Spark's watermark dropped in each micro-batch; empty if the history is from a checkpoint,
+            which does not have these numbers.
         sources: The sources of forebay.
-        advice: What would have saved the dropped rows.
+        advice: How to avoid the loss of the dropped rows; see `dropped_rows_advice`.
     """
 
     name: str
@@ -46,7 +47,7 @@ class History:
 
 
 def histories(given: object) -> list[History]:
-    """Return the histories of a query, or of all queries below a directory of reports or a checkpoint directory."""
+    """Return the history of a query object, or of all queries in a directory of reports or a checkpoint directory."""
     recent = getattr(given, "recentProgress", None)
     if recent is not None:
         found = [of_reports([json.loads(one.json) if hasattr(one, "json") else one for one in recent])]
@@ -59,7 +60,7 @@ def histories(given: object) -> list[History]:
 
 
 def of_reports(reports: Iterable[Mapping[str, Any]]) -> History:
-    """Return the history that progress reports tell. Damaged parts are skipped."""
+    """Return the history of a query from its progress reports. Damaged parts of reports are skipped."""
     history = History("query")
     for report in reports:
         try:
@@ -102,7 +103,10 @@ def _lines(file: Path) -> Iterable[Mapping[str, Any]]:
 
 
 def _of_checkpoint(directory: Path) -> History:
-    """Return what the offsets of a checkpoint tell: watermarks, held and idle splits, but neither lag nor lost rows."""
+    """Return the history of a query from the offsets in its checkpoint.
+
+    It has watermarks, and held and idle splits, but neither lag nor dropped rows.
+    """
     history = History(directory.name)
     files = [file for file in (directory / "offsets").glob("*") if file.name.isdecimal()]
     for file in sorted(files, key=lambda one: int(one.name)):

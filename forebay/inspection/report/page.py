@@ -36,7 +36,7 @@ _NAMED: Final = 8
 
 
 def page(histories: Sequence[History]) -> str:
-    """Return the page, with a section for each query. Names that others chose are escaped."""
+    """Return the HTML page, with a section for each query. Names from outside are escaped."""
     body = "".join(_query(history) for history in histories)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -93,7 +93,7 @@ def _source(history: History, source: SourceHistory, first: datetime, last: date
 
 
 def _watermarks(history: History, source: SourceHistory, splits: Sequence[str]) -> list[Line]:
-    """Return the watermarks of the splits, the limit of files, and Spark's watermark above the others."""
+    """Return the lines of the watermark chart: splits, the limit of files and, above the others, Spark's watermark."""
     drawn = _by_split(source, splits, [{one.split: one.watermark.timestamp() for one in s.splits} for s in _of(source)])
     if not splits:
         limits = [(at, state.limit.timestamp() if state.limit else None) for at, state in source.states]
@@ -102,7 +102,10 @@ def _watermarks(history: History, source: SourceHistory, splits: Sequence[str]) 
 
 
 def _ahead(source: SourceHistory, splits: Sequence[str]) -> list[Line]:
-    """Return how far the active splits were ahead of the slowest one, in seconds; nothing of one split."""
+    """Return the lines that show how far active splits were ahead of the slowest one, in seconds.
+
+    None for one split.
+    """
     if len(splits) < 2:
         return []
     values = [
@@ -116,7 +119,10 @@ def _ahead(source: SourceHistory, splits: Sequence[str]) -> list[Line]:
 
 
 def _by_split(source: SourceHistory, splits: Sequence[str], values: Sequence[Mapping[str, float]]) -> list[Line]:
-    """Return a line for each split from its value in each report, those with a colour last."""
+    """Return a line for each split, from its value at each report. The lines of the splits with a colour come last.
+
+    `splits` are the splits with a colour.
+    """
     behind: dict[str, float] = dict.fromkeys(splits, 0.0)
     for state in _of(source):
         fastest = max((one.watermark for one in state.splits), default=None)
@@ -141,12 +147,16 @@ def _of(source: SourceHistory) -> list[EventTimeState]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return the key that orders `orders/9` before `orders/10`."""
+    """Return a sort key by which `orders/9` comes before `orders/10`."""
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _spans(source: SourceHistory, name: str, last: datetime) -> list[tuple[datetime, datetime, str]]:
-    """Return when a split was held or idle: from a report to the next one, unless that comes after a gap."""
+    """Return the spans of time in which a split was held or idle.
+
+    A span goes from a report to the next one, and ends earlier at a gap in the reports. `last` is the time of the last
+    report.
+    """
     longest = longest_interval([at for at, _ in source.states])
     found: list[tuple[datetime, datetime, str]] = []
     for index, (at, state) in enumerate(source.states):

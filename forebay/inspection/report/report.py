@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay.report`: one HTML file with the watermarks, waits, lag and lost rows of a streaming query."""
+"""`forebay.report`: writes an HTML file with the watermarks, waits, lag and dropped rows of a streaming query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
         The path of the file.
 
     Raises:
-        ConfigurationError: There is no progress, or the file cannot be written.
+        ConfigurationError: The query or directory has no progress, or the file cannot be written.
     """
     found = histories(query_or_directory)
     if not found:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file formats by name, each with its options. Refuses by name what Spark has and forebay does not support."""
+"""The file formats by name, each with its options.
+
+An option of Spark that forebay does not support is refused with its name.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ REFUSED = {
 
 
 def format_of_path(path: str) -> str | None:
-    """Return the format by the suffix of a file's name, before one of compression; None if it names none."""
+    """Return the file format that the suffix of a path names, ignoring a suffix of compression.
+
+    None if it names none.
+    """
     suffixes = _suffixes(path)
     if suffixes and suffixes[-1].lower() in CODECS:
         suffixes.pop()
@@ -72,7 +78,7 @@ def format_of_path(path: str) -> str | None:
 
 
 def suffix_of_path(path: str) -> str:
-    """Return the suffix of a file's name for an error, with a compression suffix; empty if there is none."""
+    """Return the suffix of a path for an error text, including that of compression; empty if there is none."""
     suffixes = _suffixes(path)
     return "".join(f".{part}" for part in suffixes[-2 if suffixes and suffixes[-1].lower() in CODECS else -1 :])
 
@@ -87,7 +93,7 @@ def names() -> tuple[str, ...]:
 
 
 def has_format(name: str) -> bool:
-    """Return whether a format has this name, which is in lower case. Searches newly installed packages for it."""
+    """Return whether a file format has this name, which must be in lower case. Also finds newly installed packages."""
     if name in BUILT_INS or name in names():
         return True
     _installed.refresh()
@@ -95,7 +101,7 @@ def has_format(name: str) -> bool:
 
 
 def format_class(name: str) -> type[FileFormat]:
-    """Return the class of a format, and import it.
+    """Import and return the class of a file format.
 
     Raises:
         ConfigurationError: No format has this name, or its package cannot be loaded.
@@ -111,12 +117,12 @@ def format_class(name: str) -> type[FileFormat]:
 
 
 def format_options(name: str) -> tuple[OptionSpec, ...]:
-    """Return the options of a format."""
+    """Return the options of the file format with this name."""
     return class_options(format_class(name).options_class)
 
 
 def refused_options(name: str) -> Mapping[str, str]:
-    """Return the options of Spark's reader of a format that are refused, and why."""
+    """Return the options of Spark's own reader of a file format that forebay refuses, each with the reason."""
     return {**REFUSED, **format_class(name).refused}
 
 
@@ -128,17 +134,17 @@ def make_format(
     others: Collection[OptionSpec],
     defaults: Mapping[str, object],
 ) -> FileFormat:
-    """Make a format from the options the user wrote.
+    """Create the file format `name` with the user's options.
 
     Args:
         name: One of `names()`.
         given: The options that are not the source's or the host's own.
         source: The format name of the source, for errors.
-        others: Options of the source and the host, to suggest instead.
+        others: The options of the source and the host, which an error may suggest for a misspelt name.
         defaults: Values of options that are not given, by Python name.
 
     Raises:
-        ConfigurationError: An option is unknown, an unsupported one of Spark, or has a wrong value.
+        ConfigurationError: An option is unknown, is an unsupported option of Spark, or has an invalid value.
     """
     found = format_class(name)
     specs = format_options(name)
@@ -152,7 +158,7 @@ def make_format(
                 f"the option {option!r} of Spark is not supported for {name} files: {refused[option.lower()]}",
                 source=source,
                 option=option,
-                advice="remove it, or read these files with Spark's own reader",
+                advice=f"remove {option}, or read these files with Spark's own reader",
             )
         raise _unknown(option, name, source, specs, others)
     values = parse_options(specs, given, source=source, defaults=defaults)
@@ -163,10 +169,15 @@ def make_format(
 
 
 def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collection[OptionSpec]) -> None:
-    """Refuse options that no built-in format has. Called while the format is unknown.
+    """Refuse options that no built-in format has. Called while the format is not known yet.
+
+    Args:
+        given: The options that are neither the source's nor the host's.
+        source: The format name of the source, for errors.
+        others: The options of the source and the host, which the error may suggest for a misspelt name.
 
     Raises:
-        ConfigurationError: It names the option.
+        ConfigurationError: An option is unknown. The error names it.
     """
     for option in given:
         if not any(option.lower() in _spellings(name) | _refused_spellings(name) for name in BUILT_INS):

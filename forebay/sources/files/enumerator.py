@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists files, and cuts big ones into slices."""
+"""The enumerator of a bounded read of files: lists them, and cuts big files into slices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileEnumerator(DiscoveryEnumerator):
-    """Makes one split for each file, with slices at the borders of the format."""
+    """Creates one split for each file. Slices are cut at positions that the file format allows."""
 
     def __init__(self, source: FileScan) -> None:
         self._source = source
@@ -33,7 +33,7 @@ class FileEnumerator(DiscoveryEnumerator):
         return self._source.format()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files, sorted by path; empty ones are left out."""
+        """List all files, sorted by path. Empty files are omitted."""
         index = self._source.list()
         if index.files:
             _ = self._format  # raises at planning if the format is unknown or an option is wrong
@@ -59,7 +59,7 @@ class FileEnumerator(DiscoveryEnumerator):
             )
 
     def size(self, split: Split) -> int | None:
-        """Return the bytes of the file or slice."""
+        """Return the size of a file or slice in bytes."""
         if not isinstance(split, FileSplit):
             return None
         if split.weight is not None:
@@ -102,10 +102,13 @@ class FileEnumerator(DiscoveryEnumerator):
         ]
 
     def _bytes(self, split: FileSplit) -> int:
-        """Return the bytes from position to end, as far as known without reading."""
+        """Return the bytes from the split's position to its end, as far as they are known without reading the file."""
         return split.size
 
 
 def bounds(split: FileSplit) -> tuple[int, int | None]:
-    """Return position and end of a split, without rows after them; None for the end of the file."""
+    """Return the split's position and end in the file, ignoring rows within a block.
+
+    An end of None is the file's end.
+    """
     return offset_and_rows(split.position)[0], split.end if isinstance(split.end, int) else None

@@ -14,30 +14,30 @@ OPTION = "fileEventTime"
 
 
 class FileEventTime(NamedTuple):
-    """A parsed value of the option.
+    """A parsed value of the option `fileEventTime`: what holds the event time of a file.
 
     Attributes:
-        kind: What holds the event time.
-        argument: The column of `footer` and `partition`, the pattern of `path`; empty for `modified`.
+        kind: `footer`, `partition`, `path` or `modified`.
+        argument: The column for `footer` and `partition`, the date pattern for `path`; empty for `modified`.
     """
 
     kind: Kind
     argument: str = ""
 
     def pattern(self) -> DatePattern:
-        """Return the pattern of `path`."""
+        """Return the compiled date pattern of the kind `path`."""
         return DatePattern.inside(self.argument)
 
 
 def parse_event_time(text: str, source: str) -> FileEventTime:
-    """Parse a value of the option.
+    """Parse a value of the option `fileEventTime`.
 
     Args:
         text: The value.
         source: The format name, for errors.
 
     Raises:
-        ConfigurationError: It is none, or its pattern is wrong.
+        ConfigurationError: The text is not such a value, or its pattern is invalid.
     """
     name, _, argument = text.strip().partition(":")
     kind = next((one for one in get_args(Kind) if one == name.strip().lower()), None)

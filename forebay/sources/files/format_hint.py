@@ -12,7 +12,7 @@ from forebay.stores.file_status import FileStatus
 
 
 def format_of_paths(paths: Sequence[str], source: str) -> str | None:
-    """Return the format by the suffixes of the user's paths; None if a path has no known suffix.
+    """Return the file format that the suffixes of the user's paths name; None if a path has no known suffix.
 
     Raises:
         ConfigurationError: The suffixes name several formats.
@@ -49,12 +49,12 @@ def _no_format(why: str, source: str) -> ConfigurationError:
 
 
 def _counted(paths: Sequence[str]) -> str:
-    """Return the most frequent suffixes with their counts, as text."""
+    """Return a text with the most frequent suffixes of the paths and their counts."""
     counts = Counter(catalog.suffix_of_path(path) or "no suffix" for path in paths)
     shown = [f"{count} × {suffix}" for suffix, count in counts.most_common(8)]
     return ", ".join([*shown, "…"] if len(counts) > len(shown) else shown)
 
 
 def _with_content(files: Sequence[FileStatus]) -> Sequence[FileStatus]:
-    """Return the files that are not empty; all files if all are empty."""
+    """Return the files that are not empty; all of `files` if every file is empty."""
     return [file for file in files if file.size] or files

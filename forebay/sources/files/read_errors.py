@@ -11,10 +11,10 @@ from forebay.stores.stored_file import StoredFile
 
 
 def is_ignored(source: FileScan, stored: StoredFile, error: DataError) -> bool:
-    """Whether the options allow the read to continue without the rest of this file.
+    """Return whether the options allow a read to skip the rest of a file after this error.
 
-    `ignoreMissingFiles` allows that for a missing file, `ignoreCorruptFiles` for a damaged one. An error with another
-    option (`mode`, `datetimeRebaseMode` …) or with a position concerns a record, so neither applies.
+    `ignoreMissingFiles` allows that for a missing file, `ignoreCorruptFiles` for a damaged one. An error that names
+    another option (`mode`, `datetimeRebaseMode` …) or a position concerns one record, so it is never ignored.
 
     Raises:
         DataError: The file has changed since it was listed, so it is unknown which version was read.
@@ -31,10 +31,10 @@ def is_ignored(source: FileScan, stored: StoredFile, error: DataError) -> bool:
 
 
 def is_readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -> bool:
-    """Whether a schema can be inferred from a file.
+    """Return whether a file can be read to infer a schema; False if the options allow to skip the file.
 
     Raises:
-        DataError: It cannot, and the options do not allow to skip the file.
+        DataError: The file cannot be read, and the options do not allow to skip it.
     """
     try:
         file_format.infer_schema([stored])
@@ -46,7 +46,10 @@ def is_readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -
 
 
 def with_file(error: DataError, source: FileScan, path: str | None = None) -> DataError:
-    """Add the source and the file to an error of a format, which may have set the path as the source."""
+    """Add the name of the source and the path of the file to an error of a format, and return it.
+
+    Without `path`, the path is the one that the format has set as the error's source.
+    """
     if error.source != source.name:
         path, error.source = path or error.source, None
     by_suffix = catalog.format_of_path(path or "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the file source, and what they determine: paths, format, listing, arguments of stores."""
+"""The options of the file source, and what follows from them: paths, file format, listing, settings of stores."""
 
 from __future__ import annotations
 
@@ -94,14 +94,18 @@ class FileScan(Source):
     def check(self) -> None:
         """Refuse a source without a path, of an unknown format, or with options that the format does not have.
 
-        Looks at no store. If only the files have the format, its options are checked once they are listed.
+        Accesses no store. If the format depends on the files' suffixes, its options are checked after the files are
+        listed.
 
         Raises:
-            ConfigurationError: Naming the option.
+            ConfigurationError: The error names the option.
         """
         if not self.all_paths():
             raise ConfigurationError(
-                "no path is given", source=self.name, option="path", advice='set path="…", or load("…")'
+                "the option path is not set",
+                source=self.name,
+                option="path",
+                advice='name the files with path="…" or load("…")',
             )
         for path in self.all_paths():
             refuse_password(path)
@@ -111,10 +115,10 @@ class FileScan(Source):
             parse_event_time(self.file_event_time, self.name)
             if self.latest_first:
                 raise ConfigurationError(
-                    "fileEventTime reads the oldest files first, and latestFirst the newest",
+                    "the options fileEventTime (oldest files first) and latestFirst (newest files first) conflict",
                     source=self.name,
                     option="fileEventTime",
-                    advice="leave one of them out",
+                    advice="set only one of the two options",
                 )
         if self.chosen_format() is None:
             catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
@@ -129,7 +133,7 @@ class FileScan(Source):
         """Return the file format, with its options.
 
         Raises:
-            ConfigurationError: It is unknown, or an option is.
+            ConfigurationError: The format is unknown, or does not have one of the options.
         """
         return catalog.make_format(
             self.format_name(),
@@ -140,14 +144,19 @@ class FileScan(Source):
         )
 
     def chosen_format(self) -> str | None:
-        """Return the format by the option or by the suffixes of the paths; None if it depends on the listed files."""
+        """Return the name of the format from the option `fileFormat` or the suffixes of the paths.
+
+        None if only the listed files tell it.
+        """
         return self.file_format or format_of_paths(self.all_paths(), self.name)
 
     def format_name(self) -> str:
-        """Return the name of the format: the user's, or inferred from suffixes. May list the files, once.
+        """Return the name of the file format: from the option, or inferred from suffixes.
+
+        The first call may list the files.
 
         Raises:
-            ConfigurationError: It is unknown, or the suffixes of the files differ.
+            ConfigurationError: The format is unknown, or the suffixes of the files differ.
             RetriableError: A store did not answer.
         """
         chosen = self.chosen_format()
@@ -172,17 +181,17 @@ class FileScan(Source):
 
     @abstractmethod
     def full_schema(self) -> pa.Schema:
-        """Return the schema before columns are selected."""
+        """Return the schema of all columns, including those that are not selected."""
 
     @abstractmethod
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Return this scan with the user's schema."""
+        """Return a copy of this scan with the user's schema."""
 
     def list(self, *, repeated: bool = False, begun: bool = False) -> FileIndex:
-        """List the files. `repeated` and `begun` are those of `ListOptions`.
+        """List the files. See `ListOptions` for `repeated` and `begun`.
 
         Raises:
-            ConfigurationError: A path matches nothing, or an option is wrong.
+            ConfigurationError: A path matches nothing, or an option is invalid.
             RetriableError: A store did not answer, or something disappeared.
         """
         types = {} if self._schema is None else {field.name: field.type for field in self._schema}
@@ -208,12 +217,12 @@ class FileScan(Source):
         return index
 
     def learn_format(self, path: str) -> None:
-        """Infer the format from a planned file, unless it is known. This saves a listing."""
+        """Infer the file format from the path of a planned file, if it is not known yet. This saves a listing."""
         if (name := catalog.format_of_path(path)) is not None:
             self._found.setdefault("format", name)
 
     def stored(self, status: FileStatus) -> StoredFile:
-        """Return a listed file as one that can be opened."""
+        """Return a listed file with the settings of its store, so that it can be opened."""
         return StoredFile(status, self.storage_options())
 
     def storage_options(self) -> StorageOptions:

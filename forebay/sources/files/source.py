@@ -36,21 +36,21 @@ class FileSource(FileScan):
         """Refuse what `FileScan` refuses, and an archive that overlaps the input (local links are followed).
 
         Raises:
-            ConfigurationError: It names the option.
+            ConfigurationError: The error names the option.
         """
         super().check()
         check_cleaning(self)
 
     @property
     def event_time(self) -> str | None:
-        """The column of `fileEventTime=footer:<column>`."""
+        """The event time column that `fileEventTime=footer:<column>` names; None for other values of the option."""
         if self.file_event_time is None:
             return None
         found = parse_event_time(self.file_event_time, self.name)
         return found.argument if found.kind == "footer" else None
 
     def schema(self) -> pa.Schema:
-        """Return the user's or the inferred schema, with the selected columns."""
+        """Return the schema of the selected columns, from the user's schema or the inferred one."""
         full = self.full_schema()
         if self._columns is None:
             return full
@@ -65,11 +65,14 @@ class FileSource(FileScan):
         return pa.schema([full.field(name) for name in self._columns])
 
     def full_schema(self) -> pa.Schema:
-        """Return the schema before columns are selected. A host resolves it before anything is read."""
+        """Return the schema of all columns, including those that are not selected.
+
+        A host calls it, and keeps the result, before anything is read.
+        """
         return self._schema if self._schema is not None else inferred_schema(self)
 
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Return this source with a schema of the user, which must name the partition columns to be read.
+        """Return a copy of this source with the user's schema, which must name the partition columns to read.
 
         Raises:
             ConfigurationError: The schema has duplicate column names, or a type that files cannot have.
@@ -79,11 +82,11 @@ class FileSource(FileScan):
         return self._with(_schema=nullable(schema))
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return this source with only these columns. Others are not decoded."""
+        """Return a copy of this source with only these columns; the others are not decoded."""
         return self._with(_columns=columns)
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make the enumerator of a bounded read or of a stream."""
+        """Create the enumerator, for a bounded read or for a stream."""
         if context.streaming:
             from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
 
@@ -93,13 +96,13 @@ class FileSource(FileScan):
         return FileEnumerator(self)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make a reader that reads one file after another."""
+        """Create a split reader, which reads one file after another."""
         from forebay.sources.files.split_reader import FileSplitReader
 
         return FileSplitReader(self, context.options)
 
     def order_key(self, position: Position) -> tuple[int, int]:
-        """Return the position of the format and the number of rows after it, as a sort key."""
+        """Return the position in the file and the number of rows after it, as a sort key."""
         return offset_and_rows(position)
 
     def _with(self, **attributes: object) -> Self:

@@ -16,13 +16,13 @@ _VERSION = "//@"  # listings never put two slashes in a row into the path of a l
 class FileSplit(Split):
     """One version of a file, as it was listed.
 
-    A position is the format's: a byte offset or a row index. Inside a parsed block it is a pair: the byte offset of the
-    block, and the number of rows read of it.
+    A position is that of the file format: a byte offset or a row index. Inside a parsed block it is a pair: the byte
+    offset of the block, and the number of its rows that have been read.
 
     Args:
         size: Bytes of the whole file.
         modified_at: Time of the last change in nanoseconds since 1970; 0 if the store does not report it.
-        etag: The store's version of the content, if it has one.
+        etag: The store's version of the content; None if the store has no versions.
         partitions: Names and raw values of the partition columns, outermost first.
         weight: Estimated bytes of a slice; None for the whole file.
         block: Start and length of a slice in bytes, for `_metadata`; None if `_metadata` is not read.
@@ -65,7 +65,7 @@ class FileSplit(Split):
 
 
 def offset_and_rows(position: Position | None) -> tuple[int, int]:
-    """Return the position of the format, and the number of rows after it."""
+    """Split a position into that of the file format and the number of rows read after it."""
     match position:
         case int():
             return position, 0
@@ -76,15 +76,15 @@ def offset_and_rows(position: Position | None) -> tuple[int, int]:
 
 
 def version_mark(status: FileStatus) -> str:
-    """Return the text that distinguishes versions of a file."""
+    """Return the text that distinguishes this version of a file from its other versions."""
     return f"{status.modified_at}-{status.size}" if status.etag is None else status.etag
 
 
 def version_id(status: FileStatus) -> str:
-    """Return the split id of a later version of a file."""
+    """Return the split id for a version of a file that is not the first one that the stream reads."""
     return f"{status.path}{_VERSION}{version_mark(status)}"
 
 
 def path_of(split_id: str) -> str:
-    """Return the path that a split id begins with."""
+    """Return the path of the file from a split id."""
     return split_id.split(_VERSION, 1)[0]

@@ -33,7 +33,9 @@ Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
 
 
 class FileSplitReader(SplitReader):
-    """Returns one record batch of the current file per fetch. At the end of a file it checks the file for changes.
+    """Reads files one after another; each fetch returns one record batch.
+
+    At the end of a file it checks the file for changes.
 
     Args:
         source: The scan, with its schema resolved.
@@ -47,7 +49,7 @@ class FileSplitReader(SplitReader):
         self._reading: _Reading | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Queue files."""
+        """Add files and slices to the queue."""
         self._waiting.extend(split for split in splits if isinstance(split, FileSplit))
 
     def fetch(self) -> Sequence[Fetched]:
@@ -77,7 +79,7 @@ class FileSplitReader(SplitReader):
         return [part]
 
     def wake_up(self) -> None:
-        """Do nothing: a fetch ends after one block."""
+        """Do nothing, because a fetch ends after one block in any case."""
 
     def close(self) -> None:
         """Close the current file."""
@@ -92,7 +94,10 @@ class FileSplitReader(SplitReader):
 
     @cached_property
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the schema of all columns and of the selected ones. Infers it if no host has resolved it."""
+        """Return the schemas of all columns and of the selected columns.
+
+        Infers the schema if the host has not done so.
+        """
         full = self._source.full_schema()
         selected = self._source.with_schema(full).schema()
         return full, pa.schema([field.remove_metadata() for field in selected])
@@ -125,7 +130,10 @@ class FileSplitReader(SplitReader):
         return _Reading(split, stored, batches, self._options, counts_rows=self._format.counts_rows)
 
     def _end_if_ignored(self, reading: _Reading, error: DataError) -> Fetched:
-        """Return the end of a file whose error is ignored; raise another error with the file in it."""
+        """Log an error that the options ignore, and return the end of the file.
+
+        Raise any other error with the file's path.
+        """
         # The generator has ended. If the store fails below, the next fetch must not take that for the end of the file.
         reading.rewind()
         try:
@@ -140,8 +148,8 @@ class FileSplitReader(SplitReader):
 class _Reading:
     """A file or slice being read.
 
-    The record batches of the format are sliced to the limits of the host. The position after an inner slice is the
-    position before the batch, and the number of rows since then.
+    The record batches of the format are cut to the host's limits. The position after a cut is a pair: the position
+    before the record batch, and the number of its rows before the cut.
     """
 
     def __init__(
@@ -180,14 +188,14 @@ class _Reading:
         return Fetched(self.split.id, batch, self.position)
 
     def rewind(self) -> None:
-        """Close the file. `next` opens it again after the last record batch."""
+        """Close the file. `next` opens it again, and continues after the last record batch that it returned."""
         self._slices.clear()
         if self._parts is not None:
             self._parts.close()
             self._parts = None
 
     def _fill(self) -> bool:
-        """Slice the next record batch of the format; return False at the end of the file."""
+        """Read the next record batch of the format, and cut it to the limits; return False at the end of the file."""
         if self._parts is None:
             self._parts = self._read(*offset_and_rows(self.position))
         options = self._options
@@ -201,7 +209,10 @@ class _Reading:
         return False
 
     def _read(self, offset: int, rows: int) -> Parts:
-        """Yield the record batches from a position to the end, each with the positions before and after it."""
+        """Yield the record batches to the end of the split, each with the positions before and after it.
+
+        The first one begins `rows` rows after `offset`.
+        """
         stop, last_rows = (None, 0) if self._end is None else self._end
         if stop is None or offset < stop:
             yield from self._blocks(offset, rows, stop)
@@ -210,7 +221,7 @@ class _Reading:
             yield from self._rows_of_block(stop, rows, last_rows)
 
     def _blocks(self, offset: int, skip: int, stop: int | None) -> Parts:
-        """Yield the records that start in `[offset, stop)`, without the first `skip` ones."""
+        """Yield the rows of the records that start in `[offset, stop)`, except for the first `skip` rows."""
         with closing(self._batches(offset, stop)) as batches:
             for batch, position in batches:
                 # The last record of a slice may end in the next slice, which begins with the record after it.
@@ -220,7 +231,10 @@ class _Reading:
                 offset, skip = after, max(0, skip - batch.num_rows)
 
     def _rows_of_block(self, offset: int, start: int, stop: int) -> Parts:
-        """Yield rows `[start, stop)` after an offset. Positions stay relative to it, so they precede the end."""
+        """Yield the rows `[start, stop)` of those that begin at `offset`.
+
+        Their positions are `offset` and a number of rows, so they come before the position of the end.
+        """
         before = 0
         with closing(self._batches(offset, None)) as batches:
             for batch, _ in batches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of a query or a consumer group: its positions beside the brokers' ends."""
+"""The lag of a streaming query or a consumer group: the distance of its positions from the ends of the partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ReadPosition:
     Args:
         topic_partition: The partition.
         position: The next offset to read.
-        topic_id: The id of its topic at that time; None = unknown.
+        topic_id: The id of the topic when the position was stored; None = unknown.
     """
 
     topic_partition: TopicPartition
@@ -45,11 +45,11 @@ class PartitionLag:
     """The lag of one partition.
 
     Args:
-        topic: Its topic.
-        partition: Its number.
+        topic: The topic.
+        partition: The number of the partition.
         position: The next offset to read.
         end: The end of the partition under the isolation level; None = unknown.
-        lag: The number of offsets between them; None = unknown.
+        lag: The number of offsets between position and end; None = unknown.
         note: A problem of the partition; empty without one.
     """
 
@@ -66,8 +66,8 @@ class Lag:
     """The lag of a query or a group.
 
     Args:
-        partitions: Each partition that it reads, sorted by topic and number.
-        notes: Partitions that it does not read yet.
+        partitions: The lag of each partition that is read, sorted by topic and number.
+        notes: Sentences about partitions that are not read yet.
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -98,11 +98,11 @@ class LagReader:
     def of_positions(
         self, positions: Iterable[ReadPosition], *, others: str = "the checkpoint has no position of"
     ) -> Lag:
-        """Return the lag of positions behind the current ends.
+        """Return how far positions are behind the current ends of their partitions.
 
         Args:
             positions: The positions. Of several in one partition, the lowest of the current topic counts.
-            others: Begins the note on the topics' other partitions.
+            others: The begin of the note about other partitions of the same topics.
         """
         given = list(positions)
         topics = self._topics({one.topic_partition.topic for one in given})
@@ -125,7 +125,7 @@ class LagReader:
         return Lag(tuple(rows), tuple(_missing(topics, current, others)))
 
     def of_group(self, group: str) -> Lag:
-        """Return the lag of a consumer group's committed offsets behind the current ends.
+        """Return how far a consumer group's committed offsets are behind the current ends of their partitions.
 
         Raises:
             ConfigurationError: The group has committed nothing: it does not exist, or its offsets have expired.
@@ -154,13 +154,16 @@ class LagReader:
 
 
 def _is_of(position: ReadPosition, topics: Mapping[str, Topic]) -> bool:
-    """Whether a position belongs to the current topic of its name, or may do so."""
+    """Return whether a position belongs to the current topic of its name, as far as the topic ids are known."""
     topic = topics.get(position.topic_partition.topic)
     return topic is None or not are_of_two_topics(position.topic_id, topic.topic_id)
 
 
 def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> dict[TopicPartition, ReadPosition]:
-    """Return the lowest position of each partition in its current topic, else in an earlier one."""
+    """Return the lowest position of each partition in its current topic.
+
+    If it has none, in an earlier topic of that name.
+    """
     found: dict[TopicPartition, ReadPosition] = {}
     for one in sorted(positions, key=lambda one: (not _is_of(one, topics), one.position)):
         found.setdefault(one.topic_partition, one)

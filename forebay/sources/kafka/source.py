@@ -37,7 +37,7 @@ class KafkaSource(KafkaOptions):
         return "timestamp" if self._columns is None or "timestamp" in self._columns else None
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make the enumerator of partitions.
+        """Create the enumerator of partitions.
 
         Raises:
             ConfigurationError: kafka-python is not installed, or the options do not fit the host.
@@ -48,7 +48,7 @@ class KafkaSource(KafkaOptions):
         return KafkaEnumerator(self, context.clock, streaming=context.streaming)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make the reader, which leases a consumer.
+        """Create the split reader, which leases a consumer.
 
         Raises:
             ConfigurationError: kafka-python is not installed.

@@ -16,18 +16,21 @@ class TopicPartition(NamedTuple):
 
     @property
     def split_id(self) -> str:
-        """The id of its split; names of topics have no slash."""
+        """The id of the partition's split, `topic/partition`. Names of topics have no slash."""
         return f"{self.topic}/{self.partition}"
 
     @classmethod
     def of(cls, split_id: str) -> TopicPartition:
-        """Return the partition of a split id."""
+        """Return the partition that a split id names."""
         topic, _, partition = split_id.rpartition("/")
         return cls(topic, int(partition.partition(":")[0]))
 
 
 def are_of_two_topics(one: str | None, other: str | None) -> bool:
-    """Whether two topic ids are known and differ: two topics, possibly with the same name."""
+    """Return whether two topic ids are known and differ.
+
+    If so, there are two topics, possibly with the same name.
+    """
     return one is not None and other is not None and one != other
 
 

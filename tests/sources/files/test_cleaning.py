@@ -74,7 +74,7 @@ def test_an_archive_where_the_stream_reads_is_found_out_by_any_name(tmp_path: Pa
 
 
 def test_an_archive_must_be_named_and_in_the_same_store() -> None:
-    with pytest.raises(ConfigurationError, match="not said where"):
+    with pytest.raises(ConfigurationError, match="sourceArchiveDir is not set"):
         FileSource(path="/data", file_format="text", clean_source="archive")
     with pytest.raises(ConfigurationError, match="different stores"):
         FileSource(path="s3://data/x", file_format="text", clean_source="archive", source_archive_dir="/archive")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists files with partition values from the user's paths: globs, hidden names, sink logs, partitions."""
+"""Lists the files below the user's paths with partition values: globs, hidden names, sink logs."""

@@ -34,8 +34,8 @@ class FileIndex:
         files: The files to read, sorted by path, without duplicates. Empty files are included.
         partition_schema: The partition columns, outermost first.
         partition_texts: The raw directory texts of the partition columns, for each file.
-        left_out: Data files that Spark would not read either: in nested directories without partition columns, or
-            outside the partition directories.
+        left_out: Data files that are not read, as in Spark: they are in nested directories without partition columns,
+            or outside the partition directories.
         sinks: See `Leaves`.
         emptied: See `Leaves`.
     """
@@ -49,11 +49,11 @@ class FileIndex:
 
 
 def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIndex:
-    """List the files to read below some paths. Looks at the stores; caches nothing. May block.
+    """List the files to read below the paths. Accesses the stores on every call; may block.
 
     Raises:
-        ConfigurationError: A path matches nothing, an option is wrong, the directories contradict each other, or a
-            filter by time meets a store that reports no times.
+        ConfigurationError: A path matches nothing, an option is invalid, the directories have different partition
+            columns, or an option filters by time and a store reports no times.
         DataLossError: A file that a Spark sink committed no longer exists.
         RetriableError: A store did not answer, or something disappeared.
     """
@@ -100,7 +100,7 @@ def _chosen(files: Sequence[FileStatus], keep: Sequence[bool]) -> Sequence[FileS
 
 
 def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
-    """Return the test whether a file is in a partition directory, or directly in one of the paths."""
+    """Return a function that tells whether a file is in a partition directory or directly in one of the paths."""
     if found.texts:
         return lambda _path, folder: folder in found.texts
     directories = frozenset(leaves.directories)
@@ -109,7 +109,10 @@ def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
 
 
 def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
-    """Return the test of a file's name and time; None if every file passes."""
+    """Return a function that tells whether a file passes the options' filters by name and time.
+
+    None if all files do.
+    """
     matches = None if options.path_glob_filter is None else globs.name_matcher(options.path_glob_filter)
     before = _threshold("modifiedBefore", options.modified_before, options.timezone)
     after = _threshold("modifiedAfter", options.modified_after, options.timezone)
@@ -162,6 +165,6 @@ def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
             raise ConfigurationError(
                 f"{path!r} is not below {base!r}",
                 option="basePath",
-                advice="name a directory that contains all paths, in the same spelling",
+                advice="set basePath to a directory that contains all paths, written as in the paths",
             )
     return [base]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Globs of Hadoop: `*`, `?`, `[abc]`, `[^a-c]`, `{a,b}` and the escape `\`. They match a leading dot too."""
+r"""Globs of Hadoop: `*`, `?`, `[abc]`, `[^a-c]`, `{a,b}` and the escape `\`. Wildcards also match a leading dot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def is_glob(path: str) -> bool:
-    """Whether a path has any special character, including a backslash."""
+    """Return whether a path has any special character of globs, including a backslash."""
     return not _SPECIAL.isdisjoint(path)
 
 
@@ -36,13 +36,13 @@ def expand(pattern: str) -> list[str]:
 
 
 def literal_name(pattern: str) -> str | None:
-    """Return the one name that a pattern without wildcards matches; None for a pattern with wildcards."""
+    """Return the one name that a pattern without wildcards matches; None if the pattern has wildcards."""
     wildcards = _SPECIAL.intersection(char for _, char in _unescaped(pattern)) - set("]}")
     return None if wildcards else _ESCAPED.sub(r"\1", pattern)
 
 
 def name_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the test whether one name of a path matches a pattern without slashes.
+    """Return a function that tells whether a name (one part of a path) matches a pattern without slashes.
 
     Raises:
         ConfigurationError: A bracket or brace is not closed, or nothing follows a backslash.
@@ -74,7 +74,10 @@ def name_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _character_class(pattern: str, start: int) -> tuple[int, str]:
-    """Return the end and the regular expression of `[…]`; a leading `]` is a member of the class."""
+    """Convert the character class `[…]` at `start`; return the index after it and its regular expression.
+
+    A `]` directly after the bracket belongs to the class.
+    """
     negated = pattern.startswith(("^", "!"), start + 1)
     position = start + 1 + negated
     members: list[str] = []
@@ -127,7 +130,7 @@ def _unescaped(pattern: str) -> Iterator[tuple[int, str]]:
 
 def _bad(pattern: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"not a glob: {pattern!r}: {why}",
+        f"the glob {pattern!r} is invalid: {why}",
         option="path",
         advice="write a backslash before a special character that is part of the name",
     )

@@ -26,15 +26,17 @@ _STORE_OF = {"s": "s3://", "g": "gs://", "a": "abfs://", "w": "abfs://"}
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Selects the files below the paths. Most fields are Spark's options of the same names.
+    """The options of a listing. Most fields are Spark's options of the same names.
 
     Attributes:
-        timezone: Zone of the time limits and of timestamps in directory names.
-        partition_types: Types by column name, from the user's schema. Other columns are ignored.
-        repeated: The caller lists again later: an unmatched glob or a directory that disappears is no error.
-        begun: An earlier listing found the paths. Then a missing path raises `RetriableError`, or in an object store
-            counts as empty.
-        storage: Arguments for the stores of URLs.
+        timezone: The time zone of `modifiedBefore`, of `modifiedAfter` and of timestamps in directory names.
+        partition_types: Types by column name, from the user's schema. Columns that are not partition columns are
+            ignored.
+        repeated: Whether the caller lists again later. If so, an unmatched glob or a directory that disappears is no
+            error.
+        begun: Whether an earlier listing found the paths. If so, a missing path raises `RetriableError`; in an object
+            store it counts as empty.
+        storage: Credentials and settings for the stores of URLs.
     """
 
     recursive_file_lookup: bool = False
@@ -60,7 +62,8 @@ class Leaves:
         root_files: Files that the paths or their globs name.
         files: All files that are not hidden, sorted by path, without duplicates.
         sinks: Directories with the log of a Spark sink.
-        emptied: Plain paths that existed before and do not now, in stores that keep no empty directories.
+        emptied: Paths without wildcards that an earlier listing found and this one did not, in stores that keep no
+            empty directories.
     """
 
     directories: tuple[str, ...]
@@ -71,18 +74,21 @@ class Leaves:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark's listing skips a name: `.…`, `_…` without `=`, `…._COPYING_`; not Parquet's summary files."""
+    """Return whether Spark's listing skips a name: `.…`, `_…` without `=`, and `…._COPYING_`.
+
+    Parquet's summary files (`_metadata`, `_common_metadata`) are not skipped.
+    """
     excluded = not is_data_name(name) or name.endswith("._COPYING_")
     return excluded and not name.startswith(("_metadata", "_common_metadata"))
 
 
 def is_data_name(name: str) -> bool:
-    """Whether a listed file holds rows: Parquet's summary files (`_metadata`) are listed and hold none."""
+    """Return whether a listed file holds rows. Parquet's summary files (`_metadata`) are listed but hold none."""
     return not (name.startswith(".") or (name.startswith("_") and "=" not in name))
 
 
 def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
-    """Find every file below the paths, in all nested directories. Looks at the stores; caches nothing.
+    """Find every file below the paths, in all nested directories. Accesses the stores on every call.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is unknown.
@@ -90,7 +96,9 @@ def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
         RetriableError: A store did not answer, or something disappeared.
     """
     if not paths:
-        raise ConfigurationError("no path was given", option="path", advice="set path, or paths to a list")
+        raise ConfigurationError(
+            "the option path is not set", option="path", advice="set path to a path, or paths to a list of paths"
+        )
     directories: dict[str, None] = {}
     root_files: dict[str, None] = {}
     parts: list[Sequence[FileStatus]] = []
@@ -154,7 +162,10 @@ def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | D
 
 
 def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Directory | None:
-    """Look up a plain path. If paths are keys, try the key as written first, then without empty names."""
+    """Look up a path without wildcards; return None if nothing is there.
+
+    In an object store, it tries the key as written first, then the key without empty names.
+    """
     exact = split_path(path, keep_empty=True) if store.paths_are_keys else place
     found = store.stat(_path(exact, exact.parts))
     return store.stat(_path(place, place.parts)) if found is None and exact != place else found
@@ -166,7 +177,13 @@ def _without_dots(found: FileStatus | Directory) -> FileStatus | Directory:
 
 
 def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileStatus | Directory]:
-    """Match a pattern without slashes in braces, level by level. Only wildcards cost a listing."""
+    """Return the files and directories that match a pattern, level by level. Only names with wildcards need a listing.
+
+    Args:
+        store: The store.
+        place: The root of the pattern.
+        parts: The names of the pattern, without slashes in braces.
+    """
     above: list[str] = [_path(place, ())]
     result: list[FileStatus | Directory] | None = None
     for number, part in enumerate(parts, start=1):

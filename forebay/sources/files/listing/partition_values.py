@@ -37,7 +37,10 @@ def unescape(text: str) -> str:
 
 
 def infer_type(raw: str, zone: Zone) -> pa.DataType:
-    """Return the Arrow type that Spark infers from a raw (escaped) value; null for the default partition."""
+    """Return the Arrow type that Spark infers from a partition value; null for the default partition.
+
+    `raw` is the value as in the directory name, with escapes.
+    """
     if parse_int(raw, 64) is not None:
         return pa.int64() if parse_int(raw, 32) is None else pa.int32()
     precision = _whole_decimal_precision(raw)
@@ -56,7 +59,7 @@ def infer_type(raw: str, zone: Zone) -> pa.DataType:
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the type that holds all of these types without loss; else string."""
+    """Return the type that holds the values of all these types without loss; string if there is none."""
     return reduce(_wider, types, pa.null())
 
 
@@ -93,7 +96,7 @@ def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") 
 
 
 def _whole_decimal_precision(raw: str) -> int | None:
-    """Return the digits of a decimal number of scale 0 (`1e3` has 4); None for other texts."""
+    """Return the number of digits of a decimal number without fraction (`1e3` has 4); None for other texts."""
     match = _DECIMAL.fullmatch(raw)
     if not match or not _in_basic_plane(raw):
         return None

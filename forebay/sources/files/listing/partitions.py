@@ -22,8 +22,8 @@ class Partitioning:
 
     Attributes:
         schema: The columns, outermost first, all nullable.
-        texts: The raw values of each partitioned directory, in the order of the columns.
-        values: The same as Arrow scalars.
+        texts: For each partitioned directory, the values as in its path, in the order of the columns.
+        values: The same values as Arrow scalars.
     """
 
     schema: pa.Schema
@@ -49,7 +49,7 @@ def partitions(
         types: Types by column name, from the user's schema.
 
     Raises:
-        ConfigurationError: The directories contradict each other, or a value does not fit the user's type.
+        ConfigurationError: The directories have different partition columns, or a value does not fit the user's type.
     """
     found = _pairs_by_directory(directories, frozenset(base_paths))
     if not found:
@@ -81,7 +81,7 @@ def merge_schema(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
 
 
 def _pairs_by_directory(directories: Iterable[str], bases: frozenset[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return the (name, raw value) pairs of all partitioned directories."""
+    """Return the pairs of column name and raw value for each partitioned directory."""
     found: dict[str, list[tuple[str, str]]] = {}
     tops: set[str] = set()
     for directory in sorted(set(directories)):
@@ -96,7 +96,10 @@ def _pairs_by_directory(directories: Iterable[str], bases: frozenset[str]) -> di
 
 
 def _pairs_of(directory: str, bases: frozenset[str]) -> tuple[list[tuple[str, str]], str | None]:
-    """Return the (name, raw value) pairs of a directory, outermost first, and where the search stopped."""
+    """Return the pairs of column name and raw value of a directory, outermost first.
+
+    Also return the directory where the search ended.
+    """
     pairs: list[tuple[str, str]] = []
     current = directory
     while True:
@@ -131,7 +134,10 @@ def _pair(name: str) -> tuple[str, str] | None:
 
 
 def _names(found: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
-    """Return the column names, which must be the same in all directories."""
+    """Return the names of the partition columns.
+
+    Raise ConfigurationError unless they are the same in all directories.
+    """
     lists: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     for directory, pairs in found.items():
         names = [name for name, _ in pairs]
@@ -184,5 +190,5 @@ def _conflicting_names(lists: Sequence[tuple[list[str], list[str]]]) -> Configur
 
 
 def _line(text: str) -> str:
-    """Escape line ends: `unwrap` reads the text of an error line by line."""
+    """Escape line ends in a text, because `unwrap` reads the text of an error line by line."""
     return text.replace("\r", "\\r").replace("\n", "\\n")

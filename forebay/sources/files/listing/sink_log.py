@@ -20,7 +20,7 @@ _ATTEMPTS = 5
 def committed_paths(store: Store, log: str) -> list[str]:
     """Return the files that a sink has committed, in the log's order, as plain paths or URLs.
 
-    If a compaction deletes log files meanwhile, the log is listed again.
+    If Spark compacts the log and deletes log files during the call, the log is listed again.
 
     Args:
         store: The store of the log.
@@ -41,7 +41,7 @@ def committed_paths(store: Store, log: str) -> list[str]:
             continue
         deleted = {path for path, action in entries if action == "delete"}
         return list(dict.fromkeys(_plain(path) for path, action in entries if path not in deleted))
-    raise RetriableError(f"the sink log {log} kept changing while it was read", advice="read it again")
+    raise RetriableError(f"the sink log {log} kept changing while it was read", advice="start the read again")
 
 
 def _needed(store: Store, log: str) -> list[str]:
@@ -104,6 +104,6 @@ def _damaged(path: str, line: int) -> DataError:
 
 
 def _plain(url: str) -> str:
-    """Decode the URI that Spark logs to a plain path or URL."""
+    """Convert a URI from the log of Spark's sink to a plain path or URL."""
     place = split_path(unquote(url))
     return reduce(join, place.parts, place.root)

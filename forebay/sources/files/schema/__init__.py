@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of a file source: inferred, given by the user, from directories, and `_metadata`."""
+"""The schema of a file source: columns inferred or given by the user, partition columns, `_metadata`."""

@@ -29,12 +29,12 @@ _FIELDS = (
 
 
 def metadata_type(format_name: str) -> pa.StructType:
-    """Return the type of Spark's hidden column `_metadata`, which has one more field for Parquet."""
+    """Return the type of Spark's hidden column `_metadata` for a file format. For Parquet it has one more field."""
     return pa.struct([*_FIELDS, *([pa.field(_ROW_INDEX, pa.int64())] if format_name == "parquet" else [])])
 
 
 def is_metadata_type(data_type: pa.DataType, format_name: str) -> bool:
-    """Whether every field of the user's type for `_metadata` is also in Spark's type."""
+    """Return whether every field of the user's type for `_metadata` is also in Spark's type of that column."""
     if not isinstance(data_type, pa.StructType) or not data_type.num_fields:
         return False
     known = {field.name: field.type for field in metadata_type(format_name)}
@@ -42,7 +42,14 @@ def is_metadata_type(data_type: pa.DataType, format_name: str) -> bool:
 
 
 def metadata_value(status: FileStatus, start: int, length: int, data_type: pa.DataType) -> pa.Scalar:
-    """Return the `_metadata` of a slice of a file, without `row_index`."""
+    """Return the value of `_metadata` for a slice of a file, without its field `row_index`.
+
+    Args:
+        status: The file.
+        start: The first byte of the slice.
+        length: The number of bytes of the slice.
+        data_type: The type of the column.
+    """
     values = {
         "file_path": spark_file_path(status.path),
         "file_name": spark_file_name(status.path),
@@ -74,9 +81,10 @@ def _nullable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
-    """Return the schema of a table. A partition column that is also in the files keeps the files' field as metadata.
+    """Return the schema of a table from the files' columns and the partition columns.
 
-    Its value comes from the directory. CSV needs the files' field too, because it matches columns by position.
+    A partition column that is also in the files takes its value from the directory. It keeps the files' field as
+    metadata, because CSV matches columns by position.
     """
     inside = {field.name.lower(): field for field in data}
     outside = {field.name.lower() for field in partition}
@@ -91,7 +99,7 @@ def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
 
 
 def data_schema(full: pa.Schema, partitions: Iterable[str]) -> pa.Schema:
-    """Return the columns that are in the files."""
+    """Return the schema of the columns that are in the files. `partitions` are the names of the partition columns."""
     outside = {METADATA, *(name.lower() for name in partitions)}
     fields = []
     for field in full:
@@ -139,7 +147,7 @@ def assemble(
 
 
 def _numbered(array: pa.Array, data_type: pa.StructType, first: int) -> pa.Array:
-    """Fill in `row_index`, counting from `first`, if the type has this field."""
+    """Set the field `row_index` of a `_metadata` column, counting from `first`, if its type has this field."""
     at = data_type.get_field_index(_ROW_INDEX)
     if at < 0:
         return array

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infers the schema of a source from its files and directories, and checks one that the user gives."""
+"""Infers the schema of a file source from its files and directories, and checks a schema that the user gives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from forebay.stores.stored_file import StoredFile
 
 
 def inferred_schema(source: FileScan) -> pa.Schema:
-    """Infer the schema from files and directories, with `_metadata` if requested. Looks at the stores.
+    """Infer the schema from files and directories, with `_metadata` if the options request it. Accesses the stores.
 
     Raises:
-        ConfigurationError: There is nothing to infer a schema from, or it contradicts an option.
+        ConfigurationError: There are no files with records, or the schema contradicts an option.
         DataError: A file is damaged.
         RetriableError: The store did not answer.
     """
@@ -57,7 +57,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
 
 
 def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
-    """Infer the schema from the content of the files, except those that the options allow to ignore."""
+    """Infer the schema from the content of the files, except those that the options allow to skip."""
     file_format = source.format()
     stored = _StoredFiles(source, files)
     try:
@@ -95,7 +95,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
     """Refuse a schema with duplicate column names, with VARIANT, or with a `_metadata` that differs from Spark's.
 
     Raises:
-        ConfigurationError: It names the column.
+        ConfigurationError: The error names the column.
     """
     for field in schema:
         if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
@@ -126,7 +126,10 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
 
 
 def _variant_in(fields: Iterable[pa.Field]) -> str | None:
-    """Return the path of the first VARIANT column: in Arrow, a struct with a field that Spark marks."""
+    """Return the path of the first column of the type VARIANT; None if there is none.
+
+    In Arrow, such a column is a struct with a field that Spark marks.
+    """
     for field in fields:
         inside = [field.type.field(number) for number in range(field.type.num_fields)]
         if any((part.metadata or {}).get(b"variant") == b"true" for part in inside):

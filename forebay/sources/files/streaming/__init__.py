@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of files: finds new files, and cleans up files that were read."""
+"""Streams of files: finds new files, and deletes or archives files that were read."""

@@ -30,10 +30,10 @@ _MANY = 1000
 
 
 class Cleaner:
-    """Deletes or archives files. Idempotent. Called on the planning thread.
+    """Deletes or archives files, as `cleanSource` says. Called on the planning thread.
 
-    Best effort: a failure is a warning, because the rows have been delivered. A file that has changed since it was
-    read is left alone.
+    A repeated call has no effect. A failure is only a warning, because the rows have been delivered. A file that has
+    changed since it was read is kept.
     """
 
     def __init__(self, source: FileScan) -> None:
@@ -41,10 +41,10 @@ class Cleaner:
         self._restored: set[str] = set()
 
     def check(self, index: FileIndex) -> None:
-        """Refuse to clean the output of a Spark stream, or in a store that cannot distinguish versions.
+        """Refuse to clean the output of a Spark stream, or files whose versions the store cannot distinguish.
 
         Raises:
-            ConfigurationError: There is the log of a sink, or a store reports neither times nor ETags.
+            ConfigurationError: A path contains the log of a Spark sink, or a store reports neither times nor ETags.
         """
         if self._source.clean_source == "off":
             return
@@ -54,7 +54,7 @@ class Cleaner:
                 "they cannot be deleted or moved",
                 source=self._source.name,
                 option="cleanSource",
-                advice="leave cleanSource out",
+                advice="remove the option cleanSource",
             )
         # Empty files are neither read nor cleaned.
         file = next((file for file in index.files if file.size and not file.has_version), None)
@@ -67,7 +67,7 @@ class Cleaner:
             )
 
     def clean(self, splits: Sequence[FileSplit]) -> None:
-        """Clean the files of these splits. Errors of stores are logged."""
+        """Delete or archive the files of these splits. Errors of stores are logged."""
         if not splits:
             return
         self._restore_names(splits)
@@ -92,7 +92,7 @@ class Cleaner:
             )
 
     def _restore_names(self, splits: Sequence[FileSplit]) -> None:
-        """Restore the names of files that a killed process has hidden in order to clean them."""
+        """Restore the names of files that a killed process has renamed to hidden names in order to clean them."""
         read: dict[str, list[FileSplit]] = {}
         for split in splits:
             if not is_url(split.path) and (directory := parent(split.path)) not in self._restored:
@@ -135,7 +135,7 @@ class Cleaner:
                 return
 
     def _drop_link(self, path: str) -> None:
-        """Remove the link that a file was read through, if it is broken: the file itself was cleaned."""
+        """If the path of a file was a link, and the file was cleaned, remove the link, which is broken now."""
         if is_url(path):
             return
         try:
@@ -156,12 +156,12 @@ def _is_among(splits: Sequence[FileSplit], file: FileStatus) -> bool:
 
 
 def archived_path(archive: str, path: str) -> str:
-    """Return the path of a file in the archive: its whole path, below the archive."""
+    """Return the path of a file in the archive: the directory `archive`, followed by the whole path."""
     return reduce(join, split_path(path, keep_empty=True).parts, normalized_path(archive))
 
 
 def _names(target: str, status: FileStatus) -> Iterator[str]:
-    """Yield the names a file may have in the archive: its own, then with its time, then also with a number."""
+    """Yield the names that a file may have in the archive: its own, its own and its time, and also with a number."""
     yield target
     yield f"{target}.{status.modified_at}"
     for number in itertools.count(1):
@@ -169,7 +169,7 @@ def _names(target: str, status: FileStatus) -> Iterator[str]:
 
 
 def _is_copy(store: Store, status: FileStatus, found: FileStatus) -> bool:
-    """Whether a file in the archive is a copy of this one, which an error or a kill kept from being deleted."""
+    """Return whether a file in the archive is a copy of this one, whose deletion failed."""
     if is_url(status.path):
         likely = found.size == status.size and found.modified_at >= status.modified_at  # a copy is younger
     else:
@@ -192,20 +192,20 @@ def _digest(stream: BinaryIO) -> bytes:
 
 
 def check_cleaning(source: FileScan) -> None:
-    """Refuse an archive that is not given, is in another store, or may be read by the stream itself.
+    """Refuse an archive that is not set, is in another store, or may be read by the stream itself.
 
     Raises:
-        ConfigurationError: Naming the option.
+        ConfigurationError: The error names the option.
     """
     archive = source.source_archive_dir
     if source.clean_source != "archive":
         return
     if not archive:
         raise ConfigurationError(
-            "files are to be archived, and it is not said where",
+            "the option sourceArchiveDir is not set, but cleanSource=archive needs it",
             source=source.name,
             option="sourceArchiveDir",
-            advice="give a directory in the same store, outside what the stream reads",
+            advice="set sourceArchiveDir to a directory in the same store that the stream does not read",
         )
     for path in source.all_paths():
         place = split_path(path)
@@ -226,7 +226,7 @@ def check_cleaning(source: FileScan) -> None:
 
 
 def _overlaps(place: PathParts, archive: str) -> bool:
-    """Whether a pattern matches the archive or one of its parents, or may match a file in it."""
+    """Return whether a pattern may match the archive, one of its parents, or a file in it."""
     if is_url(archive):
         return any(
             _meets(_split(written), split_path(archive).parts) for written in globs.expand("/".join(place.parts))
@@ -245,7 +245,7 @@ def _meets(pattern: Sequence[str], archive: Sequence[str]) -> bool:
 
 
 def _without_dots(pattern: Sequence[str]) -> list[str]:
-    """Resolve each `..` of a local pattern; after a wildcard as if it matched no link."""
+    """Remove each `..` of a local pattern with the name before it. A wildcard is assumed to match no link."""
     done: list[str] = []
     for part in pattern:
         names = _literal(done)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first event times of the files of a stream, and their order by it (`fileEventTime`)."""
+"""Finds the first event times of the files of a stream, and orders the files by them (`fileEventTime`)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _Lookup = Callable[[FileSplit], int | None]
 
 
 class EventTimes:
-    """Looks each file up once. Called by the enumerator, on one thread at a time; footers may block.
+    """Returns the first event times of files. It finds that of each file once, and keeps it.
+
+    Called by the enumerator, on one thread at a time; reading footers may block.
 
     Args:
         source: The file source.
-        origin: Where event times come from.
+        origin: The parsed option `fileEventTime`.
     """
 
     def __init__(self, source: FileScan, origin: FileEventTime) -> None:
@@ -42,17 +44,19 @@ class EventTimes:
 
     @classmethod
     def of_source(cls, source: FileScan) -> Self | None:
-        """Return the event times that the option asks for; None without it."""
+        """Create an instance for the source's option `fileEventTime`; None if the option is not set."""
         text = source.file_event_time
         return None if text is None else cls(source, parse_event_time(text, source.name))
 
     @property
     def by_age(self) -> bool:
-        """Whether the order is that of the times of change."""
+        """Whether files are ordered by the time of their last change."""
         return self.origin.kind == "modified"
 
     def ordered(self, splits: Sequence[FileSplit], partition_schema: pa.Schema) -> list[FileSplit]:
-        """Return the files by event time, then by path; those without an event time first. Forgets all other files.
+        """Return the files by event time, then by path; those without an event time first.
+
+        Event times of all other files are forgotten.
 
         Raises:
             ConfigurationError: The option does not fit the files.
@@ -66,7 +70,9 @@ class EventTimes:
         return sorted(splits, key=self._order)
 
     def first_times(self, splits: Sequence[FileSplit]) -> Mapping[str, int]:
-        """Return the first event times by id, without unknown ones; looks up those of no last discovery.
+        """Return the known first event times by split id, in µs since 1970.
+
+        It looks up files that the last discovery did not return.
 
         Raises:
             ConfigurationError: The option does not fit a file.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests of files that a stream has read, for offsets without room for whole splits.
+"""Digests (short hashes) of files that a stream has read, for offsets that have no room for whole splits.
 
-The key is the path. The mark identifies the version: two bits for the kind of version, one for `cleanSource`, and a
-hash of 29 bits.
+The key of a digest is the file's path. Its mark identifies the version of the file: two bits for the kind of version,
+one for `cleanSource`, and a hash of 29 bits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ _HASH = (1 << 29) - 1
 
 
 def digests_of(split: FileSplit, *, named: bool) -> list[Digest]:
-    """Return the digests of a file; with `named`, one that recognises its name in other directories too."""
+    """Return the digests of a file.
+
+    With `named`, one of them recognises the file's name in other directories too.
+    """
     mark = _mark(split.status) | (_CLEAN if split.clean else 0)
     digests = [Digest(split.id, mark, split.modified_at)]
     return [*digests, Digest(name_key(last_name(split.path)), 0, split.modified_at)] if named else digests
 
 
 def name_key(name: str) -> str:
-    """Return the key of a file's name, which differs from every path."""
+    """Return the digest key for the name of a file. It differs from every path."""
     return f"\0name:{name}"
 
 
 def is_version(mark: int, file: FileStatus) -> bool:
-    """Whether a file is as it was when its digest was made."""
+    """Return whether a file is still the version for which the digest with this mark was made."""
     now, kind = _mark(file), mark & _KIND
     if kind != now & _KIND:
         if kind != _TIME:
@@ -43,7 +46,7 @@ def is_version(mark: int, file: FileStatus) -> bool:
 
 
 def may_be_cleaned(mark: int) -> bool:
-    """Whether `cleanSource` was on when the file was begun."""
+    """Return whether `cleanSource` was on when the stream began to read the file with this mark."""
     return bool(mark & _CLEAN)
 
 

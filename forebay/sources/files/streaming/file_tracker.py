@@ -31,10 +31,11 @@ _NEW_CHECKPOINT = (
 
 
 class FileTracker:
-    """Tells new files from those that were read and those that are too old. Called on one thread.
+    """Distinguishes new files from files that were read and from files that are too old. Called on one thread.
 
-    The framework keeps the splits that were begun or read (`known`). The tracker keeps a short mark of each, so a
-    listed file costs one lookup in a dictionary. Splits for which offsets have no room are in `digests`.
+    The framework keeps the splits that the stream began to read or has read (`known`). The tracker keeps a short mark
+    of each, so a listed file costs one lookup in a dictionary. Files whose splits do not fit into offsets are in
+    `digests`.
 
     Args:
         source: The format name, for errors.
@@ -66,21 +67,21 @@ class FileTracker:
         """Nanoseconds since 1970. Files from before are skipped for ever; None to skip none."""
 
     def never_skip(self) -> None:
-        """Skip no more files for their age than were skipped so far."""
+        """From now on, skip no files for their age, except those older than the files that were skipped so far."""
         self._max_age = None
 
     def snapshot(self) -> Json:
-        """Return the state that a restart needs beside the known splits."""
+        """Return the state that a restart needs in addition to the known splits."""
         state: dict[str, Json] = {} if self._newest is None else {"newest": self._newest, "horizon": self.horizon}
         if self._names_only:
             state["named"] = True
         return state or None
 
     def restore(self, state: Json) -> None:
-        """Take back what `snapshot` returned, once the digests are restored.
+        """Restore the state that `snapshot` returned. Called after the digests are restored.
 
         Raises:
-            ConfigurationError: `names_only` is new, and the digests have no names.
+            ConfigurationError: `names_only` was off before the restart, so the digests have no names.
         """
         kept = state if isinstance(state, Mapping) else {}
         newest, horizon = kept.get("newest"), kept.get("horizon")
@@ -95,7 +96,9 @@ class FileTracker:
             )
 
     def learn(self, known: Mapping[str, Split], now: float) -> None:
-        """Add the files that were begun or read since the last call, drop forgotten ones, and move the horizon.
+        """Add the files that were begun or read since the last call, drop forgotten files, and move the horizon.
+
+        The horizon is the time of change before which files are skipped and forgotten.
 
         Args:
             known: All files that were begun or read and not forgotten.
@@ -128,17 +131,17 @@ class FileTracker:
         self._has_digests = bool(self.digests)  # slow to ask for each file
 
     def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
-        """Return the files that were read in part."""
+        """Return the splits of files that were read only in part."""
         found = [known.get(split_id) for split_id in self._begun]
         there = [split for split in found if isinstance(split, FileSplit) and split.position is not None]
         self._begun = {split.id for split in there}
         return there
 
     def id_of_new(self, file: FileStatus, known: Mapping[str, Split]) -> str | None:
-        """Return the id of the split that reads a listed file; None if it was read, or is not to be read.
+        """Return the id of the split that reads a listed file; None if it was already read or must be skipped.
 
         Raises:
-            DataError: It has changed since it was read, and that is an error.
+            DataError: The file has changed since it was read, and `onChangedFile` makes that an error.
         """
         if not file.size or (self.horizon is not None and file.modified_at < self.horizon):
             return None
@@ -158,18 +161,18 @@ class FileTracker:
         return self._id_of_changed(file, split.status)
 
     def is_uncleaned(self, file: FileStatus) -> bool:
-        """Whether the digests recognise this version of a listed file, and it may be cleaned."""
+        """Return whether the digests say that this version of a listed file was read and may be cleaned."""
         mark = self.digests.mark(file.path)
         return mark is not None and may_be_cleaned(mark) and is_version(mark, file)
 
     def sweep(self) -> bool:
-        """Whether enough known files are before the horizon to make a request to forget worth its cost."""
+        """Return whether so many known files are older than the horizon that they should be forgotten now."""
         if self._oldest is None or self.horizon is None:
             return False
         return self._oldest < self.horizon - (self._max_age or 0) // _SWEEPS
 
     def once_each(self, splits: list[FileSplit]) -> list[FileSplit]:
-        """Keep the first of the files that count as the same one."""
+        """Return the files without those that count as the same file as an earlier one of the list."""
         if not self._names_only:
             return splits
         first: dict[str, FileSplit] = {}
@@ -178,7 +181,7 @@ class FileTracker:
         return list(first.values())
 
     def changed_error(self, then: FileStatus | None, now: FileStatus, choice: str) -> DataError:
-        """Return the error for a file that has changed since it was read, or read in part.
+        """Return the DataError for a file that has changed since it was read or since a part of it was read.
 
         Args:
             then: The file as it was read; None if only its digest is known.
@@ -194,9 +197,9 @@ class FileTracker:
         )
 
     def _move_horizon(self) -> None:
-        """Move the horizon, and forget the digests before it.
+        """Move the horizon, the time of change before which files are skipped, and forget the digests of older files.
 
-        The horizon cannot go back with the clock: what was before it is forgotten, and would be read twice.
+        If the clock is set back, the horizon stays: files before it are forgotten, and would be read twice.
         """
         if self._max_age is None or self._newest is None:
             return
@@ -222,7 +225,7 @@ class FileTracker:
         return digests_of(split, named=self._names_only)
 
     def _is_namesake(self, file: FileStatus) -> bool:
-        """Whether another file of this name was read, and files count by their names."""
+        """Return whether another file with the same name was read, and `fileNameOnly` makes them count as the same."""
         if not self._names_only:
             return False
         name = last_name(file.path)
@@ -231,14 +234,14 @@ class FileTracker:
         return self.digests.mark(name_key(name)) is not None and self.digests.mark(file.path) is None
 
     def _is_read_version(self, file: FileStatus) -> bool:
-        """Whether this version of a file was read after an earlier one."""
+        """Return whether this version of a file was already read as a later version of the file."""
         if not self._has_versions and not self._has_digests:
             return False
         split_id = version_id(file)
         return split_id in self._marks or self.digests.mark(split_id) is not None
 
     def _id_by_digest(self, file: FileStatus) -> str | None:
-        """Do what `id_of_new` does for a file that is not in `known`."""
+        """Return the result of `id_of_new` for a file that is not in `known`, from its digest."""
         now = _mark(file)
         if self._recognised_before.get(file.path) != now:
             mark = self.digests.mark(file.path)
@@ -252,7 +255,10 @@ class FileTracker:
         return None
 
     def _id_of_changed(self, file: FileStatus, then: FileStatus | None) -> str | None:
-        """Return the id of the split that reads a changed file; None if it is not to be read."""
+        """Return the id of the split that reads a changed file; None if it must not be read.
+
+        `then` is the file as it was read; None if only its digest is known.
+        """
         if self._on_changed == "ignore" or self._is_read_version(file):
             return None
         if self._on_changed == "reread":
@@ -260,7 +266,7 @@ class FileTracker:
         raise self.changed_error(then, file, "reread to read such files once more, whole, or with ignore to leave them")
 
     def _count(self, split: FileSplit) -> None:
-        """Let a file count as the newest one that was taken."""
+        """Update the time of the newest file that was read, from which `maxFileAge` is counted."""
         if split.modified_at <= self._now + _DAY:
             # At most now: with a clock that is ahead by less than `maxFileAge`, later files would be skipped.
             self._newest = _later(self._newest, min(split.modified_at, self._now))
@@ -283,5 +289,5 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 
 def _mark(file: FileStatus) -> int:
-    """Return a short mark of a version of a file, valid in this process. Its upper bits are the time of change."""
+    """Return a short mark of a version of a file, valid only in this process. Its upper bits are the time of change."""
     return file.modified_at << _BITS | hash((file.size, file.etag)) & _MASK

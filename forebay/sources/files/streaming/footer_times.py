@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first event times of Parquet files, from their footers, several files at a time."""
+"""Finds the first event times of Parquet files in their footers, for several files at a time."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class FooterTimes:
-    """Reads the least value of a column of each file. Called on one thread at a time; may block.
+    """Finds the least value of a column in each file. Called on one thread at a time; may block.
 
     Args:
-        source: Its schema has the column.
+        source: The file source, whose schema has the column.
         column: A timestamp, or an int64 of microseconds since 1970; also the dotted path of a field inside structs.
     """
 
@@ -42,19 +42,19 @@ class FooterTimes:
         self._warned = False
 
     def of(self, splits: Sequence[FileSplit], found: Callable[[FileSplit, int | None], None]) -> None:
-        """Look files up, and pass each result to `found`: in any order, on several threads.
+        """Find the first event time of each file, and pass it to `found`, in any order and on several threads.
 
-        A missing or damaged file has no event time here: the reader reports it, or ignores it.
+        A missing or damaged file gets no event time: the reader reports the error, or ignores it as the options say.
 
         Raises:
             ConfigurationError: The files are not Parquet, or the column is missing or of another type.
-            RetriableError: The store did not answer. What was found before was passed.
+            RetriableError: The store did not answer. The event times found before that have been passed.
         """
         field = self._checked()
         in_parallel(lambda split: found(split, self._first(split, field)), splits)
 
     def _checked(self) -> pa.Field:
-        """Return the column. Checked once, when there are files.
+        """Return the column, after checking that it can hold event times. The check runs once, at the first file.
 
         Raises:
             ConfigurationError: The files are not Parquet, or the column is missing or of another type.
@@ -83,7 +83,7 @@ class FooterTimes:
             return None
 
     def _least(self, stored: StoredFile, field: pa.Field) -> int | None:
-        """Read the column where statistics are missing."""
+        """Read the column of a file that has no statistics of it, and return its least value in µs since 1970."""
         if not self._warned:
             self._warned = True
             _log.warning(
@@ -100,9 +100,9 @@ class FooterTimes:
 
 
 def in_parallel(work: Callable[[T], None], items: Sequence[T]) -> None:
-    """Run `work` for each item on some threads. The first error ends all of it, and is raised.
+    """Run `work` for each item on several threads. The first error stops all of them, and is raised.
 
-    The threads are daemons: one that a store never answers does not keep the process.
+    The threads are daemons, so a store that never answers does not keep the process alive.
     """
     left, errors, lock = iter(items), list[BaseException](), threading.Lock()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row groups of a Parquet file: where a budget of bytes can cut it."""
+"""The row groups of a Parquet file, at which a limit of bytes can cut it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from forebay.stores.stored_file import StoredFile
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """The row groups of one file.
+    """The first rows and the sizes of the row groups of one file.
 
     Args:
-        starts: The first row of each, then the number of rows of the file.
-        before: The bytes before each, then the bytes of all.
+        starts: The first row of each row group, then the number of rows of the file.
+        before: The bytes before each row group, then the bytes of all row groups.
     """
 
     starts: tuple[int, ...]
@@ -27,10 +27,10 @@ class RowGroups:
 
     @classmethod
     def of(cls, file: StoredFile) -> Self:
-        """Read the footer.
+        """Read the footer of a file, and return its row groups.
 
         Raises:
-            DataError: The file is gone, has changed, or is damaged.
+            DataError: The file no longer exists, has changed since it was listed, or is damaged.
             RetriableError: The store did not answer.
         """
         with opened(file) as parquet:
@@ -47,7 +47,10 @@ class RowGroups:
         return max(0, self.before[min(last, len(self.before) - 1)] - self.before[min(first, len(self.before) - 1)])
 
     def advance(self, start: int, byte_budget: int) -> int | None:
-        """Return the row after the row groups within a budget; None for the end of the file."""
+        """Return the row after the row groups that fit into `byte_budget`, beginning at row `start`.
+
+        None for the file's end.
+        """
         first = bisect_right(self.starts, start) - 1
         last = bisect_right(self.before, self.before[first] + byte_budget) - 1
         return max(start, self.starts[last]) if last < len(self.starts) - 1 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enumerates the files of a stream: new files in order, cut by a budget of bytes."""
+"""The enumerator of a stream of files: finds new files, orders them, and cuts them by a limit of bytes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _AGELESS = "ageless"
 
 
 class FileStreamEnumerator(FileEnumerator):
-    """Each discovery returns all files that were not begun.
+    """Enumerates the files of a stream. Each discovery returns all files that the stream has not begun to read.
 
-    The oldest come first, by time of change or by `fileEventTime`; with `latestFirst` the newest.
+    The oldest files come first, by time of change or by `fileEventTime`; with `latestFirst` the newest.
 
-    A budget of bytes cuts a file at the borders of its format, so a big file spans several micro-batches. The last of
-    them reads to the end of the file.
+    A limit of bytes cuts a file where its format allows, so a big file spans several micro-batches. The last of these
+    micro-batches reads to the end of the file.
     """
 
     in_order = True
@@ -65,19 +65,19 @@ class FileStreamEnumerator(FileEnumerator):
         self._first = True
 
     def restore_state(self, state: Json) -> None:
-        """Restore the horizon of the last run."""
+        """Restore the state of the previous run: the horizon before which files are skipped."""
         self._tracker.restore(state)
         if isinstance(state, Mapping) and state.get(_AGELESS):
             self._ageless = True
             self._tracker.never_skip()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files, and return those that were not begun, in reading order.
+        """List all files, and return those that the stream has not begun to read, in reading order.
 
         Raises:
-            RetriableError: A store did not answer, or a path is missing that was there.
+            RetriableError: A store did not answer, or a path that an earlier listing found is missing.
             ConfigurationError: An option contradicts the files.
-            DataError: A file has changed since it was read, and that is an error.
+            DataError: A file has changed since it was read, and `onChangedFile` makes that an error.
         """
         tracker = self._tracker
         index = self._source.list(repeated=True, begun=not first)
@@ -112,9 +112,10 @@ class FileStreamEnumerator(FileEnumerator):
         return self._bytes(split) if split.weight is None else split.weight
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position after a budget of bytes; None for the end, for an uncuttable file, and for rows.
+        """Return the position after at most `byte_budget` bytes; None for the end of the split.
 
-        The number of rows of a file is not known before it is read.
+        It returns None for a file that cannot be cut, and always for `rows`, because the number of rows of a file is
+        not known before it is read.
         """
         if byte_budget is None or not isinstance(split, FileSplit):
             return None
@@ -127,7 +128,9 @@ class FileStreamEnumerator(FileEnumerator):
         return None if groups is None else groups.advance(start, byte_budget)
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int]:
-        """Return the first event times of files, from where the option `fileEventTime` says.
+        """Return the first event times of files by split id, in µs since 1970.
+
+        The option `fileEventTime` says where they come from.
 
         Raises:
             ConfigurationError: The option is not set, does not fit a file, or names another column.
@@ -148,7 +151,10 @@ class FileStreamEnumerator(FileEnumerator):
         return times.first_times([split for split in splits if isinstance(split, FileSplit)])
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut a file, or the part of it that a micro-batch reads. The reader reports missing and damaged files."""
+        """Cut a file, or the part of it that a micro-batch reads, into slices.
+
+        It ignores missing and damaged files, which the reader reports.
+        """
         if not isinstance(split, FileSplit):
             return [split]
         self._source.learn_format(split.path)
@@ -158,16 +164,22 @@ class FileStreamEnumerator(FileEnumerator):
             return [split]
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Drop the rest of a file that changed after a part of it was read; its new version is read whole."""
+        """Return True: drop the rest of files that changed after a part was read.
+
+        Their new versions are read as a whole.
+        """
         return self._dropped.issuperset(split.id for split in splits)
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Delete or archive files for which `cleanSource` is on, and was on when they were begun."""
+        """Delete or archive those of the files that were begun with `cleanSource` on, if it is still on."""
         if self._cleans:  # after a restart these may be very many
             self._cleaner.clean([split for split in splits if isinstance(split, FileSplit) and split.clean])
 
     def _new(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
-        """Return the files that were not begun, in order. Splits of the last discovery are reused."""
+        """Return the splits of files that the stream has not begun to read, in order.
+
+        Splits of the last discovery are reused.
+        """
         names = index.partition_schema.names
         before, self._waiting = self._waiting, {}
         for file, texts in zip(index.files, index.partition_texts, strict=True):
@@ -187,9 +199,9 @@ class FileStreamEnumerator(FileEnumerator):
         return sorted(splits, key=_age, reverse=self._source.latest_first)
 
     def _begun(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
-        """Return the files that were read in part, without those whose new version is read.
+        """Return the splits of files that were read in part, except those whose new version is read instead.
 
-        A change or loss is an error here, before a micro-batch is planned that can never be read.
+        A file that changed or disappeared is an error here, before a micro-batch that can never be read is planned.
         """
         begun = self._tracker.begun(known)
         listed = {file.path: file for file in index.files} if begun else {}
@@ -213,7 +225,7 @@ class FileStreamEnumerator(FileEnumerator):
         return [split for split in begun if split.id not in dropped]
 
     def _warn_emptied(self, index: FileIndex) -> None:
-        """Warn of a path without files at the start of a run: it may be misspelt."""
+        """At the start of a run, warn of each path without files, because it may be misspelt."""
         if index.emptied:
             _log.warning(
                 "%s: there is nothing below %s now; files that come there will be read",
@@ -222,7 +234,7 @@ class FileStreamEnumerator(FileEnumerator):
             )
 
     def _check_format(self, new: Sequence[FileSplit]) -> None:
-        """Refuse files of another format than the first ones, where suffixes decide it."""
+        """Refuse files of another format than the first files, if the format was inferred from suffixes."""
         if not new:
             return
         _ = self._format  # raises at planning if the format is unknown or an option is wrong
@@ -232,7 +244,7 @@ class FileStreamEnumerator(FileEnumerator):
         other = next((file for file in new if catalog.format_of_path(file.path) != name), None)
         if other is not None:
             raise ConfigurationError(
-                f"by their suffixes, the first files are {name}, and {other.path!r} is not",
+                f"by their suffixes, the first files of the stream are {name}, and {other.path!r} is not",
                 source=self._source.name,
                 split=other.path,
                 option="fileFormat",
@@ -251,7 +263,7 @@ class FileStreamEnumerator(FileEnumerator):
         return self._format.counts_rows
 
     def _groups(self, split: FileSplit) -> RowGroups | None:
-        """Return the row groups of a file; None if it is missing or damaged, which the reader reports."""
+        """Return the row groups of a file; None if it is missing or damaged, which the reader reports as an error."""
         if self._source.format_name() != "parquet":
             return None
         if split.id not in self._row_groups:

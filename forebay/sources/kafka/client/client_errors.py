@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns errors of kafka-python into forebay's, with broker, topic or partition, and the next step."""
+"""Converts errors of kafka-python to errors of forebay, with broker, topic or partition, and the next step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PROBE_TIMEOUT = 3.0
 
 
 def client_error(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
-    """Return forebay's error for one of kafka-python, or a `ForebayError` as it is; any thread.
+    """Return the forebay error for an error of kafka-python. A `ForebayError` is returned unchanged. For any thread.
 
-    `doing` is the failed action, for the text: "asking for offsets".
+    `doing` is the action that failed, as in "asking for offsets". It is part of the text.
     """
     failed = f"{doing} of {', '.join(options.servers)} failed"
     text = f"{failed}: {str(error) or type(error).__name__}"
@@ -46,7 +46,7 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
 
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
-    """Return the error for unreachable brokers, with the result of probing each port; may block for seconds."""
+    """Return the error for brokers that cannot be reached. It probes each broker's port, and may block for seconds."""
     found = client_error(error, "the first connection to a broker", options)
     if not isinstance(found, RetriableError):
         return found
@@ -128,7 +128,14 @@ def _unauthenticated(error: Exception, text: str, options: ClientOptions) -> Con
 
 
 def _unauthorized(error: Exception, failed: str, text: str, options: ClientOptions) -> ConfigurationError:
-    """Return the error for a missing right, with the command that grants it."""
+    """Return the error for a permission that the user lacks, with the command that grants it.
+
+    Args:
+        error: The error of kafka-python.
+        failed: The action that failed.
+        text: The text of the error.
+        options: The client options.
+    """
     add = f"kafka-acls --bootstrap-server {options.servers[0]} --add --allow-principal User:NAME"
     if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
         named = error.args[0] if error.args else ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates `kafka.*`, the options of Java's consumer, to kafka-python's arguments.
+"""Translates `kafka.*`, the options of Java's consumer, to arguments of kafka-python.
 
-It refuses options without a translation by name, because users would notice an ignored option too late.
+An option that cannot be translated is refused with its name, because users would notice an ignored option too late.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _buffer(text: str) -> int | None:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
+        raise ValueError("the value must be true or false")
     return text.lower() == "true"
 
 
@@ -41,7 +41,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         found = next((one for one in choices if one.lower() == text.lower()), None)
         if found is None:
-            raise ValueError(f"it must be one of {', '.join(choices)}")
+            raise ValueError(f"the value must be one of {', '.join(choices)}")
         return found
 
     return parse
@@ -103,7 +103,9 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """The options of kafka-python's clients, without open files and revealed secrets. Picklable; for any thread.
+    """The options of kafka-python's clients, which hold neither open files nor revealed secrets.
+
+    Picklable; for any thread.
 
     Args:
         settings: Arguments of consumers and admin clients.
@@ -131,7 +133,10 @@ class ClientOptions:
         return self.consumer.get("isolation_level") == "read_committed"
 
     def arguments(self, role: Role) -> dict[str, object]:
-        """Return kafka-python's arguments. Called where a client is made: reveals secrets and reads stores."""
+        """Return the arguments of a client of kafka-python.
+
+        Called where a client is created: reveals secrets, reads TLS stores.
+        """
         found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
         if role == "consumer":
             found |= self.consumer
@@ -146,7 +151,7 @@ class ClientOptions:
 
 
 def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
-    """Translate Java's options, which are given without `kafka.`; opens no file and reveals no reference.
+    """Translate Java's options, whose names are given without `kafka.`. Opens no file, and reveals no secret.
 
     Raises:
         ConfigurationError: An option is unknown, invalid, or has no translation.
@@ -187,7 +192,7 @@ def _check_known(name: str) -> None:
 
 
 def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls, token_provider: str | None) -> None:
-    """Refuse options that have no effect together, and an incomplete login."""
+    """Refuse options that have no effect together, and an incomplete login. Raises ConfigurationError."""
     mechanism = _plain(options, "sasl.mechanism").upper()
     sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
     if sasl and not protocol.startswith("SASL"):
@@ -212,7 +217,7 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
 
 def _without(name: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice="set both, or neither"
+        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice="set both options, or neither"
     )
 
 
@@ -226,7 +231,7 @@ def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str],
     try:
         return parse(text)
     except ValueError as error:
-        why = "it must be an integer" if parse in (int, _buffer) else str(error)
+        why = "the value must be an integer" if parse in (int, _buffer) else str(error)
         raise ConfigurationError(
             f"kafka.{name} is {text!r}: {why}",
             option=f"kafka.{name}",
@@ -235,7 +240,7 @@ def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str],
 
 
 def _token_provider(path: str) -> object:
-    """Import the token provider `package.module:Provider`: an object, or a class to call."""
+    """Import the token provider `package.module:Provider`, and return it. A class is called to create it."""
     module, _, name = path.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), name)

@@ -38,9 +38,9 @@ class Topic:
 
     Args:
         topic_id: The cluster's id of it; None from old brokers.
-        leaders: The leader of each partition; -1 = none.
-        internal: Whether it is internal to Kafka.
-        error: Why it cannot be read; None if it can.
+        leaders: The broker id of each partition's leader; -1 = no leader.
+        internal: Whether the topic is internal to Kafka.
+        error: Why the topic cannot be read; None if it can.
     """
 
     topic_id: str | None = None
@@ -52,8 +52,8 @@ class Topic:
 class Cluster:
     """An admin client with retries. One call at a time, from any thread; connects at the first call.
 
-    Its methods raise a `ForebayError` if the brokers do not answer, or refuse the request. It retries retriable errors
-    after at most `interval` seconds.
+    Its methods raise a `ForebayError` if the brokers do not answer, or refuse the request. They repeat a request that
+    failed with a retriable error after at most `interval` seconds.
     """
 
     def __init__(self, options: ClientOptions, *, retries: int, interval: float) -> None:
@@ -68,7 +68,7 @@ class Cluster:
         return ", ".join(self._options.servers)
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
-        """Return the existing topics of these names, or all topics."""
+        """Return the topics that exist, by name: those of `names`, or all if `names` is None."""
         wanted = None if names is None else list(names)
         found: dict[str, Topic] = {}
         for each in self._ask("asking for topics", lambda admin: admin.describe_topics(wanted)):
@@ -87,16 +87,17 @@ class Cluster:
         """Return an offset of each partition.
 
         Args:
-            specs: -1 = the end, -2 = the beginning, else the first record at or after this time in ms since 1970, or -1
-                without such a record.
-            committed: The end is the last stable offset, before the first open transaction.
+            specs: For each partition: -1 for its end, -2 for its beginning, or a time in ms since 1970 for the first
+                record at or after it. The result is -1 if there is no such record.
+            committed: Whether the end is the last stable offset (the offset of the first open transaction) instead of
+                the high watermark.
         """
         return {partition: offset for partition, (offset, _) in self.timed_offsets(specs, committed=committed).items()}
 
     def timed_offsets(
         self, specs: Mapping[TopicPartition, int], *, committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return `offsets` with the timestamp of the record there, in ms since 1970; -1 = not known."""
+        """Return the offsets of `offsets`, each with the timestamp of its record in ms since 1970; -1 = unknown."""
         if not specs:
             return {}
         level = "read_committed" if committed else "read_uncommitted"
@@ -104,9 +105,9 @@ class Cluster:
         return {TopicPartition(*one): (int(answer.offset), int(answer.timestamp)) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
-        """Return the bytes of each partition on disk; empty if a broker fails, None if the user lacks the right.
+        """Return the bytes of each partition on disk; {} if a broker fails, None if the user lacks the right.
 
-        A broker lists at least one directory, or none at all to users who may not DESCRIBE the cluster.
+        A broker returns at least one log directory, but none to users who may not DESCRIBE the cluster.
         """
         try:
             brokers = self._connected().describe_log_dirs(list(topics))

@@ -2,8 +2,8 @@
 """kafka-python's clients and connections, which also clean up after failed connections.
 
 kafka-python 3.0 leaves the socket of a refused connection to the garbage collector. It waits forever for a port that
-accepts a TLS connection and sends nothing. It drops the last bytes before a broker closes the connection, which answer
-a wrong password. It retries a refused password until a time-out that hides the reason.
+accepts a TLS connection and sends nothing. It drops the last bytes before a broker closes the connection, which contain
+the answer to a wrong password. It retries a refused password until a time-out that hides the reason.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ C = TypeVar("C")
 
 
 class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
-    """No first connection was made in time.
+    """A client could not make its first connection in time.
 
     Args:
         text: The error text of kafka-python.
-        last_error: The error of the last try; None = no answer.
-        spoke: Whether the other side speaks Kafka's protocol.
+        last_error: The error of the last attempt; None if nothing answered.
+        spoke: Whether the server answered in Kafka's protocol.
     """
 
     def __init__(self, text: str, last_error: BaseException | None, *, spoke: bool) -> None:
@@ -60,10 +60,13 @@ class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
 
 
 def first_misfit(*members: tuple[Any, str, str | int | None]) -> str | None:
-    """Return the first member of kafka-python that differs from what forebay needs; None = none.
+    """Return the name of the first member of kafka-python that differs from what forebay needs.
+
+    None if all are as needed.
 
     Args:
-        members: An owner, the name of its member, and names or number of the parameters; None = any member.
+        members: For each member: its owner, its name, and the names or the number of its parameters (None: not
+            checked).
     """
     for owner, name, wanted in members:
         member = getattr(owner, name, None)
@@ -80,7 +83,10 @@ def first_misfit(*members: tuple[Any, str, str | int | None]) -> str | None:
 
 
 def misfit() -> str | None:
-    """Return the first part of kafka-python that differs from what this module needs; None = none."""
+    """Return the name of the first part of kafka-python that differs from what this module needs.
+
+    None if all are as needed.
+    """
     return first_misfit(
         (KafkaNetClient, "__init__", "net manager"),
         (KafkaNetSocket, "sock_connect", "net sock sockaddr timeout_at"),
@@ -95,7 +101,10 @@ def misfit() -> str | None:
 
 
 def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-    """Return the argument `kafka_client` of kafka-python's clients; any thread."""
+    """Return the argument `kafka_client` for clients of kafka-python, a function that creates `Connections`.
+
+    Any thread.
+    """
     if misfit() is not None:
         return KafkaNetClient(**configuration)
     net = NetworkSelector(**configuration)
@@ -103,7 +112,9 @@ def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no 
 
 
 def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
-    """Return a connected `KafkaConsumer` or `KafkaAdminClient`; a failed one leaves no thread and no socket.
+    """Create a `KafkaConsumer` or `KafkaAdminClient` (`cls`) and connect it.
+
+    If this fails, no thread and no socket stays.
 
     Raises:
         UnansweredError: No broker answered in time.
@@ -132,7 +143,7 @@ def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
-    """The connections of one client. Called on the client's own thread."""
+    """The connections of one client of kafka-python. Called on the client's own thread."""
 
     refusal: KafkaError | None = None
     """The first refused login."""
@@ -140,12 +151,18 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
     """The last error of a connection."""
 
     def update_backoff(self, node_id: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Compute the wait before the next try. Called while an error is handled, and keeps that error."""
+        """Compute the wait before the next attempt to connect.
+
+        Called while an error is handled, and keeps that error.
+        """
         self.last_error = sys.exc_info()[1] or self.last_error
         return super().update_backoff(node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Return a new or existing connection; none after a refused login, since another try may lock the account."""
+        """Return a new or existing connection.
+
+        None after a refused login, since another attempt may lock the account.
+        """
         if self.refusal is not None and not self.bootstrapped:
             raise self.refusal
         connection = super().get_connection(node_id, *args, **more)
@@ -182,7 +199,10 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
-    """Opens a direct connection. kafka-python selects it by the scheme of a proxy, but there is no proxy."""
+    """Opens a direct connection.
+
+    kafka-python selects this class by the scheme of a proxy URL, but no proxy is used.
+    """
 
     SCHEMES = (_SCHEME,)
 
@@ -195,7 +215,7 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
 
 
 class _DataBeforeError(KafkaTCPTransport):  # type: ignore[misc]  # no types
-    """Returns the data received before a connection ended; the next call raises the error."""
+    """A socket that first returns the data received before the connection ended. The next call raises the error."""
 
     def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
         data, error = super()._sock_recv()

@@ -67,7 +67,8 @@ def _secret(password: str) -> Secret:
     except ConfigurationError:
         pass
     raise _wrong(
-        "its password begins like a reference (env: or file:)", f"give the whole of {OPTION} as file:/path or env:NAME"
+        "its password begins with env: or file:, like a reference to a secret",
+        f"give the whole of {OPTION} as file:/path or env:NAME",
     )
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """All uses of kafka-python's internals, and the checks that they still exist.
 
-Two hooks, both on one consumer and never on the classes of the library:
+There are two hooks. Both change one consumer object, never the classes of the library:
 
-- *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. This one
-  returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
+- *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. The hook's
+  class returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
   consumer requests the next bytes before these are decoded, and still handles leaders, epochs and errors.
-- *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. This one receives
-  into the buffer of the response, and wakes up for many bytes at a time.
+- *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
+  the buffer of the response, and wakes up for many bytes at a time.
 
 `misfit` names a missing internal. The fetcher uses kafka-python's public API in that case, record by record.
 """
@@ -44,7 +44,10 @@ _HAS_LOW_WATER = sys.platform == "linux"
 
 
 def misfit() -> str | None:
-    """Return the first internal that differs from what the raw-bytes hook needs; None = none."""
+    """Return the name of the first internal that differs from what the raw-bytes hook needs.
+
+    None if all are as needed.
+    """
     records = getattr(Fetcher, "PartitionRecords", None)
     found = first_misfit(
         (Fetcher, "PartitionRecords", "fetch_offset tp records isolation_level aborted_transactions"),
@@ -62,7 +65,7 @@ def misfit() -> str | None:
 
 
 def receiver_misfit() -> str | None:
-    """Return the first internal that differs from what the receiver needs; None = none."""
+    """Return the name of the first internal that differs from what the receiver needs; None if all are as needed."""
     if not issubclass(KafkaBytes, bytearray):
         return "KafkaBytes"
     found = first_misfit(
@@ -77,7 +80,10 @@ def receiver_misfit() -> str | None:
 
 
 def _first_without(*classes: tuple[Any, str]) -> str | None:
-    """Return the first attribute that the constructor of its class does not set."""
+    """Return the first attribute that its class's constructor does not set; None if all are set.
+
+    Pairs: class, attribute.
+    """
     for cls, names in classes:
         for name in names.split():
             if name not in getattr(getattr(cls.__init__, "__code__", None), "co_names", ()):
@@ -141,12 +147,12 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
 
 
 def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Request the next bytes; `poll` does so itself only if it did not have to wait."""
+    """Make a consumer request the next bytes now. `poll` does so itself only if it did not have to wait."""
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 
 def _reach(fetch: RawFetch) -> tuple[int, int]:
-    """Return the end of a fetch by the headers of its record batches, and the leader epoch of the last one."""
+    """Return the offset after a fetch and the leader epoch of its last batch, from the headers of its batches."""
     offset, epoch = fetch.start, -1
     try:
         for header in headers(fetch.data, fetch.topic_partition):
@@ -175,9 +181,9 @@ def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no t
 
 
 class _Receiver:
-    """Receives available bytes; all of a response but its last byte goes directly into the parser's buffer.
+    """Receives the bytes of a connection: all bytes of a response except the last go directly into the parser's buffer.
 
-    It returns that byte, or the head of a response, to the parser as usual.
+    It returns the last byte, or the head of a response, to the parser in kafka-python's usual way.
     """
 
     def __init__(self, transport: Any) -> None:  # noqa: ANN401 - kafka-python has no types
@@ -225,7 +231,8 @@ class _Receiver:
     def _wait_for(self, size: int) -> None:
         """Make the kernel report the socket as readable only with this many bytes: each wake-up is expensive.
 
-        At least this many bytes must be on their way. The kernel reports an end or an error at once.
+        The peer must be about to send at least `size` bytes. The kernel reports a closed connection or an error at
+        once.
         """
         if size == self._low or not _HAS_LOW_WATER:
             return
@@ -243,7 +250,7 @@ def _read_in_place(parser: Any) -> None:  # noqa: ANN401 - kafka-python has no t
 
 
 class _InPlace:
-    """A response with the file methods that kafka-python uses: `read(size)` for fields, `read()` for the rest."""
+    """A response in a buffer, with the `read` methods that kafka-python calls."""
 
     def __init__(self, buffer: bytearray) -> None:
         self._view = memoryview(buffer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost offsets and silent brokers: asks the brokers for the cause, and makes the errors."""
+"""Asks the brokers why offsets were lost or records do not arrive, and creates the errors."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class PositionLostError(Exception):
     """Offsets of a range no longer exist. `error()` returns the `DataLossError` to raise.
 
     Args:
-        topic: Its topic.
-        partition: Its partition.
+        topic: The topic of the range.
+        partition: The partition of the range.
         offset: The next offset to read.
         end: The end of the range; None = no end.
-        bounds: The bounds of the partition now; None = it does not exist.
+        bounds: The partition's current first and last offsets; None = the partition does not exist.
         reason: The cause; by default derived from the bounds.
     """
 
@@ -61,7 +61,7 @@ class PositionLostError(Exception):
         return self.error().message
 
     def error(self) -> DataLossError:
-        """Return the error to raise under `failOnDataLoss`."""
+        """Return the error to raise if `failOnDataLoss` is set."""
         upto = "" if self.end is None else f" up to {self.end}"
         now = "" if self.earliest is None else f"; the partition has offsets {self.earliest} to {self.latest} now"
         return DataLossError(
@@ -81,7 +81,7 @@ def _reason(offset: int, bounds: Bounds | None) -> str:
 
 
 class BoundsProbe:
-    """Asks the brokers for bounds of partitions, in bounded time. Called on the thread of its consumer.
+    """Asks the brokers for the first and last offsets of partitions, in bounded time. Called on the consumer's thread.
 
     If the first consumer gets no answer, `connect` makes another one from the same arguments. If that gets no answer
     either, a method raises `RetriableError`.
@@ -93,7 +93,7 @@ class BoundsProbe:
         self._arguments = arguments
 
     def bounds(self, keys: Sequence[Key]) -> dict[Key, Bounds | None]:
-        """Return the bounds of partitions; None for partitions that do not exist."""
+        """Return the first and last offsets of partitions; None for a partition that does not exist."""
         try:
             return {**_bounds(self._consumer, keys)}
         except _SILENT as error:
@@ -112,7 +112,7 @@ class BoundsProbe:
                 ) from error
 
     def written(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """Return the ends of partitions including open transactions."""
+        """Return the high watermarks of partitions, which include open transactions."""
         if not keys:
             return {}
         with self._new_consumer(isolation_level="read_uncommitted") as probe, must_answer(self._arguments):
@@ -144,7 +144,7 @@ def _servers(arguments: Mapping[str, object]) -> str:
 
 @contextmanager
 def must_answer(arguments: Mapping[str, object]) -> Iterator[None]:
-    """Turn the errors of kafka-python for silent brokers into forebay's, which names the brokers."""
+    """Convert kafka-python's errors for brokers that do not answer to a RetriableError that names the brokers."""
     try:
         yield
     except _SILENT as error:
@@ -156,7 +156,16 @@ def must_answer(arguments: Mapping[str, object]) -> Iterator[None]:
 
 
 def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, held: int | None) -> RetriableError:
-    """Return the error for records that do not arrive; `held` is the last stable offset, if it holds them back."""
+    """Return the error for a partition from which no record arrives.
+
+    Args:
+        topic: The topic.
+        partition: The partition.
+        offset: The next offset to read.
+        seconds: How long the reader has waited.
+        last: The end of the partition.
+        held: The last stable offset, if an open transaction holds the records back; else None.
+    """
     why = f"but the partition has records up to {last}"
     advice = "check the leader of the partition and quotas, or raise kafkaConsumer.pollTimeoutMs"
     if held is not None:

@@ -31,12 +31,12 @@ Side = Literal["truststore", "keystore"]
 
 @dataclass(frozen=True)
 class Tls:
-    """The TLS options as given, without `kafka.`; files and secrets are read only where a client is made."""
+    """The TLS options as given, without `kafka.`. Files and secrets are read only where a client is created."""
 
     given: Mapping[str, str | Secret] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check everything that needs no file."""
+        """Check the options as far as this needs no file. Raises ConfigurationError."""
         algorithm = self._text("ssl.endpoint.identification.algorithm")
         if algorithm not in (None, "", "https", "HTTPS"):
             raise _wrong(
@@ -61,7 +61,10 @@ class Tls:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return the SSL context of connections, from the stores. Called where a client is made."""
+        """Return the SSL context for connections, with keys and certificates from the stores.
+
+        Called where a client is created.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
         named = _list(self._text("ssl.enabled.protocols")) or _list(self._text("ssl.protocol"))
@@ -113,7 +116,7 @@ class Tls:
             os.unlink(path)
 
     def _store(self, side: Side) -> tuple[str | None, str]:
-        """Return the key, if it is separate, and the certificates of a store as PEM."""
+        """Return the private key, if it is separate, and the certificates of a store, as PEM."""
         name = f"ssl.{side}.location"
         path = self._text(name) or ""
         try:

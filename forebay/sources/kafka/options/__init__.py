@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kafka source and their meaning, without asking a broker."""
+"""The options of the Kafka source, and what they mean. No broker is asked."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the options for start and end of a read, with Spark's names, JSON, precedence and errors."""
+"""Parses the options for the start and the end of a read, with the names, JSON, precedence and errors of Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Bound:
     """The start or the end of a read.
 
     Args:
-        kind: Its kind.
+        kind: The kind of the bound.
         option: The option that sets it, for errors.
         values: For `OFFSETS` and `TIMES`: the offset, or ms since 1970, of each partition.
         time: For `TIMES`: the time of partitions that `values` does not name; None = `values` must name all.
@@ -49,7 +49,10 @@ class Bound:
     def of(
         cls, side: Literal["starting", "ending"], time: int | None, times: str | None, offsets: str | None
     ) -> Self | None:
-        """Parse the options of one side. A single time precedes times by partition, and these precede offsets."""
+        """Parse the options for the start or the end; None if none is given.
+
+        `time` takes precedence over `times` by partition, and `times` over `offsets`.
+        """
         if time is not None:
             _check_time(time, option := f"{side}Timestamp")
             return cls(BoundKind.TIMES, option, time=time)
@@ -74,11 +77,11 @@ class Bound:
         return cls(BoundKind.OFFSETS, option, values)
 
     def time_of(self, partition: TopicPartition) -> int | None:
-        """Return the time of a partition in ms since 1970, for `TIMES`."""
+        """Return the time of a partition in ms since 1970. Only for the kind `TIMES`."""
         return self.values.get(partition, self.time)
 
     def check_names(self, found: Collection[TopicPartition]) -> None:
-        """Check that the bound names every partition of the query and no other."""
+        """Check that the bound names every partition of the query (`found`) and no other. Raises ConfigurationError."""
         if self.kind not in (BoundKind.OFFSETS, BoundKind.TIMES) or self.time is not None:
             return
         missing = sorted(set(found) - self.values.keys())
@@ -104,7 +107,8 @@ class OffsetRange:
     Args:
         start: The start; None = earliest in a batch, latest in a stream.
         end: The end; None = the latest offset.
-        latest_if_no_match: A partition without a record at or after its starting time starts at its end.
+        latest_if_no_match: Whether a partition without a record at or after its starting time starts at its end; else
+            it is an error.
     """
 
     start: Bound | None

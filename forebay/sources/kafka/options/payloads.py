@@ -94,16 +94,19 @@ class Payloads:
         return self.options.column_name_of_corrupt_record
 
     def schema(self, columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schema:
-        """Return the schema of the read; see `record_schema`."""
+        """Return the schema of the read for the selected columns (None: all); see `record_schema`."""
         known = {**COLUMNS, **self.types, self.corrupt_column: CORRUPT} if self.types else COLUMNS
         return record_schema(columns, include_headers=include_headers, known=known)
 
     def decoded(self, columns: Sequence[str]) -> list[str]:
-        """Return which of `key` and `value` these columns need decoded; the others are not checked either."""
+        """Return which of `key` and `value` must be decoded for the selected columns.
+
+        Other payloads are not even checked.
+        """
         return [name for name in self.types if name in columns or self.corrupt_column in columns]
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns to fetch, with raw keys and values, for these columns."""
+        """Return the columns to fetch, with undecoded keys and values, for the selected columns."""
         wanted = {*columns, *self.decoded(columns)}
         if self.decoded(columns):
             wanted.add("offset")  # for errors
@@ -113,7 +116,7 @@ class Payloads:
 
 
 def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> pa.DataType | None:
-    """Return the type of a decoded key or value; None for raw bytes."""
+    """Return the type of a decoded key or value; None for raw bytes. `form` is its format option."""
     option_name = f"{column}Schema"
     if form != "json":
         if schema is not None:

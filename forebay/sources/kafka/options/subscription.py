@@ -66,7 +66,7 @@ class Subscription:
         return cls(tuple(dict.fromkeys(subscribe)))
 
     def named_topics(self) -> list[str] | None:
-        """Return the topics to ask for; None = all, to match the pattern."""
+        """Return the names of the topics to ask the brokers for; None = all topics, to match the pattern."""
         if self.pattern is not None:
             return None
         return list(self.topics) or sorted({partition.topic for partition in self.partitions})
@@ -75,9 +75,9 @@ class Subscription:
         """Return the partitions of a topic to read.
 
         Args:
-            name: Its name.
-            leaders: The leader of each existing partition; -1 = none.
-            first: The query is new, so each partition of `assign` must exist.
+            name: The name of the topic.
+            leaders: The leader of each existing partition; -1 = no leader.
+            first: Whether the query is new; then each partition of `assign` must exist.
 
         Raises:
             RetriableError: A partition has no leader.
@@ -106,7 +106,7 @@ class Subscription:
 
 
 def compile_topics(pattern: str) -> re.Pattern[str]:
-    r"""Return a pattern that matches the same names as Java's `pattern`; use `fullmatch`, as Spark does.
+    r"""Return a Python pattern whose `fullmatch` accepts the same names as Java's `pattern`.
 
     Both languages agree on most syntax for names of topics, which have only ASCII letters, digits, dots, underscores
     and hyphens. This rewrites `\Q…\E`, `\z`, `(?<name>` and `\k<name>`, and refuses syntax that Python reads otherwise.

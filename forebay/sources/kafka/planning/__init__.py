@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the enumerator needs: subscription, start and end offsets, deleted and recreated topics, task ranges."""
+"""Plans the reading of partitions: discovery of topics, start and end offsets, deleted topics, cutting into tasks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enumerates the partitions of the topics: where each starts and ends, and which records are lost."""
+"""The enumerator of the Kafka source: finds partitions, their starts and ends, and lost records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IDS_TRUSTED = 2.0
 
 
 class KafkaEnumerator(DiscoveryEnumerator):
-    """Makes one split per partition. Positions and ends are offsets, so row limits and slices are exact in offsets."""
+    """Makes one split per partition. Positions and ends are offsets, so row limits and slices count offsets."""
 
     exact_ends = True  # except for control records and compacted ones, as with Spark's own source
     # Asking for ends takes milliseconds and blocks nobody else; a short floor shows new records sooner.
@@ -92,11 +92,14 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return Discovered(current, state=self._limits.state({split.id for split in current}))
 
     def restore_state(self, state: Json) -> None:
-        """Restore the end offsets that the ending times were resolved to."""
+        """Restore the offsets that the ending times were resolved to before a restart."""
         self._limits.restore(state, self._source.name)
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
-        """Continue from an offset of Spark's own source: `{"topic":{"0":12}}`."""
+        """Return the splits at the positions of an offset of Spark's own source, `{"topic":{"0":12}}`.
+
+        None for other JSON.
+        """
         positions = _spark_positions(offset)
         if positions is None:
             return None
@@ -143,7 +146,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         """Report partitions that no longer exist or belong to a recreated topic; without `failOnDataLoss` drop them.
 
         Raises:
-            DataLossError: Under `failOnDataLoss`.
+            DataLossError: A partition is missing or was recreated, and `failOnDataLoss` is set.
         """
         split = splits[0]
         if split.id in self._recreated:
@@ -157,7 +160,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- planning
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return the first record at or after a time (µs since 1970), or the end, from the brokers' time index."""
+        """Return the offset of the first record at or after a time (µs since 1970), or the end, for each split.
+
+        The brokers find it in their time indexes.
+        """
         own = {split.topic_partition: split for split in map(_own, splits)}
         ends = {one: split.end for one, split in own.items() if isinstance(split.end, int)}
         ends |= self._resolver.offsets(own.keys() - ends.keys(), LATEST)
@@ -167,7 +173,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
         )
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
-        """Return the timestamps of the next records; None for a column in keys or values."""
+        """Return the timestamp of each split's next record in µs since 1970.
+
+        None if `column` is part of keys or values.
+        """
         return self._record_times.of(map(_own, splits)) if column == "timestamp" else None
 
     def size(self, split: Split) -> int | None:
@@ -176,14 +185,15 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if own.left is None else int(own.left * self._estimates.of(own.topic_partition))
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the range of offsets in equal parts."""
+        """Cut the split's range of offsets into equal parts."""
         return divide(_own(split), count)
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Return one task per range under `minPartitions` or `maxRecordsPerPartition`; else None.
 
-        A replayed micro-batch precedes any discovery, and a run to a fixed end has none between its micro-batches. So
-        this checks the topic ids: a topic recreated since then has other records at the planned offsets.
+        It checks the topic ids, because a topic that was recreated after planning has other records at the planned
+        offsets. No discovery may have checked them: a replayed micro-batch comes before the first discovery, and a run
+        to a fixed end has no discovery between its micro-batches.
         """
         own = [_own(split) for split in slices]
         if self._clock.monotonic() - self._discovered_at < _IDS_TRUSTED:
@@ -199,7 +209,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return self._ranges.tasks(own, keep_empty=True) or [(one,) for one in own]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position that a budget reaches: exact for rows, estimated for bytes, None if sizes are hidden."""
+        """Return the position after at most `rows` offsets (exact), or after about `byte_budget` bytes (estimated).
+
+        None if the user has no right to see the sizes.
+        """
         own = _own(split)
         limits = [own.end] if isinstance(own.end, int) else []
         if rows is not None:
@@ -211,7 +224,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return min(limits, default=None)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Publish progress to the group, with `commitOffsets`."""
+        """Commit progress to the consumer group, if `commitOffsets` is set."""
         if self._progress is not None:
             self._progress.publish(
                 {TopicPartition.of(name): offset for name, offset in positions.items() if isinstance(offset, int)}
@@ -227,7 +240,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- starts and ends
 
     def _later_starts(self, identity: TopicIdentity, known: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the starts of partitions found later, without those that the ending options exclude."""
+        """Return the starts of partitions found during the query, except those that the ending options exclude."""
         wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
         starts = self._resolver.offsets(wanted, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
@@ -249,7 +262,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if end is None else max(end, position)
 
     def _ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the end of each partition; its position if an open transaction begins before that."""
+        """Return the end of each partition; if an open transaction begins before the position, the position."""
         ends = self._existing_ends(own)
         if self._source.client_options.read_committed:
             before = [partition for partition, split in own.items() if ends[partition] < split.start]
@@ -259,7 +272,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return ends
 
     def _existing_ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the brokers' ends; a partition deleted since the last discovery ends at its position."""
+        """Return the ends that the brokers report.
+
+        A partition deleted since the last discovery ends at its position.
+        """
         try:
             return self._resolver.offsets(own, LATEST)
         except RetriableError as error:
@@ -277,7 +293,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- data loss
 
     def _report_loss(self, text: str, split: Split) -> None:
-        """Raise under `failOnDataLoss`; else warn once per partition and reason."""
+        """Raise DataLossError if `failOnDataLoss` is set; else log a warning, once per partition and reason."""
         if self._source.fail_on_data_loss:
             raise DataLossError(
                 text,

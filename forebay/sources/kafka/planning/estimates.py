@@ -44,9 +44,10 @@ class SizeEstimates:
         self._mean = fmean(self._per_offset.values()) if self._per_offset else GUESS
 
     def due(self, last: Mapping[TopicPartition, int]) -> bool:
-        """Whether to refresh: a minute has passed, or a partition with records has no estimate.
+        """Return whether to refresh: a minute has passed, or a partition with records has no estimate.
 
-        A new partition is asked for at once, unless the last request failed: such a request may block for long.
+        For a new partition the answer is yes at once, unless the last request failed, since such a request may block
+        for long.
         """
         if self._asked_at is None or (not self._failed and not self._asked_for.issuperset(last)):
             return True
@@ -55,9 +56,9 @@ class SizeEstimates:
         return age >= _REFRESH_SECONDS or (age >= _RETRY_SECONDS and unknown)
 
     def of(self, partition: TopicPartition) -> float:
-        """Return the bytes per offset of a partition, else the mean of the known ones, else a guess."""
+        """Return the bytes per offset of a partition; if unknown, the mean of the known partitions, else a default."""
         return self._per_offset.get(partition, self._mean)
 
     def refused(self, partition: TopicPartition) -> bool:
-        """Whether the user lacks the right to see sizes, and no earlier estimate exists."""
+        """Return whether the user lacks the right to see sizes, and no earlier estimate exists."""
         return self._refused and partition not in self._per_offset

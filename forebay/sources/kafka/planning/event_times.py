@@ -49,7 +49,7 @@ class RecordTimes:
         self._noted: dict[str, tuple[int, int]] = {}
 
     def note(self, records: Mapping[str, tuple[int, int]]) -> None:
-        """Note the offset and the timestamp (ms since 1970) of a record of each split, which a broker told.
+        """Store the offset and timestamp (ms since 1970) of a record of each split, as a broker reported them.
 
         A micro-batch often ends before this record, so it is the next one to look up. Under `read_committed` it may
         belong to an aborted transaction, and not be the next one that is read.
@@ -58,9 +58,11 @@ class RecordTimes:
             self._noted |= {split_id: (offset, time) for split_id, (offset, time) in records.items() if time >= 0}
 
     def of(self, splits: Iterable[KafkaSplit]) -> dict[str, int]:
-        """Return by id the timestamp (µs since 1970) of the next record of each split, or of the last one before it.
+        """Return by split id the timestamp of the next record in µs since 1970.
 
-        A partition without either, without timestamps, or whose offsets are gone, is left out: reading reports the
+        Without one, of the last record before it.
+
+        A partition is omitted if it has neither record, has no timestamps, or has lost its offsets. Reading reports the
         loss.
 
         Raises:
@@ -163,7 +165,7 @@ class RecordTimes:
 
 
 class _Lookup:
-    """The offsets that one look-up reads: those of the split, or the last ones before it, up to the record it wants."""
+    """The look-up of one split's record: the range of offsets to read for it, and what was found."""
 
     def __init__(self, split: KafkaSplit) -> None:
         self._next = bool(split.left)
@@ -171,12 +173,12 @@ class _Lookup:
         self.found: int | None = None
 
     def know(self, record: tuple[int, int] | None) -> None:
-        """Take the timestamp of the next record, if it is this one, without reading it."""
+        """Use the stored timestamp of a record if it is the record to find, so that nothing needs to be read."""
         if record is not None and self._next and record[0] == self.split.start:
             self.found = record[1] * 1000
 
     def take(self, part: Fetched) -> bool:
-        """Take records in; return whether that is enough."""
+        """Process fetched records; return whether the look-up is complete."""
         if part.batch is not None and part.batch.num_rows:
             found = part.batch.column(0).cast(pa.int64())[0 if self._next else part.batch.num_rows - 1].as_py()
             self.found = None if found == _NO_TIMESTAMP else found

@@ -27,7 +27,9 @@ class OffsetResolver:
         self._group = source.group_id
 
     def starts(self, partitions: Collection[TopicPartition], default: BoundKind) -> dict[TopicPartition, int]:
-        """Return the first offset to read of each partition of a new query; `default` applies without such an option.
+        """Return the first offset to read of each partition of a new query.
+
+        `default` applies without an option for the start.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -48,9 +50,9 @@ class OffsetResolver:
         return self.offsets(partitions, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition], *, streaming: bool) -> dict[TopicPartition, int]:
-        """Return the end of each partition of a new query that has a known one.
+        """Return the end of each partition of a new query, if it is known.
 
-        In a stream an ending offset may be in the future, and `TimeLimits` resolves ending times.
+        In a stream, an ending offset may lie beyond the current end, and `TimeLimits` resolves ending times.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -74,7 +76,7 @@ class OffsetResolver:
         return ends
 
     def ends_by_time(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset at or after the ending time, of each partition with such a record."""
+        """Return the first offset at or after the ending time, for each partition that has such a record."""
         times = {partition: moment for partition in partitions if (moment := self.ending_time(partition)) is not None}
         found = self._cluster.offsets(times, committed=self._committed)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
@@ -85,23 +87,29 @@ class OffsetResolver:
         return None if bound is None or bound.kind is not BoundKind.TIMES else bound.time_of(partition)
 
     def reads(self, partition: TopicPartition) -> bool:
-        """Whether a partition found later is read; False if the ending options name only other partitions."""
+        """Return whether a partition that was found later is read.
+
+        False if the ending options name only other partitions.
+        """
         end = self._range.end
         return end is None or end.time is not None or partition in end.values
 
     def later_end(self, partition: TopicPartition) -> int | None:
-        """Return the end of a partition found later; the options may name it if its topic was recreated."""
+        """Return the end of a partition that was found later. The options may name it if its topic was recreated."""
         end = self._range.end
         if end is None or end.kind is not BoundKind.OFFSETS or end.values[partition] == LATEST:
             return None
         return end.values[partition]
 
     def offsets(self, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
-        """Return for each partition the earliest, the latest, or the first offset at or after a time."""
+        """Return the earliest (`spec` -2), the latest (-1) or the first offset at or after a time (ms)."""
         return self._cluster.offsets(dict.fromkeys(partitions, spec), committed=self._committed)
 
     def at_time(self, partitions: Collection[TopicPartition], moment: int) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the first record at or after a time in ms: its offset, or -1 without such a record, and its time."""
+        """Return the offset and the timestamp of the first record at or after a time in ms since 1970.
+
+        Offset -1 if none.
+        """
         return self._cluster.timed_offsets(dict.fromkeys(partitions, moment), committed=self._committed)
 
     def _at_times(self, partitions: Collection[TopicPartition], bound: Bound) -> dict[TopicPartition, int]:
@@ -124,7 +132,7 @@ class OffsetResolver:
         return found
 
     def _existing(self, wanted: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
-        """Resolve -2 and -1, and check that every offset lies between the first record and the end."""
+        """Replace -2 and -1 by offsets, and check that no offset is outside its partition."""
         first, last = self.offsets(wanted, EARLIEST), self.offsets(wanted, LATEST)
         resolved = {}
         for partition, offset in wanted.items():

@@ -12,18 +12,23 @@ from forebay.sources.kafka.split import KafkaSplit
 
 @dataclass(frozen=True)
 class RangeRules:
-    """The two options. Without them the host cuts and packs by bytes and cores.
+    """The options `minPartitions` and `maxRecordsPerPartition`.
+
+    Without them the host cuts slices and packs tasks itself.
 
     Args:
-        min_partitions: The approximate minimum of tasks; big ranges are cut in proportion.
-        max_records: The maximum offsets of one task.
+        min_partitions: The approximate minimum number of tasks; big ranges are cut in proportion to their size.
+        max_records: The maximum number of offsets in one task.
     """
 
     min_partitions: int | None = None
     max_records: int | None = None
 
     def tasks(self, slices: Sequence[KafkaSplit], *, keep_empty: bool = False) -> list[tuple[KafkaSplit]] | None:
-        """Return one task per range, cut by the options; None without options. Empty ranges are dropped or kept."""
+        """Return one task per range, cut as the options say; None if neither option is set.
+
+        `keep_empty` keeps empty ranges.
+        """
         if self.min_partitions is None and self.max_records is None:
             return None
         ranges = [one for one in slices if keep_empty or one.left != 0]
@@ -36,7 +41,10 @@ class RangeRules:
 
     @staticmethod
     def _spread(ranges: Sequence[KafkaSplit], wanted: int) -> list[KafkaSplit]:
-        """Cut big ranges in proportion. Uncut ranges do not count for the shares of the others (SPARK-36576)."""
+        """Cut big ranges in proportion to their size, into about `wanted` ranges in total.
+
+        Ranges that are not cut do not count for the shares of the others (SPARK-36576).
+        """
         sizes = [one.left or 0 for one in ranges]
         total = sum(sizes)
         whole = [_parts(size, total, wanted) == 1 for size in sizes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers the offsets at which an ending time stops a stream: retention may remove the records there."""
+"""Remembers the offsets at which an ending time stops a stream, because retention may remove the records there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class TimeLimits:
         self._found: dict[str, tuple[int, int]] = {}
 
     def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the ends by time of splits, at most one of each partition; may ask the brokers and block.
+        """Return the offset at which each split ends by its ending time. May ask the brokers, and block.
 
-        A partition without a record that late has no limit yet.
+        A partition without a record at or after the time has no such offset yet. At most one split of a partition may
+        be given.
         """
         times = {
             split.id: time
@@ -38,7 +39,10 @@ class TimeLimits:
         return {partition: offset for partition, (time, offset) in known.items() if time == times[ids[partition]]}
 
     def state(self, ids: Collection[str]) -> Json:
-        """Return the limits of these splits as small JSON, or None; forget those of others."""
+        """Return the limits of the splits with these ids as JSON for the checkpoint, or None.
+
+        Other limits are forgotten.
+        """
         self._found = {name: found for name, found in self._found.items() if name in ids}
         kept: dict[str, dict[str, dict[str, int]]] = {}
         for name, (time, offset) in sorted(self._found.items()):
@@ -47,7 +51,7 @@ class TimeLimits:
         return {"limits": compact(kept)} if kept else None
 
     def restore(self, state: Json, source: str) -> None:
-        """Restore the result of `state`, from a checkpoint."""
+        """Restore the result of `state` from a checkpoint. `source` is the format name, for errors."""
         kept = state.get("limits") if isinstance(state, dict) else None
         if kept is None:
             return

@@ -23,11 +23,11 @@ _PAUSE = 0.2
 
 @dataclass(frozen=True)
 class TopicIdentity:
-    """The brokers' partitions compared with the known splits by topic id.
+    """The partitions that the brokers report, compared with the known splits by topic id.
 
     Args:
-        kept: Known splits whose topic still has its id.
-        recreated: Partitions whose topic has another id now, with the known splits of the earlier topic.
+        kept: Known splits whose topic still has the same id.
+        recreated: Partitions whose topic now has another id, with the known splits of the earlier topic.
         new: Partitions without a known split.
         topic_ids: The topic id of each partition, from the brokers.
     """
@@ -39,7 +39,7 @@ class TopicIdentity:
 
     @classmethod
     def compare(cls, found: Mapping[TopicPartition, str | None], known: Iterable[KafkaSplit]) -> TopicIdentity:
-        """Return which of the brokers' partitions, each with its topic id, are kept, recreated and new."""
+        """Compare the partitions that the brokers report (`found`, with topic ids) with the known splits."""
         splits: dict[TopicPartition, list[KafkaSplit]] = {}
         for split in known:
             splits.setdefault(split.topic_partition, []).append(split)
@@ -66,7 +66,7 @@ class TopicDiscovery:
         self._gone: set[TopicPartition] = set()
 
     def partitions(self, known: Collection[KafkaSplit], *, first: bool) -> TopicIdentity:
-        """Return the existing partitions beside the known splits.
+        """Ask the brokers for the partitions to read, and return them compared with the known splits.
 
         A broker with stale metadata misses new topics and partitions, or still reports a deleted topic. Such an answer
         is requested again a few times. Each topic that the options of a new query name must exist.
@@ -102,7 +102,10 @@ class TopicDiscovery:
         return identity
 
     def topic_ids(self, splits: Sequence[KafkaSplit]) -> dict[str, str | None]:
-        """Return the current id of each split's topic; asks again where an id has changed."""
+        """Return the current topic id of each split.
+
+        If an id has changed, ask again, because the answer may be stale.
+        """
         expected = {split.topic_partition.topic: split.topic_id for split in splits}
         ids = ask_until(
             lambda: {name: topic.topic_id for name, topic in self._cluster.topics(expected.keys()).items()},
@@ -112,7 +115,7 @@ class TopicDiscovery:
         return ids
 
     def _may_be_stale(self, topic_id: str | None, known: set[str | None]) -> bool:
-        """Whether a reported id is that of a replaced topic, or differs from all `known` ids of this partition."""
+        """Return whether a reported topic id belongs to a replaced topic, or is not in `known`."""
         differs = bool(known) and all(are_of_two_topics(one, topic_id) for one in known)
         return differs or topic_id in self._replaced_ids
 
@@ -152,9 +155,16 @@ def ask_until(
     retries: int = _RETRIES,
     pause: float | None = None,
 ) -> T:
-    """Return the first accepted answer, or the last one after all retries; by default blocks for less than a second.
+    """Call `ask` until `accept` accepts its answer; return the last answer.
 
-    `answer` is the first answer, if it exists already.
+    By default it blocks for less than a second.
+
+    Args:
+        ask: Asks the brokers.
+        accept: Whether an answer is accepted.
+        answer: The first answer, if `ask` was already called.
+        retries: The maximum number of further calls.
+        pause: Seconds between two calls.
     """
     answer = ask() if answer is None else answer
     for _ in range(retries):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task needs: fetching ranges of offsets, and decoding keys and values."""
+"""Reads partitions in tasks: fetches ranges of offsets, and decodes keys and values."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two backends that poll a consumer: raw bytes decoded by columns, or kafka-python's records one by one."""
+"""The two ways to poll a consumer: raw bytes that are decoded by columns, or kafka-python's records one by one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def fetch_backend(
     check_crcs: bool,
     by_columns: bool,
 ) -> _ColumnarBackend | _RecordBackend:
-    """Return the columnar backend if it is wanted and kafka-python's internals allow it, else the one by record."""
+    """Return the columnar backend if `by_columns` is set and kafka-python's internals allow it.
+
+    Else the backend that reads record by record.
+    """
     misfit = kafka_internals.misfit() if by_columns else None
     if misfit is not None:
         _log.warning("kafka-python %s has unexpected internals (%s): records are read one by one", kafka_python, misfit)

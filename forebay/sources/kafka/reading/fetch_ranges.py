@@ -10,10 +10,10 @@ from forebay.sources.kafka.client.offset_loss import Key
 
 
 class RangeState(Enum):
-    """The state of a range.
+    """The state of a range of offsets.
 
-    NEW → READING at the next fetch. READING → FINISHED at its end. A range without an end changes between READING and
-    CAUGHT_UP.
+    A range is NEW until the next fetch, then READING, and FINISHED at its end. A range without an end changes between
+    READING and CAUGHT_UP.
     """
 
     NEW = auto()
@@ -44,12 +44,12 @@ class FetchRange:
     """When the offset last moved, moved forward by the time outside of `fetch`."""
 
     def begin(self, now: float) -> None:
-        """Begin to read; an empty range is finished at once."""
+        """Start reading the range. An empty range is finished at once."""
         self.progress_at = now - self.waited
         self._move_to(self.offset)
 
     def advance(self, offset: int, now: float) -> bool:
-        """Move to an offset; return whether that is progress."""
+        """Move the range to an offset; return whether this is progress."""
         if offset <= self.offset:
             return False
         self.progress_at = now
@@ -57,7 +57,7 @@ class FetchRange:
         return True
 
     def is_at(self, partition_end: int | None) -> bool:
-        """Whether a READING range without an end has reached the end of its partition."""
+        """Return whether a READING range without an end has reached the end of its partition."""
         at_end = partition_end is not None and self.offset >= partition_end
         return self.state is RangeState.READING and self.end is None and at_end
 

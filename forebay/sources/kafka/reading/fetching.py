@@ -53,13 +53,13 @@ class PartitionFetcher:
         check_crcs: Verify checksums.
         poll_timeout: Seconds without progress in a range with an end before an error; Spark's
             `kafkaConsumer.pollTimeoutMs`.
-        clock: The time.
+        clock: Returns the current time in seconds.
         by_columns: Decode by columns if kafka-python's internals allow it; else record by record.
         connect: Makes a consumer from its arguments; by default a `KafkaConsumer`.
 
     Raises:
         RetriableError: No broker answers; the text names their addresses.
-        KafkaError: The consumer fails otherwise.
+        KafkaError: The consumer fails for another reason.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PartitionFetcher:
         """Add the range of a split; does not block. `fetch` finishes an empty range.
 
         Args:
-            split: The range; its partition has no other.
+            split: The range. The fetcher must have no other range of its partition.
             waited: Seconds that earlier attempts waited for the first record.
         """
         key = TopicPartition(*split.topic_partition)
@@ -125,16 +125,16 @@ class PartitionFetcher:
         self._failed, self._woken = None, False
 
     def fetch(self, timeout: float) -> list[Fetched]:
-        """Return available records, about 4 MiB, in order for each partition; wait for some if there are none.
+        """Return available records, about 4 MiB, in order for each partition. If there are none, wait for records.
 
         Args:
-            timeout: Maximum seconds to wait. A `wake_up` ends the wait, also one from before the call.
+            timeout: Maximum seconds to wait. A `wake_up` ends the wait, even if it was called before `fetch`.
 
         Raises:
             PositionLostError: Offsets of a range no longer exist; the range is forgotten.
-            DataError: Damaged bytes; the range is forgotten.
+            DataError: Fetched bytes are damaged; the range is forgotten.
             RetriableError: The brokers do not answer, or a range makes no progress.
-            KafkaError: A broker refuses otherwise, for example for missing rights.
+            KafkaError: A broker refuses the request, for example because a permission is missing.
         """
         now = self._clock.monotonic()
         for one in self._ranges.values():  # the time between two calls does not count as waiting
@@ -179,7 +179,10 @@ class PartitionFetcher:
                 self._consumer.resume(one.key)  # the end of an earlier range of this partition paused it
 
     def _wanted(self, topic: str, partition: int, offset: int) -> RawFetch | None:
-        """Return the wanted part of a fetch as a RawFetch without bytes; None = nothing."""
+        """Return a RawFetch without bytes that describes what to read of a partition from an offset on.
+
+        None = nothing.
+        """
         one = self._ranges.get((topic, partition))
         if one is None or one.state is RangeState.FINISHED:
             return None
@@ -272,10 +275,10 @@ class PartitionFetcher:
                 raise stuck(*one.key, one.offset, now - one.progress_at, found[1], held.get(one.key))
 
     def _bounds(self, ranges: Sequence[FetchRange]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
-        """Return the bounds of partitions, and the last stable offsets that hold back wanted records.
+        """Return first and last offsets of the partitions, and the last stable offsets that hold back wanted records.
 
-        A plan from before a change to read_committed may reach into open transactions. Their records exist, so the
-        bounds include them.
+        A plan made before a change to read_committed may reach into open transactions. Their records exist, so the
+        first result includes them.
         """
         bounds = self._probe.bounds([one.key for one in ranges])
         if not self._committed:
@@ -296,7 +299,7 @@ def _connect(**arguments: object) -> Any:  # noqa: ANN401 - kafka-python has no 
 
 
 def _with_defaults(arguments: Mapping[str, object], *, check_crcs: bool) -> dict[str, object]:
-    """Return a consumer's arguments: the defaults, then the user's, then those that reading needs; the last wins."""
+    """Return a consumer's arguments: defaults, replaced by the user's, replaced by those that reading requires."""
     return {
         "max_partition_fetch_bytes": FETCH_BYTES,
         "fetch_max_bytes": ALL_BYTES,

@@ -37,10 +37,11 @@ class PayloadDecoder:
         self._first_dropped = ""
 
     def decode(self, batch: pa.RecordBatch, partition: TopicPartition) -> pa.RecordBatch | None:
-        """Return the decoded records; None if all are dropped.
+        """Decode the keys and values of a record batch; return None if all its records are dropped.
 
         Raises:
-            DataError: A record is corrupt and the mode is FAILFAST; it names topic, partition, offset and reason.
+            DataError: A record is corrupt and the mode is FAILFAST. The error names topic, partition, offset and
+                reason.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
         found = {name: self._decoded(name, columns[name]) for name in self._readers}
@@ -63,7 +64,7 @@ class PayloadDecoder:
         return made.filter(pa.array(kept)) if len(bad) < batch.num_rows else None
 
     def close(self) -> None:
-        """Log the dropped records."""
+        """Log how many records were dropped."""
         if self._dropped:
             _log.warning(
                 "%s: mode=DROPMALFORMED dropped %d corrupt records of a task; the first one: %s",
@@ -88,7 +89,7 @@ class PayloadDecoder:
     def _corrupt(
         self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], partition: TopicPartition
     ) -> pa.Array:
-        """Return the corrupt-record column: null for good records."""
+        """Return the corrupt-record column: text and reason for corrupt records, null for the others."""
         if not bad:
             return pa.nulls(batch.num_rows, CORRUPT)
         rows = batch.take(pa.array(bad))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads partitions: one leased consumer for all partitions of a task, and the decoder of keys and values."""
+"""The split reader of the Kafka source: reads all partitions of a task with one leased consumer, and decodes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAIT = 1.0
 
 
 class KafkaSplitReader(SplitReader):
-    """Assigns splits to a `PartitionFetcher`, decodes keys and values, and handles lost positions."""
+    """Reads splits with a `PartitionFetcher`, decodes keys and values, and handles lost offsets."""
 
     def __init__(self, source: KafkaOptions, context: SourceReaderContext) -> None:
         self._source = source
@@ -55,10 +55,10 @@ class KafkaSplitReader(SplitReader):
         self._pending.extend(split for split in splits if isinstance(split, KafkaSplit))
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return available records of any partition; wait for some if there are none.
+        """Return available records of any partition. If there are none, wait for records.
 
         Raises:
-            DataLossError: Records no longer exist, under `failOnDataLoss`.
+            DataLossError: Records no longer exist, and `failOnDataLoss` is set.
             RetriableError: The brokers do not answer; the next call continues after the last record batch.
             DataError: A record batch is damaged; or a record is corrupt and the mode is FAILFAST.
         """
@@ -84,7 +84,7 @@ class KafkaSplitReader(SplitReader):
             raise found from error
 
     def wake_up(self) -> None:
-        """End a wait. Called from any thread."""
+        """End the wait of a `fetch`. Called from any thread."""
         if self._fetcher is None:
             self._woken = True
         else:
@@ -106,7 +106,7 @@ class KafkaSplitReader(SplitReader):
         return True
 
     def close(self) -> None:
-        """Take all ranges from the leased consumer and return it; log how many records were dropped."""
+        """Return the consumer to its pool, without this task's ranges, and log how many records were dropped."""
         self._release()
         if self._decoder is not None:
             self._decoder.close()
@@ -140,7 +140,10 @@ class KafkaSplitReader(SplitReader):
         return self._fetcher
 
     def _assign(self, fetcher: PartitionFetcher) -> list[Fetched]:
-        """Assign pending splits; finish the former splits of recreated topics, which a pending split replaces."""
+        """Assign waiting splits to the fetcher.
+
+        If a waiting split replaces that of a recreated topic, finish the old split.
+        """
         paused, finished = [], []
         for split in self._pending:
             if split.topic_partition in self._paused:
@@ -156,7 +159,7 @@ class KafkaSplitReader(SplitReader):
         return finished
 
     def _reassign(self) -> None:
-        """Assign all splits again, from their positions."""
+        """Assign all splits to the fetcher again, from their current positions."""
         if self._fetcher is not None:
             # The poll timeout covers all attempts together.
             self._waited = {partition: self._fetcher.waited(partition) for partition in self._splits}
@@ -165,7 +168,7 @@ class KafkaSplitReader(SplitReader):
         self._splits = {partition: split for partition, split in self._splits.items() if partition in self._paused}
 
     def _decoded(self, parts: Sequence[Fetched]) -> list[Fetched]:
-        """Decode parts and advance their splits; return the parts before a corrupt record first."""
+        """Decode fetched parts, and advance their splits. If a record is corrupt, first return the parts before it."""
         done: list[Fetched] = []
         for part in parts:
             partition = TopicPartition.of(part.split_id)
@@ -187,7 +190,10 @@ class KafkaSplitReader(SplitReader):
         return done
 
     def _continue_after(self, lost: PositionLostError) -> list[Fetched]:
-        """Continue at the first existing offset, without `failOnDataLoss`; retry if the offset exists after all."""
+        """Continue at the first offset that exists, if `failOnDataLoss` is off.
+
+        If the lost offset exists after all, retry it.
+        """
         partition = TopicPartition(lost.topic, lost.partition)
         split = self._splits.pop(partition)
         if lost.is_there and not lost.truncated:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds Arrow columns from positions in a buffer."""
+"""Builds Arrow columns from the positions of values in a buffer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _INLINE = 12
 
 
 def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return a binary column of slices of the bytes; the lengths of nulls are 0.
+    """Return a binary column of the slices of `source` that begin at `at` and have these lengths; 0 for nulls.
 
-    It makes views without prefixes on the slices, and Arrow copies them once into a plain column. Arrow refuses columns
-    of more than 2 GiB.
+    It creates a column of views, and Arrow copies the bytes once into a plain column. Arrow refuses columns of more
+    than 2 GiB.
     """
     rows = len(at)
     views = np.zeros((rows, 4), np.int32)
@@ -36,7 +36,10 @@ def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_])
 
 
 def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
-    """Return the twelve inline bytes of short slices; bytes beyond the length are ignored."""
+    """Return the twelve inline bytes of Arrow's binary view for each short slice.
+
+    Bytes beyond the length are ignored.
+    """
     inside = np.minimum(at, source.size - _INLINE)
     held = np.empty((len(at), 3), np.int32)
     held[:, :2] = source.u64[inside].view(np.int32).reshape(-1, 2)
@@ -49,7 +52,7 @@ def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
 
 
 def bitmap(present: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """Return Arrow's validity bitmap."""
+    """Return Arrow's validity bitmap for a mask of the values that are not null."""
     return _buffer(np.packbits(present, bitorder="little"))
 
 
@@ -63,13 +66,13 @@ def column(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 class Constants:
-    """Columns of one repeated value; caches the longest of each value, and slices it for shorter ones."""
+    """Caches columns of one repeated value, and returns slices of them."""
 
     def __init__(self) -> None:
         self._kept: dict[int | str, pa.Array] = {}
 
     def column(self, value: int | str, rows: int) -> pa.Array:
-        """Return a column of one string or 32-bit number."""
+        """Return a column of `rows` equal values: a string or a 32-bit number."""
         kept = self._kept.get(value)
         if kept is None or len(kept) < rows:
             kept = self._kept[value] = _repeated(value, rows)

@@ -21,7 +21,7 @@ NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 def _snappy(data: memoryview) -> memoryview:
-    """Decompress raw snappy (librdkafka), or the blocks of the Java library."""
+    """Decompress snappy: raw, as librdkafka writes it, or in blocks, as the Java library writes it."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _snappy_block(data)
     blocks, at = [], _XERIAL_HEADER
@@ -48,7 +48,7 @@ _idle: deque[zstandard.ZstdDecompressor] = deque(maxlen=8)
 
 
 def _zstd(data: memoryview) -> memoryview:
-    """Decompress one whole frame, as producers write it; cramjam decides on other data."""
+    """Decompress one whole zstd frame, as producers write it. Other data is passed to cramjam."""
     try:
         mine = _idle.pop()
     except IndexError:
@@ -70,7 +70,7 @@ _CODECS: Mapping[int, Callable[[memoryview], memoryview]] = {
 
 
 def decompress(codec: int, data: memoryview) -> memoryview:
-    """Return the records of a batch, decompressed.
+    """Return the decompressed records of a batch. `codec` is the number in the batch's header.
 
     Raises:
         ValueError: The codec is unknown, or the data is damaged.

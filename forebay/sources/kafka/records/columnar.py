@@ -33,7 +33,7 @@ _MIN_BYTES = 16
 
 
 class ColumnarDecoder(RecordDecoder):
-    """Decodes column by column."""
+    """Decodes groups of record batches column by column."""
 
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
         super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes)
@@ -42,7 +42,13 @@ class ColumnarDecoder(RecordDecoder):
         self._constants = arrays.Constants()
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches; the plain decoder reads a group that is not accounted for."""
+        """Decode a group of batches. The plain decoder decodes a group in which any byte cannot be accounted for.
+
+        Args:
+            bodies: The batches.
+            after: The next offset after the group.
+            fetch: The fetch that contains the batches.
+        """
         try:
             batch = self._columns(bodies, fetch) if bodies else None
         except (MalformedError, IndexError, pa.ArrowInvalid):
@@ -73,7 +79,7 @@ class ColumnarDecoder(RecordDecoder):
         return batch if batch.num_rows else None
 
     def _fields(self, taken: _Records) -> dict[str, pa.Array]:
-        """Return the wanted columns of key, value and headers."""
+        """Return the wanted ones of the columns key, value and headers."""
         found: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
         if not self._wanted & {"key", "value", "headers"}:
@@ -96,7 +102,7 @@ class ColumnarDecoder(RecordDecoder):
         return found
 
     def _metadata(self, taken: _Records, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
-        """Return the wanted columns of offset, timestamp, topic and partition."""
+        """Return the wanted ones of the columns offset, timestamp, topic and partition."""
         rows = len(taken.offsets)
         found: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
@@ -120,11 +126,11 @@ class _Records(NamedTuple):
     """The records of a group, as parallel arrays.
 
     Args:
-        source: The bytes.
-        at: The begin of each key.
-        stops: The end of each record.
-        offsets: The offsets.
-        stamps: The timestamps, relative to the first one of the batch.
+        source: The bytes of the records of all batches.
+        at: The position of each record's key in `source`.
+        stops: The position of each record's end in `source`.
+        offsets: The offset of each record.
+        stamps: The timestamp of each record, relative to the first timestamp of its batch.
         of: The index of each record's batch in the group.
     """
 
@@ -137,7 +143,7 @@ class _Records(NamedTuple):
 
 
 def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
-    """Join the records of a group in one buffer; return it, and the begin of each batch."""
+    """Copy the records of a group into one buffer; return it, and the position of each batch in it."""
     first = group[0].data
     if all(body.data is first for body in group) and len(first) >= _MIN_BYTES:
         data, begins = first, np.array([body.begin for body in group], np.int64)
@@ -152,7 +158,7 @@ def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
 
 
 def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.RecordBatch:
-    """Return the rows in the range of the fetch: usually a slice, since offsets ascend."""
+    """Return the rows whose offsets are in the range of the fetch. As offsets ascend, this is usually a slice."""
     if (offsets[1:] > offsets[:-1]).all():
         low = int(np.searchsorted(offsets, fetch.start))
         high = len(offsets) if fetch.end is None else int(np.searchsorted(offsets, fetch.end))
@@ -164,7 +170,7 @@ def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.Recor
 
 
 def _times(taken: _Records, group: Sequence[Body]) -> Ints:
-    """Return timestamps in microseconds."""
+    """Return the timestamps of the records in µs since 1970."""
     headers = [body.header for body in group]
     firsts = np.array([header.first_timestamp for header in headers], np.int64)
     appended = np.array([header.timestamp_type == 1 for header in headers], np.bool_)
@@ -185,7 +191,10 @@ def _too_far(millis: Ints) -> bool:
 
 
 def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np.bool_], Ints]:
-    """Return the lengths of a field with 0 for nulls, the nulls, and the begins of the field."""
+    """Read the length of a field of each record.
+
+    Return the lengths (0 for null), the nulls, and the positions of the fields.
+    """
     lengths, at = numbers(source, at)
     nulls = lengths < 0
     if nulls.any():
@@ -198,7 +207,7 @@ def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np
 
 
 def _headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return the column; null for records `without` headers. The positions are those of the header counts.
+    """Return the column of headers; null for records `without` headers. `at` are the positions of the header counts.
 
     Raises:
         MalformedError: Headers are damaged, or one record has too many.
@@ -227,7 +236,7 @@ def _header_counts(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:
 
 
 def _walk_headers(source: Bytes, at: Ints, stops: Ints, counts: Ints, first: Ints) -> Ints:
-    """Read the n-th header of all records in one step; return positions and lengths of keys and values."""
+    """Read one header of all records in each step; return the positions and lengths of keys and values."""
     parts = np.zeros((4, int(counts.sum())), np.int64)
     left = np.arange(len(at))
     for step in range(int(counts.max(initial=0))):

@@ -36,10 +36,10 @@ def record_schema(
     include_headers: bool = False,
     known: Mapping[str, pa.DataType] = COLUMNS,
 ) -> pa.Schema:
-    """Return the Arrow schema of a read: the wanted columns in this order, or all.
+    """Return the Arrow schema of a read: `columns` in this order, or all columns if it is None.
 
     Raises:
-        ConfigurationError: An unknown column.
+        ConfigurationError: A column is unknown.
     """
     if columns is None:
         columns = [name for name in known if include_headers or name != "headers"]
@@ -56,8 +56,8 @@ class RawFetch:
     """The fetched bytes of one partition.
 
     Args:
-        topic: Its topic.
-        partition: Its number.
+        topic: The topic.
+        partition: The number of the partition.
         data: The record batches; the last one may be incomplete.
         start: The first wanted offset.
         end: The offset to stop before; None = no end.
@@ -86,8 +86,8 @@ class Body:
     Args:
         header: The header of the batch.
         data: A buffer with the records: the whole fetch for an uncompressed batch, the message for old formats.
-        begin: Their begin in `data`.
-        end: Their end in `data`.
+        begin: The position of the first record in `data`.
+        end: The position after the last record in `data`.
     """
 
     header: Header
@@ -101,8 +101,8 @@ class Decoded:
     """A part of a fetch, decoded.
 
     Args:
-        batch: The records; None = only offsets without readable records (aborted, compacted, control records).
-        next_offset: The offset after this part.
+        batch: The records; None if the part has no readable records, but only aborted, compacted or control records.
+        next_offset: The next offset after this part.
     """
 
     batch: pa.RecordBatch | None

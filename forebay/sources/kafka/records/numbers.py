@@ -31,7 +31,7 @@ STEP, _NUMBER = _tables()
 
 
 class Bytes:
-    """At least 8 bytes, with unaligned views of 1, 2, 4 and 8 bytes."""
+    """A buffer of at least 8 bytes, with unaligned views of 1, 2, 4 and 8 bytes at each position."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -45,7 +45,10 @@ class Bytes:
         return np.ndarray(shape=(max(0, self.size - width + 1),), dtype=kind, buffer=self.data, strides=(1,))
 
     def pairs_up_to_the_end(self, at: Ints) -> Ints:
-        """Return the byte pairs at positions that include the last byte, which is paired with a continuation byte."""
+        """Return the byte pairs that begin at the given positions, which may include the last byte.
+
+        The last byte is paired with a continuation byte.
+        """
         alone = at == self.size - 1
         pairs = np.where(alone, 0x8000, self.u16[np.where(alone, 0, at)].astype(np.int64))
         pairs[alone] |= self.u8[-1]
@@ -59,7 +62,7 @@ def numbers(source: Bytes, at: Ints, most: int = 5) -> tuple[Ints, Ints]:
         The numbers, and the positions after them.
 
     Raises:
-        MalformedError: A varint is longer.
+        MalformedError: A varint is longer than `most` bytes.
         IndexError: A varint reaches beyond the bytes.
     """
     try:

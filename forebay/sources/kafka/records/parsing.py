@@ -20,15 +20,15 @@ HeaderPair = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """One record.
+    """One parsed record.
 
     Args:
-        offset: Its offset.
+        offset: The offset of the record.
         timestamp: Milliseconds since 1970; -1 = none.
         timestamp_type: 0 = time of creation, 1 = time of appending, -1 = none.
-        key: Its key, if any.
-        value: Its value; None = a tombstone.
-        headers: Its headers in order, including duplicates.
+        key: The key; None if there is none.
+        value: The value; None = a tombstone.
+        headers: The headers in order, including duplicates.
     """
 
     offset: int
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class MalformedError(Exception):
-    """The bytes are not valid records; the caller adds partition and offset."""
+    """Raised for bytes that are not valid records. The caller adds partition and offset to the text."""
 
 
 class Cursor:
@@ -80,7 +80,7 @@ def records(body: Body, partition: TopicPartition, *, with_headers: bool = False
     """Yield the records of a batch of format 2; without `with_headers` skip the headers unchecked.
 
     Raises:
-        DataError: Damaged records.
+        DataError: Records are damaged.
     """
     header = body.header
     cursor = Cursor(body.data, body.begin, body.end)

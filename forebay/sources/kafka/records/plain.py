@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder by record: reference and fallback of the columnar decoder."""
+"""The decoder that reads record by record: the reference and the fallback of the columnar decoder."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MAX_MILLIS = (1 << 63) // 1000 - 1
 
 
 class PlainDecoder(RecordDecoder):
-    """Decodes record by record."""
+    """Decodes groups of record batches record by record."""
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches."""
+        """Decode a group of batches. See `ColumnarDecoder.group` for the arguments."""
         rows: list[Record] = []
         reached = fetch.start
         for body in bodies:
@@ -48,10 +48,10 @@ class PlainDecoder(RecordDecoder):
         return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
 
     def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
-        """Return records as columns.
+        """Return records as an Arrow record batch.
 
         Raises:
-            DataError: A timestamp does not fit microseconds.
+            DataError: A timestamp is too large for 64-bit microseconds.
         """
         for row in rows if "timestamp" in self._schema.names else ():
             if abs(row.timestamp) > _MAX_MILLIS:
@@ -88,7 +88,7 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
 
 
 def _old_records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> Iterator[Record]:
-    """Yield the records of an old message; a compressed message contains others."""
+    """Yield the records of a message of format 0 or 1. A compressed message contains other messages."""
     offset = body.header.base
     try:
         batch = _Message(body.data, body.header.magic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the record batches of a fetch: verifies checksums, applies offset range and transactions, makes groups."""
+"""Selects the record batches of a fetch to decode, by checksum, offset range and transaction, and groups them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_END = 1 << 63
 
 
 class Selection:
-    """Iterates over one fetch, and tracks its aborted transactions."""
+    """Iterates over the record batches of one fetch, and keeps track of its aborted transactions."""
 
     def __init__(self, fetch: RawFetch, *, check_crcs: bool = True) -> None:
         self._fetch = fetch
@@ -35,7 +35,7 @@ class Selection:
         """Yield each batch, or None for one without wanted records, with the next offset after it.
 
         Raises:
-            DataError: A batch is damaged; the text names topic, partition and offset.
+            DataError: A batch is damaged. The text names topic, partition and offset.
         """
         fetch, reached = self._fetch, self._fetch.start
         end = fetch.end if fetch.end is not None else _NO_END
@@ -56,7 +56,7 @@ class Selection:
         The last group is empty if only batches without readable records follow.
 
         Raises:
-            DataError: As `bodies`, after the batches before the damaged one.
+            DataError: A batch is damaged. The batches before it have been yielded.
         """
         reported = reached = self._fetch.start
         group: list[Body] = []
@@ -78,7 +78,7 @@ class Selection:
             raise damage
 
     def _wanted(self, header: Header) -> bool:
-        """Whether the batch contains readable data; tracks open aborted transactions."""
+        """Return whether a batch contains readable records. Also tracks the open aborted transactions."""
         if self._fetch.read_committed and header.producer >= 0:
             while self._waiting and self._waiting[0][0] <= header.last:
                 self._aborted.add(self._waiting.popleft()[1])
@@ -133,7 +133,8 @@ class RecordDecoder(ABC):
         so it skips compacted offsets and control records.
 
         Raises:
-            DataError: Damaged bytes, after the records before them; the text names topic, partition and offset.
+            DataError: Bytes are damaged. The records before them have been yielded. The text names topic, partition and
+                offset.
         """
         reported = fetch.start
         for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):

@@ -39,9 +39,9 @@ _CHAIN = 3
 
 
 def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Return the begin of each record, after its length, and its end.
+    """Return the position of each record, after its length field, and the position of its end.
 
-    The records of batches lie between `begins` and `ends`; `counts` is their number.
+    Each batch has its records between `begins` and `ends`; `counts` are the numbers of records.
 
     Raises:
         MalformedError: The lengths do not lead from begin to end.
@@ -71,7 +71,7 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
 def _lockstep(source: Bytes, at: Ints, counts: Ints, firsts: Ints, out: Ints) -> npt.NDArray[np.bool_]:
     """Walk one record of each batch per step, write its position to `out`, and leave `at` where each walk stops.
 
-    The batches are sorted by their number of records, longest first. Return which ones were walked to their counts.
+    The batches are sorted by their number of records, longest first. Return which batches were walked to their counts.
     """
     # Steps while at least _MIN_LANES batches have records left.
     steps = int(counts[_MIN_LANES - 1]) if len(counts) >= _MIN_LANES else 0
@@ -90,7 +90,7 @@ def _lockstep(source: Bytes, at: Ints, counts: Ints, firsts: Ints, out: Ints) ->
 
 
 def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
-    """Walk one batch record by record."""
+    """Walk one batch record by record; write positions and ends of its records to `body` and `stops`."""
     data, at = source.data, begin
     begun, ended = [], []
     try:
@@ -119,7 +119,7 @@ def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
 
 
 def _long_ones(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Iterator[tuple[int, Ints]]:
-    """Walk long batches in pieces; yield the index and the record begins of each completed batch."""
+    """Walk long batches in pieces. Yield the index of each completed batch, with the positions of its records."""
     left = {
         one: _guesses(source, int(begins[one]), int(ends[one]), int(counts[one]))
         for one in np.flatnonzero(counts >= _LONG).tolist()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The framing and the headers of Kafka's record batches.
+"""The framing of Kafka's record batches, and their headers.
 
-All three formats share the first 17 bytes up to `magic`; format 2 exists since Kafka 0.11.
+All three formats share the first 17 bytes up to `magic`. Format 2 exists since Kafka 0.11.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONTROL = 0x20
 
 
 def corrupt_batch(partition: TopicPartition, what: str, offset: int) -> DataError:
-    """Return the error for damaged bytes at an offset."""
+    """Return the DataError for damaged bytes at an offset of a partition. `what` describes the damage."""
     return DataError(
         f"topic {partition.topic}, partition {partition.partition}, offset {offset}: {what}",
         position=offset,
@@ -44,16 +44,16 @@ class Header(NamedTuple):
     """The header of a record batch.
 
     Args:
-        begin: The begin of the batch in the fetched bytes.
-        end: Its end.
-        base: Its first offset.
-        last: Its last offset, even if compaction has removed that record.
+        begin: The position of the batch in the fetched bytes.
+        end: The position after the batch in the fetched bytes.
+        base: The first offset of the batch.
+        last: The last offset of the batch, even if compaction has removed that record.
         magic: The format, 0 to 2; the following fields exist in format 2 only.
         epoch: The leader epoch; -1 = unknown.
         crc: The expected checksum.
         attributes: Codec and flags.
         first_timestamp: The base of the records' relative timestamps, in ms.
-        max_timestamp: The latest timestamp; the append time if the broker stamps.
+        max_timestamp: The latest timestamp; the append time if the topic uses append times.
         producer: The producer id; -1 = none.
         records: The number of records; 0 is possible after compaction.
     """
@@ -73,17 +73,17 @@ class Header(NamedTuple):
 
     @property
     def body(self) -> int:
-        """The begin of the records."""
+        """The position of the first record in the fetched bytes."""
         return self.begin + HEADER_SIZE
 
     @property
     def codec(self) -> int:
-        """The compression codec; 0 = none."""
+        """The number of the compression codec; 0 = none."""
         return self.attributes & _CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
-        """0 = time of creation, 1 = time of appending."""
+        """The type of the timestamps: 0 = time of creation, 1 = time of appending."""
         return 1 if self.attributes & _LOG_APPEND else 0
 
     @property
@@ -131,5 +131,5 @@ def _header(data: memoryview, begin: int, end: int, partition: TopicPartition) -
 
 
 def _old(base: int, begin: int, end: int, magic: int) -> Header:
-    """Return the header of an old message; a compressed one carries the offset of its *last* record."""
+    """Return the header of a message of format 0 or 1. A compressed message carries the offset of its *last* record."""
     return Header(begin, end, base, base, magic, -1, 0, 0, -1, -1, -1, -1)
