@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.framework.microbatch.offsets.state_location import default_location
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
-from forebay.options import class_options, given_options, hide_options, merge_specs, parse_options
+from forebay.options import Secret, class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry
 from forebay.spark import pickling
 from forebay.spark.session_zone import OPTION
+
+STORAGE: Final = "storage"
+"""The Python name of the option `storage.*`."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,16 @@ class Session:
     parallelism: int | None = None
     time_zone: str | None = None
     checkpoint_location: str | None = None
+    s3a: Mapping[str, Secret] = dataclasses.field(default_factory=dict)
 
     def defaults(self) -> dict[str, object]:
         """Return default values for the options of source and host, by Python name."""
         known = {"time_zone": self.time_zone, "state_location": default_location(self.checkpoint_location)}
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in known.items() if value is not None} | {"state_storage": self.s3a}
+
+    def source_storage(self, source: type[Source]) -> dict[str, Secret]:
+        """Return the default of `storage.*`: the settings of S3, for a source that declares `takes_s3a_settings`."""
+        return dict(self.s3a) if getattr(source, "takes_s3a_settings", False) else {}
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,12 @@ class PickledSource(Origin):
         options = self.options
         if options.state_location is None:
             options = dataclasses.replace(options, state_location=default_location(session.checkpoint_location))
+        if not options.state_storage:
+            options = dataclasses.replace(options, state_storage=dict(session.s3a))
+        storage = session.source_storage(type(source))
+        if storage and not getattr(source, STORAGE):
+            source = copy.copy(source)  # keeps its schema and columns
+            object.__setattr__(source, STORAGE, storage)
         return Made(source, options)
 
 
@@ -150,7 +166,9 @@ def _source_class(cls: object, name: str) -> type[Source]:
 def _make(cls: type[Source], name: str, given: Mapping[str, str], session: Session) -> Made:
     own, host = class_options(cls), class_options(HostOptions)
     specs = merge_specs(own, host)
-    values = parse_options(specs, given, source=name, defaults=session.defaults(), owner=cls)
+    storage = session.source_storage(cls)
+    defaults = session.defaults() | ({STORAGE: storage} if storage else {})
+    values = parse_options(specs, given, source=name, defaults=defaults, owner=cls)
     source = cls(**{spec.python_name: values[spec.python_name] for spec in own})
     follows = any(spec.python_name == OPTION for spec in own) and OPTION not in given_options(specs, given)
     return Made(source, HostOptions(**{spec.python_name: values[spec.python_name] for spec in host}), follows)

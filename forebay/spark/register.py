@@ -21,6 +21,7 @@ from forebay.registry import default_registry
 from forebay.spark import pickling
 from forebay.spark.data_source import format_class
 from forebay.spark.origin import Installed, Origin, PickledClass, PickledSource, Session, checked_class
+from forebay.spark.s3a_settings import s3a_settings
 from forebay.spark.workers import check_workers
 
 _log = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ def capture(spark: SparkSession) -> Session:
         parallelism=None if context is None else int(context.defaultParallelism),
         time_zone=spark.conf.get("spark.sql.session.timeZone", None),
         checkpoint_location=_checkpoints(spark, context),
+        s3a=s3a_settings(spark, context),
     )
 
 

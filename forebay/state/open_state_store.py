@@ -52,7 +52,7 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
             option=OPTION,
             advice="give a directory of this machine or of a file system mounted on all of them, or s3://bucket/prefix",
         )
-    if options:
+    if any(not name.startswith("fs.s3a.") for name in options):
         raise ConfigurationError(
             f"the directory {location!r} takes no stateStorage options",
             option=f"stateStorage.{min(options)}",

@@ -56,6 +56,7 @@ class RemoteStore:
     """
 
     def __init__(self, url: str, options: StorageOptions) -> None:
+        options = options.without("fs.s3a.")  # settings of the Spark session, for S3
         self._options = options
         self._fs = _connect(url, options)
         try:

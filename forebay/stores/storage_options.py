@@ -46,6 +46,10 @@ class StorageOptions(Mapping[str, object]):
         """Return an option as it was given: a `Secret`, or a typed value."""
         return self._values[name]
 
+    def without(self, prefix: str) -> StorageOptions:
+        """Return the options whose names do not begin with a prefix."""
+        return StorageOptions({name: value for name, value in self._values.items() if not name.startswith(prefix)})
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

@@ -79,6 +79,9 @@ class FileScan(Source):
     )
     format_options: FormatOptions = option(default_factory=dict, prefix="", doc="the options of the file format")
 
+    takes_s3a_settings: ClassVar[bool] = True
+    """`storage` may hold the `fs.s3a.*` settings of a Spark session, if the user gives no option of it."""
+
     _schema: ClassVar[pa.Schema | None] = None
     _columns: ClassVar[tuple[str, ...] | None] = None
     _found: ClassVar[dict[str, str]] = {}

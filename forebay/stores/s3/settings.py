@@ -11,6 +11,7 @@ from typing import Any, Final, Self, cast
 
 from forebay.errors import ConfigurationError
 from forebay.options.secret import Secret
+from forebay.stores.s3 import hadoop
 from forebay.stores.storage_options import StorageOptions
 
 STYLES: Final = ("auto", "path", "virtual")
@@ -67,11 +68,11 @@ class S3Settings:
             ConfigurationError: An option is unknown, has a wrong value, or contradicts another one.
         """
         values: dict[str, Any] = {}
-        for given in options:
+        for given, value in _without_hadoop({name: options.unresolved(name) for name in options}, prefix).items():
             name = given.lower()
             if name not in _KINDS:
                 raise _unknown(given, prefix)
-            values[name] = _KINDS[name](options.unresolved(given), f"{prefix}{given}")
+            values[name] = _KINDS[name](value, f"{prefix}{given}")
         settings = cls(prefix=prefix, **values)
         settings._check()
         return settings
@@ -98,6 +99,16 @@ class S3Settings:
 
     def _refusal(self, name: str, message: str, advice: str) -> ConfigurationError:
         return ConfigurationError(message, option=self.option(name), advice=advice)
+
+
+def _without_hadoop(given: Mapping[str, object], prefix: str) -> Mapping[str, object]:
+    """Return the options, or those that say the same as the `fs.s3a.*` settings of a Spark session."""
+    settings = {name: value for name, value in given.items() if name.startswith(hadoop.PREFIX)}
+    if settings and len(settings) < len(given):
+        raise ConfigurationError(
+            f"{prefix}{min(settings)} is mixed with options of S3", advice=f"give {prefix}* or fs.s3a.*, not both"
+        )
+    return hadoop.from_s3a(settings) if settings else given
 
 
 def _secret(value: object, option: str) -> Secret:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -33,8 +34,10 @@ class Bucket:
 
         inner = DomainDispatcherApplication(create_backend_app)
         self.fault = ""
+        self.signers: set[str] = set()
 
         def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+            self.signers.update(re.findall(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", "")))
             if not self.fault or environ["REQUEST_METHOD"] == "PUT":
                 return inner(environ, start)
             code = self.fault.split()[1]
@@ -143,3 +146,35 @@ def test_a_path_with_one_slash_too_many_is_that_of_the_directory_without_it(buck
     assert rows(bucket.source("//d//k=1/a")) == ["1"]
     assert rows(bucket.source("/d/k=*//a")) == ["1"], "a glob has no empty names"
     assert rows(bucket.source("//d/")) == ["1", "2"]
+
+
+def test_the_settings_of_the_session_are_used_without_options(bucket: Bucket, spark: Any) -> None:
+    bucket.put({"d/a.txt": "1\n2\n"})
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    settings = {"access.key": "of-session", "secret.key": "y", "endpoint": bucket.endpoint, "path.style.access": "true"}
+    for name, value in settings.items():
+        hadoop.set(f"fs.s3a.{name}", value)
+    spark.conf.set("fs.s3a.access.key", "of-sql")
+    try:
+        forebay.register(spark)
+        seen = bucket.signers = set()
+        frame = spark.read.format("forebay_files").load(f"s3a://{bucket.name}/d")
+        assert sorted(row.value for row in frame.collect()) == ["1", "2"]
+        assert seen == {"of-sql"}
+        made = forebay.read(spark, FileSource(path=f"s3://{bucket.name}/d", file_format="text"))
+        assert made.count() == 2
+        own = {f"storage.{name}": secret.reveal() for name, secret in bucket.storage.items()}
+        seen.clear()
+        assert spark.read.format("forebay_files").options(**own).load(f"s3://{bucket.name}/d").count() == 2
+        assert seen == {"x"}
+        spark.conf.set("fs.s3a.proxy.host", "proxy")
+        forebay.register(spark)
+        with pytest.raises(Exception, match="fs.s3a.proxy.host") as raised:
+            spark.read.format("forebay_files").load(f"s3a://{bucket.name}/d")
+        assert isinstance(forebay.unwrap(raised.value), ConfigurationError)
+    finally:
+        for name in settings:
+            hadoop.unset(f"fs.s3a.{name}")
+        for name in ("access.key", "proxy.host"):
+            spark.conf.unset(f"fs.s3a.{name}")
+        forebay.register(spark)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of Hadoop's S3 connector in a Spark session, which planners and tasks cannot read (S18)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from forebay.errors import ConfigurationError
+from forebay.options import Secret
+
+_PREFIX: Final = "fs.s3a."
+_SPARK: Final = "spark.hadoop."
+# Looked up in Hadoop's configuration too, where programs and core-site.xml set them.
+_IN_HADOOP: Final = (
+    "access.key", "secret.key", "session.token", "endpoint", "endpoint.region", "path.style.access",
+    "connection.ssl.enabled", "aws.credentials.provider", "assumed.role.arn", "assumed.role.session.name",
+    "assumed.role.external.id", "assumed.role.sts.endpoint", "requester.pays.enabled", "encryption.algorithm",
+    "proxy.host", "security.credential.provider.path",
+)  # fmt: skip
+_DEFAULTS: Final = "core-default.xml"
+
+
+def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noqa: ANN401 - None over Spark Connect
+    """Return the settings `fs.s3a.*` that somebody has set. Called on the driver, by `register` and `read`.
+
+    The values are secrets, as they may be credentials. Over Spark Connect only those of the session are visible.
+    """
+    found: dict[str, str] = {}
+    java = getattr(context, "_jsc", None)
+    if java is not None:
+        hadoop = java.hadoopConfiguration()
+        for name in (f"{_PREFIX}{short}" for short in _IN_HADOOP):
+            value = hadoop.get(name)
+            if value and _DEFAULTS not in list(hadoop.getPropertySources(name) or ()):
+                found[name] = value
+    for name, value in spark.conf.getAll.items():
+        plain = name.removeprefix(_SPARK)
+        if plain.startswith(_PREFIX) and (plain == name or plain not in found):
+            found[plain] = value
+    return {name: secret for name, value in found.items() if (secret := _secret(value)) is not None}
+
+
+def _secret(text: str) -> Secret | None:
+    try:
+        return Secret(text)
+    except ConfigurationError:  # it begins as a reference, and is none: not a value of Hadoop
+        return None
