@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, ClassVar, Protocol, cast
 import pyarrow as pa
 
 from forebay.errors import DataError
+from forebay.formats.filters.expressions import Expression
 
 IGNORE_CORRUPT_FILES = "ignoreCorruptFiles"
 """The option named in the error for a damaged file."""
@@ -95,6 +96,23 @@ class FileFormat(ABC):
         file is cut into equal slices, and any other file is one slice.
         """
         return even_borders(file.size, target_bytes) if self.sliceable(file) else []
+
+    def matching_ranges(
+        self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
+    ) -> Sequence[tuple[int, int | None]]:
+        """Return the parts of `[position, end)` that may have rows which match; by default, all of it.
+
+        Called on a fetcher thread before `read`, only for formats whose positions are row indexes (`counts_rows`).
+        Must be cheap: reads a footer at most.
+
+        Args:
+            file: The file to read.
+            schema: The full schema of the data in the file.
+            row_filter: A filter that is bound to `schema`.
+            position: Where to start.
+            end: Where to stop, exclusive; None for the end of the file.
+        """
+        return [(position, end)]
 
     @abstractmethod
     def read(

@@ -3,25 +3,31 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat, batch_of
+from forebay.formats.filters.expressions import Expression, leaves
 from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.groups import check_groups, group_bytes, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
 from forebay.formats.parquet.rebase import RebaseMode, rebase_of
 from forebay.formats.parquet.schema import columns_of, inferred_schema
+from forebay.formats.parquet.skipping import FilteredColumn, matching_groups
 from forebay.formats.values.spark_types import merged
 from forebay.options import option
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
+
+_log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 8 << 20
@@ -94,6 +100,35 @@ class ParquetFormat(FileFormat):
                 filled += size
         return [cut for cut in sorted(set(cuts)) if cut < starts[-1]]
 
+    def matching_ranges(
+        self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
+    ) -> list[tuple[int, int | None]]:
+        """Return the rows of the row groups whose statistics do not exclude the filter. Reads the footer."""
+        if not file.size:
+            return [(position, end)]
+        with opened(file) as parquet:
+            converter = self._converter(file, parquet)
+            nodes = columns_of(parquet.file())
+            rebased = converter.rebase.dates_mode != "CORRECTED"
+            names = {leaf.column for leaf in leaves(row_filter)}.intersection(schema.names)
+            columns = {
+                name: FilteredColumn(converter.column(schema.field(name), nodes), schema.field(name).type, rebased)
+                for name in names
+            }
+            wanted = matching_groups(parquet, row_filter, columns)
+            starts = row_starts(parquet)
+        _log.info("%s: rowFilter leaves out %d of %d row groups", file.path, wanted.count(False), len(wanted))
+        last = starts[-1] if end is None else end
+        found: list[tuple[int, int | None]] = []
+        for keep, (first, following) in zip(wanted, pairwise(starts), strict=True):
+            start, stop = max(first, position), min(following, last)
+            if not keep or start >= stop:
+                continue
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, stop))
+        return found
+
     def read(
         self,
         file: InputFile,
@@ -108,12 +143,15 @@ class ParquetFormat(FileFormat):
             return
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with opened(file) as parquet:
-            metadata = parquet.metadata.metadata or {}
-            rebase = rebase_of(metadata, self.options.datetime_rebase_mode, self.options.int96_rebase_mode)
-            converter = Converter(file.path, self.options.case_sensitive, rebase)
+            converter = self._converter(file, parquet)
             nodes = columns_of(parquet.file())
             reader = _Reader(parquet, wanted, [converter.column(item, nodes) for item in wanted])
             yield from reader.read(position, end)
+
+    def _converter(self, file: InputFile, parquet: OpenParquet) -> Converter:
+        metadata = parquet.metadata.metadata or {}
+        rebase = rebase_of(metadata, self.options.datetime_rebase_mode, self.options.int96_rebase_mode)
+        return Converter(file.path, self.options.case_sensitive, rebase)
 
 
 class _Reader:

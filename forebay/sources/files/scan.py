@@ -12,11 +12,16 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
+from forebay.formats.filters.binding import bind
+from forebay.formats.filters.expressions import Expression
+from forebay.formats.filters.parsing import parse_filter
+from forebay.formats.values.zones import session_zone
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.sources.files import catalog
 from forebay.sources.files.event_time import parse_event_time
+from forebay.sources.files.filtering import ROW_FILTER, check_filters
 from forebay.sources.files.format_hint import format_of_files, format_of_paths, unknown_format
 from forebay.sources.files.listing.file_index import FileIndex, list_files
 from forebay.sources.files.listing.listing import ListOptions
@@ -49,6 +54,13 @@ class FileScan(Source):
         default=True, doc="infer the types of partition columns; else they are strings"
     )
     include_metadata: bool = option(default=False, doc="add the column _metadata, as in Spark")
+    partition_filter: str | None = option(
+        default=None, doc="read only partitions for which this SQL condition on partition columns is true"
+    )
+    row_filter: str | None = option(
+        default=None,
+        doc="read only rows for which this SQL condition is true; Parquet row groups without such are skipped",
+    )
     ignore_missing_files: bool = option(default=False, doc="skip files that no longer exist when they are read")
     ignore_corrupt_files: bool = option(default=False, doc="keep the rows before the damage of a file, and continue")
     max_partition_bytes: ByteSize = option(default="128m", doc="most bytes of a file in one slice")
@@ -123,6 +135,7 @@ class FileScan(Source):
                     option="fileEventTime",
                     advice="set only one of the two options",
                 )
+        check_filters(self.partition_filter, self.row_filter, recursive=self.recursive_file_lookup)
         if self.chosen_format() is None:
             catalog.refuse_unknown(self.format_options, source=self.name, others=self._other_options())
         else:
@@ -190,6 +203,16 @@ class FileScan(Source):
     def with_schema(self, schema: pa.Schema) -> Self:
         """Return a copy of this scan with the user's schema."""
 
+    def bound_row_filter(self, full: pa.Schema) -> Expression | None:
+        """Return the row filter with the types of its columns; None if there is none.
+
+        Raises:
+            ConfigurationError: A column does not exist, or a literal does not fit its type.
+        """
+        if self.row_filter is None:
+            return None
+        return bind(parse_filter(self.row_filter, ROW_FILTER), full, session_zone(self.time_zone), ROW_FILTER)
+
     def list(self, *, repeated: bool = False, begun: bool = False) -> FileIndex:
         """List the files. See `ListOptions` for `repeated` and `begun`.
 
@@ -213,6 +236,7 @@ class FileScan(Source):
                 repeated=repeated,
                 begun=begun,
                 storage=self.storage_options(),
+                partition_filter=self.partition_filter,
             ),
         )
         if self.file_format is None and not self._found and (name := format_of_files(index.files)) is not None:

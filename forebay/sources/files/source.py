@@ -52,6 +52,7 @@ class FileSource(FileScan):
     def schema(self) -> pa.Schema:
         """Return the schema of the selected columns, from the user's schema or the inferred one."""
         full = self.full_schema()
+        self.bound_row_filter(full)
         if self._columns is None:
             return full
         missing = [name for name in self._columns if name not in full.names]

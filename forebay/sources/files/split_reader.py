@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
+from forebay.formats.filters.expressions import leaves
 from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.sources.files.filtering import RowFilter
 from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
@@ -93,18 +95,24 @@ class FileSplitReader(SplitReader):
         return self._source.format()
 
     @cached_property
-    def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the schemas of all columns and of the selected columns.
+    def _schemas(self) -> tuple[pa.Schema, pa.Schema, RowFilter | None]:
+        """Return the schemas of all columns and of the columns to read, and the row filter.
 
         Infers the schema if the host has not done so.
         """
         full = self._source.full_schema()
-        selected = self._source.with_schema(full).schema()
-        return full, pa.schema([field.remove_metadata() for field in selected])
+        source = self._source.with_schema(full)
+        selected = pa.schema([field.remove_metadata() for field in source.schema()])
+        expression = source.bound_row_filter(full)
+        if expression is None:
+            return full, selected, None
+        filtered = dict.fromkeys(leaf.column for leaf in leaves(expression))
+        more = [full.field(name).remove_metadata() for name in filtered if name not in selected.names]
+        return full, pa.schema([*selected, *more]), RowFilter(expression, selected.names)
 
     def _begin(self, split: FileSplit) -> _Reading:
         self._source.learn_format(split.path)
-        full, schema = self._schemas
+        full, schema, row_filter = self._schemas
         partitions = dict(split.partitions)
         data = data_schema(full, partitions)
         constants = partition_scalars(partitions, schema, self._source.time_zone)
@@ -127,7 +135,21 @@ class FileSplitReader(SplitReader):
                 if isinstance(found, Generator):
                     found.close()
 
-        return _Reading(split, stored, batches, self._options, counts_rows=self._format.counts_rows)
+        def matching(position: int, end: int | None) -> Batches:
+            """Read the parts that may match. An empty batch moves the position over a part that is left out."""
+            assert row_filter is not None  # noqa: S101 - chosen below
+            nothing = pa.RecordBatch.from_pylist([], schema=schema)
+            for start, stop in self._format.matching_ranges(stored, data, row_filter.expression, position, end):
+                if start > position:
+                    yield nothing, start
+                yield from batches(start, stop)
+                position = start if stop is None else stop
+            if end is not None and position < end:
+                yield nothing, end
+
+        skips = row_filter is not None and self._format.counts_rows
+        read = matching if skips else batches
+        return _Reading(split, stored, read, self._options, row_filter, counts_rows=self._format.counts_rows)
 
     def _end_if_ignored(self, reading: _Reading, error: DataError) -> Fetched:
         """Log an error that the options ignore, and return the end of the file.
@@ -158,6 +180,7 @@ class _Reading:
         stored: StoredFile,
         batches: Callable[[int, int | None], Batches],
         options: HostOptions,
+        row_filter: RowFilter | None,
         *,
         counts_rows: bool,
     ) -> None:
@@ -166,6 +189,7 @@ class _Reading:
         self.position: Position = 0 if split.position is None else split.position
         self._batches = batches
         self._options = options
+        self._filter = row_filter
         self._counts_rows = counts_rows
         self._end = None if split.end is None else offset_and_rows(split.end)
         self._parts: Parts | None = None
@@ -185,7 +209,8 @@ class _Reading:
             self.position = offset + rows
         else:
             self.position = (offset, rows) if rows else offset
-        return Fetched(self.split.id, batch, self.position)
+        # Positions count the rows of the file, so rows are left out last.
+        return Fetched(self.split.id, batch if self._filter is None else self._filter.of(batch), self.position)
 
     def rewind(self) -> None:
         """Close the file. `next` opens it again, and continues after the last record batch that it returned."""

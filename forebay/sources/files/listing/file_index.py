@@ -16,6 +16,7 @@ from forebay.formats.values.zones import session_zone
 from forebay.sources.files.listing import globs
 from forebay.sources.files.listing.listing import Leaves, ListOptions, find_leaves, is_data_name
 from forebay.sources.files.listing.partitions import Partitioning, partitions
+from forebay.sources.files.listing.pruning import PartitionPruning
 from forebay.stores.file_status import FileStatus
 from forebay.stores.file_table import FileTable, paths_of
 from forebay.stores.paths import last_name, normalized_path, parent
@@ -58,7 +59,8 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
         RetriableError: A store did not answer, or something disappeared.
     """
     accepts = _filter(options)
-    leaves = find_leaves(paths, options)
+    pruning = None if options.partition_filter is None else PartitionPruning(options.partition_filter)
+    leaves = find_leaves(paths, options, pruning)
     # A large listing is a table, which makes its objects when they are looked at.
     files = _chosen(leaves.files, [is_data_name(last_name(path)) for path in paths_of(leaves.files)])
     known: dict[str, str] = {}
@@ -78,6 +80,11 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
         if not all(kept):
             left_out = tuple(path for path, keep in zip(paths_of(files), kept, strict=True) if not keep)
             files, folders = _chosen(files, kept), list(compress(folders, kept))
+    if pruning is not None:
+        matching = pruning.matching(found, options.timezone)
+        kept = [folder in matching for folder in folders]
+        pruning.report(kept.count(False))
+        files, folders = _chosen(files, kept), list(compress(folders, kept))
     if accepts is not None:
         kept = list(map(accepts, files))
         files, folders = _chosen(files, kept), list(compress(folders, kept))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.sources.files.listing import globs, sink_log
+from forebay.sources.files.listing.pruning import PartitionPruning
 from forebay.stores.file_status import FileStatus
 from forebay.stores.file_table import FileTable
 from forebay.stores.paths import PathParts, is_url, join, last_name, split_path, without_dots
@@ -37,6 +38,7 @@ class ListOptions:
         begun: Whether an earlier listing found the paths. If so, a missing path raises `RetriableError`; in an object
             store it counts as empty.
         storage: Credentials and settings for the stores of URLs.
+        partition_filter: The option `partitionFilter`.
     """
 
     recursive_file_lookup: bool = False
@@ -51,6 +53,7 @@ class ListOptions:
     repeated: bool = False
     begun: bool = False
     storage: StorageOptions = NO_OPTIONS
+    partition_filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,13 @@ def is_data_name(name: str) -> bool:
     return not (name.startswith(".") or (name.startswith("_") and "=" not in name))
 
 
-def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
+def find_leaves(paths: Sequence[str], options: ListOptions, pruning: PartitionPruning | None = None) -> Leaves:
     """Find every file below the paths, in all nested directories. Accesses the stores on every call.
+
+    Args:
+        paths: Paths, globs or URLs.
+        options: What to list.
+        pruning: The partition filter, which leaves out directories.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is unknown.
@@ -119,7 +127,7 @@ def find_leaves(paths: Sequence[str], options: ListOptions) -> Leaves:
                 parts.append(() if is_hidden(root.name) else (root,))
             else:
                 directories[root.path] = None
-                parts.append(_below(store, root.path, sinks, options))
+                parts.append(_below(store, root.path, sinks, options, pruning))
     return Leaves(tuple(directories), tuple(root_files), _in_order(parts), tuple(sinks), tuple(emptied))
 
 
@@ -205,9 +213,12 @@ def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileS
     return result
 
 
-def _below(store: Store, root: str, all_sinks: dict[str, None], options: ListOptions) -> Sequence[FileStatus]:
-    walked = store.walk(root, _is_listed)
-    files, sinks = _walked(walked, root) if walked is not None else _descended(store, root, options)
+def _below(
+    store: Store, root: str, all_sinks: dict[str, None], options: ListOptions, pruning: PartitionPruning | None
+) -> Sequence[FileStatus]:
+    # To list a tree at once would list the directories that the filter leaves out.
+    walked = store.walk(root, _is_listed) if pruning is None else None
+    files, sinks = _walked(walked, root) if walked is not None else _descended(store, root, options, pruning)
     all_sinks.update(dict.fromkeys(sinks))
     return _only_committed(store, files, sinks, options) if sinks else files
 
@@ -231,7 +242,9 @@ def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus
     return files, list(sinks)
 
 
-def _descended(store: Store, root: str, options: ListOptions) -> tuple[list[FileStatus], list[str]]:
+def _descended(
+    store: Store, root: str, options: ListOptions, pruning: PartitionPruning | None
+) -> tuple[list[FileStatus], list[str]]:
     """List directory by directory; return the files, and the directories with the log of a sink."""
     files: list[FileStatus] = []
     sinks: list[str] = []
@@ -251,7 +264,7 @@ def _descended(store: Store, root: str, options: ListOptions) -> tuple[list[File
         for child in listed.directories:
             if last_name(child) == sink_log.DIRECTORY:
                 sinks.append(directory)
-            else:
+            elif pruning is None or pruning.keeps(root, child):
                 waiting.append(child)
     return files, sinks
 

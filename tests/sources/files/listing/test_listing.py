@@ -152,7 +152,7 @@ def test_a_file_whose_name_is_a_glob_gets_a_hint(tree):
 
 
 def test_no_path_is_an_error():
-    with pytest.raises(ConfigurationError, match="no path"):
+    with pytest.raises(ConfigurationError, match="path is not set"):
         list_files([])
 
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the row groups of a Parquet file that may have rows which match a filter, from the statistics of the footer."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from forebay.formats.filters.expressions import (
+    ANY,
+    Compare,
+    Constant,
+    Expression,
+    IsNull,
+    Leaf,
+    Outcomes,
+    Value,
+    may_be_true,
+    range_outcomes,
+)
+from forebay.formats.parquet.convert import Wanted
+from forebay.formats.parquet.open import OpenParquet
+from forebay.formats.parquet.schema import Leaf as Column
+
+_NULL: Outcomes = frozenset({None})
+_MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredColumn:
+    """A column of a filter, in one file.
+
+    Args:
+        wanted: The column in the file.
+        type: Its type in the schema, which the literals of the filter have.
+        rebased: Whether reading changes the file's old dates, so that statistics of dates and times do not apply.
+    """
+
+    wanted: Wanted
+    type: pa.DataType
+    rebased: bool
+
+
+def matching_groups(parquet: OpenParquet, expression: Expression, columns: Mapping[str, FilteredColumn]) -> list[bool]:
+    """Return for each row group whether some of its rows may match.
+
+    Args:
+        parquet: The open file.
+        expression: A bound filter.
+        columns: Its columns by name, except those that are not in the files.
+    """
+    if parquet.signed:  # asked for an encrypted column, Arrow ends the process
+        return [True] * parquet.metadata.num_row_groups
+
+    def may_match(number: int) -> bool:
+        group = parquet.metadata.row_group(number)
+        return may_be_true(expression, lambda leaf: _outcomes(leaf, columns.get(leaf.column), group))
+
+    return [may_match(number) for number in range(parquet.metadata.num_row_groups)]
+
+
+def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes:  # noqa: ANN401 - pyarrow names no such type
+    """Return the possible outcomes of a comparison in a row group."""
+    if column is None:
+        return ANY
+    if column.wanted.source is None:
+        nulls: int | None = group.num_rows
+        statistics = None
+    else:
+        only = _only_leaf(column.wanted)
+        if only is None:
+            return ANY
+        statistics = group.column(only.index).statistics
+        nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+    if isinstance(leaf, IsNull):
+        return frozenset([*([True] if nulls != 0 else []), *([False] if nulls != group.num_rows else [])])
+    if nulls == group.num_rows:
+        return _NULL
+    found = frozenset({leaf.outcome}) if isinstance(leaf, Constant) else _compared(leaf, column, statistics)
+    return found if nulls == 0 else found | _NULL
+
+
+def _only_leaf(wanted: Wanted) -> Column | None:
+    """Return the Parquet column of a column that is neither nested nor repeated."""
+    if len(wanted.leaves) != 1 or wanted.leaves[0].repeated or wanted.leaves[0].path != wanted.source:
+        return None
+    return wanted.leaves[0]
+
+
+def _compared(leaf: Compare, column: FilteredColumn, statistics: Any) -> Outcomes:  # noqa: ANN401 - as above
+    value_of = _reader(column)
+    if value_of is None or statistics is None or not statistics.has_min_max:
+        return ANY - _NULL
+    try:
+        least, greatest = value_of(statistics.min_raw), value_of(statistics.max_raw)
+    except (UnicodeDecodeError, OverflowError):
+        return ANY - _NULL
+    found = range_outcomes(leaf, least, greatest)
+    # Statistics leave NaN out, which is greater than every number.
+    return found | {">" in leaf.operator} if pa.types.is_floating(column.type) else found
+
+
+def _reader(column: FilteredColumn) -> Callable[[Any], Value | None] | None:
+    """Return the function that makes a value of the filter from one of the statistics; None if they do not compare."""
+    leaf, target = column.wanted.leaves[0], column.type
+    if pa.types.is_signed_integer(target) and leaf.signed_bits:
+        return int
+    if pa.types.is_floating(target) and leaf.physical in ("FLOAT", "DOUBLE"):
+        return _number
+    if pa.types.is_boolean(target) and leaf.physical == "BOOLEAN":
+        return bool
+    if pa.types.is_string(target) and leaf.kind == "STRING":
+        return _text
+    if pa.types.is_decimal(target) and leaf.kind == "DECIMAL" and leaf.physical in ("INT32", "INT64"):
+        scale = int(leaf.details["scale"])
+        return lambda raw: decimal.Decimal(int(raw)).scaleb(-scale)
+    if column.rebased:
+        return None
+    if pa.types.is_date32(target) and leaf.kind == "DATE":
+        return int
+    if isinstance(target, pa.TimestampType) and leaf.physical == "INT64" and leaf.kind == "TIMESTAMP":
+        factor = _MICROS_PER_UNIT.get(leaf.unit)
+        if factor is None or leaf.details["isAdjustedToUTC"] != (target.tz is not None):
+            return None
+        return lambda raw: int(raw) * factor
+    return None
+
+
+def _number(raw: float) -> float | None:
+    return None if math.isnan(raw) else float(raw)
+
+
+def _text(raw: str | bytes) -> str:
+    return raw if isinstance(raw, str) else raw.decode("utf-8")

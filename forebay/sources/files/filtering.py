@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options `partitionFilter` and `rowFilter` of the file source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.formats.filters.expressions import Expression
+from forebay.formats.filters.parsing import parse_filter
+from forebay.formats.filters.rows import matching
+
+PARTITION_FILTER: Final = "partitionFilter"
+ROW_FILTER: Final = "rowFilter"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """The row filter of a read.
+
+    Args:
+        expression: The filter, bound to its columns.
+        names: The columns to return. Those of the filter are read too.
+    """
+
+    expression: Expression
+    names: Sequence[str]
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that match, with the columns to return."""
+        return matching(batch, self.expression).select(self.names)
+
+
+def check_filters(partition_filter: str | None, row_filter: str | None, *, recursive: bool) -> None:
+    """Refuse filters that cannot be parsed, and a partition filter where there are no partition columns.
+
+    Raises:
+        ConfigurationError: It names the option.
+    """
+    if row_filter is not None:
+        parse_filter(row_filter, ROW_FILTER)
+    if partition_filter is None:
+        return
+    parse_filter(partition_filter, PARTITION_FILTER)
+    if recursive:
+        raise ConfigurationError(
+            f"{PARTITION_FILTER} needs partition columns, and recursiveFileLookup reads files without them",
+            option=PARTITION_FILTER,
+            advice="leave one of them out",
+        )
