@@ -48,7 +48,7 @@ class LocalStore:
             return FileStatus(path, found.st_size, found.st_mtime_ns)
         return None
 
-    def walk(self, path: str, keep: Callable[[str], bool]) -> None:
+    def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> None:
         """Return None: `children` lists; see `Store.walk`."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:

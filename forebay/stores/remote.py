@@ -88,7 +88,7 @@ class RemoteStore:
             self._check_no_page(path)
         return fsspec_info.status(path, info)
 
-    def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus] | None:
+    def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
         """See `Store.walk`: for stores whose listing is flat."""
         if not _lists_flat(self._fs):
             return None

@@ -50,8 +50,10 @@ class Store(Protocol):
         entry that disappears during the call raises RetriableError.
         """
 
-    def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus] | None:
+    def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
         """All files below a directory, at any depth, if the store lists a tree at once; None if `children` must do it.
+
+        With `after`, only those whose key is greater. Stores other than S3 are not asked that.
 
         Skips files and directories whose name `keep` rejects, except the names "", "." and "..", which only keys have.
         """

@@ -86,6 +86,7 @@ class FileScan(Source):
         default="off", doc="what a stream does with files it has read to their end"
     )
     source_archive_dir: str | None = option(default=None, doc="where `cleanSource=archive` moves files")
+    list_after: str = option(default="", doc="on S3: list only keys that sort after this one")
     storage: dict[str, Secret] = option(
         default_factory=dict, prefix="storage.", doc="arguments of the store of a URL, for fsspec"
     )
@@ -235,6 +236,7 @@ class FileScan(Source):
                 ignore_missing_files=self.ignore_missing_files,
                 repeated=repeated,
                 begun=begun,
+                list_after=self.list_after,
                 storage=self.storage_options(),
                 partition_filter=self.partition_filter,
             ),

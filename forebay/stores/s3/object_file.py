@@ -18,8 +18,11 @@ CHUNK: Final = 8 << 20
 """Bytes of one request in a sequential read: the latency of S3 (30 ms) is then a quarter of its time at 80 MB/s."""
 FIRST: Final = 1 << 20
 """Bytes of the first request in a sequential read. Each next one is twice as long, up to `CHUNK`."""
-AHEAD: Final = 2
-"""Chunks requested ahead of the one that is read, at the same time. Memory of an open file: (AHEAD + 1) × CHUNK."""
+AHEAD: Final = 3
+"""Chunks requested ahead of the one that is read, at the same time. Memory of an open file: (AHEAD + 1) × CHUNK.
+
+At 80 MB/s a connection and 30 ms a request, a reader that parses 300 MB/s gets 43 MB/s with none, 105 with two.
+"""
 _WHOLE: Final = 1 << 20
 """A smaller object is fetched by one request, however it is read."""
 _TAIL: Final = 64 << 10

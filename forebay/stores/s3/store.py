@@ -73,12 +73,12 @@ class S3Store:
                         return self._stat_by_listing(path, at)
         return Directory(path) if self._is_directory(path, at) else None
 
-    def walk(self, path: str, keep: Callable[[str], bool]) -> Sequence[FileStatus]:
+    def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus]:
         """See `Store.walk`. Objects whose key ends in a slash stand for directories, and are left out."""
         at = self._located(path)
         accepts = _NamesBelow(at.prefix, keep)
         with self._wrap_errors(path, "list"):
-            return self._listing(at).tree(at.prefix, accepts)
+            return self._listing(at).tree(at.prefix, accepts, after)
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """See `Store.children`."""

@@ -148,6 +148,20 @@ def test_a_path_with_one_slash_too_many_is_that_of_the_directory_without_it(buck
     assert rows(bucket.source("//d/")) == ["1", "2"]
 
 
+def test_keys_before_a_given_one_are_not_listed(bucket: Bucket) -> None:
+    bucket.put({f"logs/2024-0{month}/{name}": f"{month}{name}\n" for month in (5, 6, 7) for name in "ab"})
+    options: dict[str, Any] = {"list_after": "logs/2024-06/a", "recursive_file_lookup": True}
+    assert rows(bucket.source("/logs", **options)) == ["6b", "7a", "7b"]
+    assert rows(bucket.source("/logs/*", **options)) == ["6b", "7a", "7b"]
+    assert rows(bucket.source("/logs/*/*", **options)) == ["6b", "7a", "7b"]
+    bucket.put({f"days/day={day}/a": f"{day}\n" for day in (1, 2, 3)})
+    pruned = bucket.source("/days", list_after="days/day=1/z", partition_filter="day < 3")
+    assert rows(pruned.with_schema(pa.schema([("value", pa.string()), ("day", pa.int32())]))) == ["2"]
+    with pytest.raises(ConfigurationError, match="not on S3") as raised:
+        FileSource(path="/tmp", file_format="text", list_after="x").list()
+    assert raised.value.option == "listAfter"
+
+
 def test_the_settings_of_the_session_are_used_without_options(bucket: Bucket, spark: Any) -> None:
     bucket.put({"d/a.txt": "1\n2\n"})
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()

@@ -15,7 +15,7 @@ from forebay.sources.files.listing import globs, sink_log
 from forebay.sources.files.listing.pruning import PartitionPruning
 from forebay.stores.file_status import FileStatus
 from forebay.stores.file_table import FileTable
-from forebay.stores.paths import PathParts, is_url, join, last_name, split_path, without_dots
+from forebay.stores.paths import PathParts, is_s3, is_url, join, last_name, split_path, without_dots
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.stores.store import Directory, Store
 from forebay.stores.stored_file import store_for
@@ -37,6 +37,7 @@ class ListOptions:
             error.
         begun: Whether an earlier listing found the paths. If so, a missing path raises `RetriableError`; in an object
             store it counts as empty.
+        list_after: On S3, leave out all keys that are not greater than this one.
         storage: Credentials and settings for the stores of URLs.
         partition_filter: The option `partitionFilter`.
     """
@@ -52,6 +53,7 @@ class ListOptions:
     ignore_missing_files: bool = False
     repeated: bool = False
     begun: bool = False
+    list_after: str = ""
     storage: StorageOptions = NO_OPTIONS
     partition_filter: str | None = None
 
@@ -113,6 +115,8 @@ def find_leaves(paths: Sequence[str], options: ListOptions, pruning: PartitionPr
     sinks: dict[str, None] = {}
     emptied: list[str] = []
     for path in paths:
+        if options.list_after and not is_s3(path):
+            raise _not_listed_after(path)
         store = store_for(
             path, options.storage, ignore_missing=options.ignore_missing_files, ignore_vanished=options.repeated
         )
@@ -124,7 +128,7 @@ def find_leaves(paths: Sequence[str], options: ListOptions, pruning: PartitionPr
                 continue
             if isinstance(root, FileStatus):
                 root_files[root.path] = None
-                parts.append(() if is_hidden(root.name) else (root,))
+                parts.append((root,) if _is_after(root.path, options) and not is_hidden(root.name) else ())
             else:
                 directories[root.path] = None
                 parts.append(_below(store, root.path, sinks, options, pruning))
@@ -217,10 +221,19 @@ def _below(
     store: Store, root: str, all_sinks: dict[str, None], options: ListOptions, pruning: PartitionPruning | None
 ) -> Sequence[FileStatus]:
     # To list a tree at once would list the directories that the filter leaves out.
-    walked = store.walk(root, _is_listed) if pruning is None else None
-    files, sinks = _walked(walked, root) if walked is not None else _descended(store, root, options, pruning)
+    walked = store.walk(root, _is_listed, options.list_after) if pruning is None else None
+    if walked is not None:
+        files, sinks = _walked(walked, root)
+    else:
+        found, sinks = _descended(store, root, options, pruning)
+        files = [file for file in found if _is_after(file.path, options)] if options.list_after else found
     all_sinks.update(dict.fromkeys(sinks))
     return _only_committed(store, files, sinks, options) if sinks else files
+
+
+def _is_after(path: str, options: ListOptions) -> bool:
+    """Whether the key of a URL of S3 is greater than `listAfter`, if that is given."""
+    return not options.list_after or path.split("/", 3)[-1] > options.list_after
 
 
 def _is_listed(name: str) -> bool:
@@ -305,6 +318,14 @@ def _store_key(path: str) -> str:
 
 def _path(place: PathParts, parts: Iterable[str]) -> str:
     return reduce(join, parts, place.root + place.chain)
+
+
+def _not_listed_after(path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path!r} is not on S3: only S3 lists the keys after a given one",
+        option="listAfter",
+        advice="remove listAfter, and use modifiedAfter, or name the newer directories in path",
+    )
 
 
 def _not_found(
