@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.orc.numbers import narrowed, number_texts, rescaled, truncated
+from forebay.formats.encodings import with_valid_utf8
+from forebay.formats.orc.numbers import fitting, narrowed, number_texts, rescaled, truncated
 from forebay.formats.orc.projection import Pick
 from forebay.formats.orc.schema import TYPES
 from forebay.formats.orc.stripes import Part
@@ -130,14 +131,13 @@ class Converter:
         if kind is Kind.DECIMAL:
             stored: pa.DataType = pa.decimal128(node.precision, node.scale)
             if isinstance(target, pa.Decimal128Type):
-                return None if stored == target else lambda array: rescaled(array, target)
+                return fitting if stored == target else lambda array: rescaled(fitting(array), target)
             if types.is_floating(target):
-                return lambda array: array.cast(pa.float64()).cast(target)
+                return lambda array: fitting(array).cast(pa.float64()).cast(target)
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
-            cut = _cut_to_length(node)
             if types.is_string(target):
-                return cut
-            return lambda array: (array if cut is None else cut(array)).cast(target)
+                return _text(node)
+            return (lambda array: array.view(target)) if kind is Kind.STRING else _chained(_text(node), target)
         elif kind in _WHOLE or kind in _FLOATS:
             found = _of_number(kind, target)
             if found is not None:
@@ -182,17 +182,31 @@ def _pick(wanted: Wanted) -> Pick:
     return cast("Pick", wanted.pick)
 
 
-def _cut_to_length(node: Node) -> Convert | None:
-    """Return how CHAR loses its padding, and CHAR and VARCHAR what exceeds their length."""
+def _text(node: Node) -> Convert:
+    """Return how texts become valid, CHAR loses its padding, and CHAR and VARCHAR what exceeds their length."""
     if node.kind is Kind.STRING:
-        return None
+        return _valid
 
     def cut(array: pa.Array) -> pa.Array:
+        array = _valid(array)
         if (pc.max(pc.binary_length(array)).as_py() or 0) > node.length:
             array = pc.utf8_slice_codeunits(array, 0, node.length)
         return pc.ascii_rtrim(array, " ") if node.kind is Kind.CHAR else array
 
     return cut
+
+
+def _chained(first: Convert, target: pa.DataType) -> Convert:
+    return lambda array: first(array).cast(target)
+
+
+def _valid(array: pa.Array) -> pa.Array:
+    """Return texts in which U+FFFD replaces what is not UTF-8."""
+    raw = array.view(pa.binary())
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return with_valid_utf8(raw)[0].cast(pa.string())
 
 
 def _list_of(inside: Convert | None, target: pa.ListType) -> Convert:

@@ -64,14 +64,15 @@ class OrcFormat(FileFormat):
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as Spark: from the first file by path, or with `mergeSchema` from all files, merged in that order."""
-        ordered = sorted(files, key=lambda file: file.path)
+        """Infer from the first file by path that has columns, or with `mergeSchema` from all, merged in that order."""
         schema: pa.Schema | None = None
-        for file in ordered if self.options.merge_schema else ordered[:1]:
+        for file in sorted(files, key=lambda file: file.path):
             with file.open() as raw:
                 tail = read_tail(raw, file)
             found = inferred_schema(tail.root, file.path, self.options.case_sensitive)
-            schema = found if schema is None else merged(schema, found, file.path, self.options.case_sensitive)
+            schema = merged(schema, found, file.path, self.options.case_sensitive) if schema else found
+            if schema.names and not self.options.merge_schema:
+                break
         if schema is None:
             raise ValueError("no files to infer a schema from")
         return schema

@@ -9,6 +9,8 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.formats.orc.wire import Malformed
+
 
 def narrowed(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Return integers or booleans as integers of another width."""
@@ -28,24 +30,26 @@ def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
     return narrowed(whole, target)
 
 
+def fitting(array: pa.Array) -> pa.Array:
+    """Return decimals as they are; raise Malformed if one has more digits than its type."""
+    kind = cast("pa.Decimal128Type", array.type)
+    ends = pc.min_max(array).as_py()
+    if ends["min"] is not None and max(-ends["min"], ends["max"]) >= Decimal(10) ** (kind.precision - kind.scale):
+        raise Malformed(f"a decimal that does not fit into {kind}")
+    return array
+
+
 def rescaled(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
     """Return decimals with another precision and scale, rounded half up."""
     stored = cast("pa.Decimal128Type", array.type)
     digits = target.precision - target.scale
-    if stored.precision - stored.scale >= digits:
-        # A decimal of 39 digits holds what rounding may add to one of 38.
-        wide = pa.decimal256(stored.precision + 1, stored.scale)
-        array = (
-            pc.round(array.cast(wide), target.scale, "half_towards_infinity")
-            if target.scale < stored.scale
-            else array.cast(wide)
-        )
-        if digits + stored.scale <= stored.precision:
-            bound = pa.scalar(Decimal(10) ** digits, wide)
-            array = pc.if_else(pc.less(pc.abs(array), bound), array, pa.scalar(None, wide))
-    elif target.scale < stored.scale:
-        array = pc.round(array, target.scale, "half_towards_infinity")
-    return array.cast(pa.decimal256(76, target.scale)).cast(target) if array.type != target else array
+    # Rounding may add a digit.
+    wide = pa.decimal256(max(stored.precision, digits + stored.scale) + 1, stored.scale)
+    values = array.cast(wide)
+    if target.scale < stored.scale:
+        values = pc.round(values, target.scale, "half_towards_infinity")
+    fits = pc.less(pc.abs(values), pa.scalar(Decimal(10) ** digits, wide))
+    return pc.if_else(fits, values, pa.scalar(None, wide)).cast(pa.decimal256(76, target.scale)).cast(target)
 
 
 def number_texts(array: pa.Array) -> pa.Array:

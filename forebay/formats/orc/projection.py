@@ -97,6 +97,8 @@ class StripeFile(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the bytes from the present place on."""
+        if self.closed:
+            raise OSError("the file is closed")
         stop = self.size if size < 0 else min(self.size, self._at + size)
         parts = []
         if self._at < len(MAGIC):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -15,6 +16,8 @@ from forebay.formats.orc.projection import StripeFile
 from forebay.formats.orc.wire import Malformed
 
 _FORMAT = ds.OrcFileFormat()
+_AHEAD = 2
+"""Batches to take after the file is closed: the one that was being read, and one that finds the file closed."""
 
 
 def scan_stripe(file: StripeFile, rows: int) -> Iterator[pa.RecordBatch]:
@@ -26,13 +29,26 @@ def scan_stripe(file: StripeFile, rows: int) -> Iterator[pa.RecordBatch]:
     try:
         fragment = _FORMAT.make_fragment(pa.PythonFile(file, mode="r"))
         scanner = fragment.scanner(batch_size=rows, batch_readahead=0, fragment_readahead=0, use_threads=False)
-        yield from scanner.to_batches()
+        batches = scanner.to_batches()
+        try:
+            while (batch := next(batches, None)) is not None:  # `yield from` would close them
+                yield batch
+        finally:
+            _end(file, batches)
     except (ForebayError, MemoryError):
         raise
     except (pa.ArrowException, OSError) as error:
         if file.failure is not None:
             raise file.failure from None
         raise Malformed(str(error)) from error
+
+
+def _end(file: StripeFile, batches: Iterator[pa.RecordBatch]) -> None:
+    """Wait for what Arrow's thread reads ahead: the file below may be closed, or read by another scan, after this."""
+    file.close()
+    with suppress(pa.ArrowException, OSError):
+        for _ in islice(batches, _AHEAD):
+            pass
 
 
 @contextmanager

@@ -8,6 +8,7 @@ one of the old calendar (Julian before 1582-10-15, fixed offsets before 1900) an
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -24,6 +25,10 @@ _BASE = 1_420_070_400
 _SECOND_US = 1_000_000
 _DAY = 86_400
 _1900 = -2_208_988_800
+_FAR = 2_114_380_800
+"""2037-01-01 in seconds: the tables of time zones end in this year."""
+_LAST = 253_402_214_399
+_400_YEARS = 146_097 * _DAY
 _MILLI_NS = 999_999
 """Nanoseconds from which a writer rounds the second of a time before 1970 towards zero."""
 _RECENT = 1_768_521_600
@@ -127,26 +132,36 @@ def same_rules(left: Zone, right: Zone) -> bool:
 
 
 def _offset_at(where: Zone, instant: int) -> int:
-    """Return the offset at an instant by java.util.TimeZone's rules."""
-    moment = pa.array([instant], pa.int64())
-    return cast("int", _offsets(moment, where)[0].as_py())
+    """Return the offset of a zone at an instant, in seconds."""
+    if where.region is None:
+        return where.fixed or 0
+    if instant > _LAST:
+        instant -= -(-(instant - _LAST) // _400_YEARS) * _400_YEARS
+    offset = dt.datetime.fromtimestamp(max(instant, _1900), where.region).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
 
 
 def _offsets(instants: pa.Array, where: Zone) -> pa.Array:
-    """Return the offsets of a zone at instants, in seconds; not those before 1900."""
+    """Return the offsets of a zone at instants, in seconds, by java.util.TimeZone's rules."""
     if where.region is None:
         return pc.add(pc.multiply(instants, 0), where.fixed or 0)
-    moments = instants.cast(pa.timestamp("s", where.region.key))
-    return pc.subtract(pc.local_timestamp(moments).cast(pa.int64()), instants)
-
-
-def _legacy_offsets(instants: pa.Array, where: Zone) -> pa.Array:
-    old = pc.less(instants, _1900)
-    return pc.if_else(old, raw_offset(where), _offsets(instants, where))
+    near = pc.and_(pc.greater_equal(instants, _1900), pc.less(instants, _FAR))
+    moments = pc.if_else(near, instants, 0).cast(pa.timestamp("s", where.region.key))
+    offsets = pc.subtract(pc.local_timestamp(moments).cast(pa.int64()), moments.cast(pa.int64()))
+    if pc.all(near).as_py() is not False:
+        return offsets
+    # Arrow does not know the rules of the time after its tables.
+    known = {
+        instant: raw_offset(where) if instant < _1900 else _offset_at(where, instant)
+        for instant in pc.unique(pc.filter(instants, pc.invert(near))).to_pylist()
+        if instant is not None
+    }
+    others = [known.get(instant) for instant in instants.to_pylist()]
+    return pc.if_else(near, offsets, pa.array(others, pa.int64()))
 
 
 def _moved(seconds: pa.Array, writer: Zone, reader: Zone) -> pa.Array:
     """Return the instants at which the reader's clock shows what the writer's showed (SerializationUtils of ORC)."""
-    written = _legacy_offsets(seconds, writer)
-    guess = pc.subtract(pc.add(seconds, written), _legacy_offsets(seconds, reader))
-    return pc.subtract(pc.add(seconds, written), _legacy_offsets(guess, reader))
+    written = _offsets(seconds, writer)
+    guess = pc.subtract(pc.add(seconds, written), _offsets(seconds, reader))
+    return pc.subtract(pc.add(seconds, written), _offsets(guess, reader))
