@@ -148,10 +148,9 @@ def make_format(
     """
     found = format_class(name)
     specs = format_options(name)
-    known = _spellings(name)
     refused = {spelling.lower(): reason for spelling, reason in refused_options(name).items()}
     for option in given:
-        if option.lower() in known:
+        if _takes(name, option):
             continue
         if option.lower() in refused:
             raise ConfigurationError(
@@ -180,7 +179,7 @@ def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collecti
         ConfigurationError: An option is unknown. The error names it.
     """
     for option in given:
-        if not any(option.lower() in _spellings(name) | _refused_spellings(name) for name in BUILT_INS):
+        if not any(_takes(name, option) or option.lower() in _refused_spellings(name) for name in BUILT_INS):
             specs = [spec for name in BUILT_INS for spec in format_options(name)]
             raise _unknown(option, None, source, specs, others)
 
@@ -192,7 +191,7 @@ def _unknown(
     meant = {spelling: spec.name for spec in candidates if spec.prefix is None for spelling in spec.spellings}
     meant |= {alias.lower(): alias for spec in candidates for alias in spec.aliases}
     near = difflib.get_close_matches(option.lower(), meant, 1, _ALIKE)
-    elsewhere = [one for one in BUILT_INS if one != name and option.lower() in _spellings(one)]
+    elsewhere = [one for one in BUILT_INS if one != name and _takes(one, option)]
     hint = f"; did you mean {meant[near[0]]!r}?" if near else ""
     if elsewhere:
         hint = f"; it is an option of {' and '.join(elsewhere)} files"
@@ -205,8 +204,13 @@ def _unknown(
     )
 
 
-def _spellings(name: str) -> set[str]:
-    return {spelling for spec in format_options(name) for spelling in spec.spellings}
+def _takes(name: str, option: str) -> bool:
+    """Return whether a format has this option, in any case, or one whose prefix it has."""
+    spelling = option.lower()
+    return any(
+        spelling in spec.spellings or (spec.prefix and spelling.startswith(spec.prefix.lower()))
+        for spec in format_options(name)
+    )
 
 
 def _refused_spellings(name: str) -> set[str]:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -192,3 +195,21 @@ def test_the_settings_of_the_session_are_used_without_options(bucket: Bucket, sp
         for name in ("access.key", "proxy.host"):
             spark.conf.unset(f"fs.s3a.{name}")
         forebay.register(spark)
+
+
+def test_the_example_of_a_backfill_copies_the_chosen_orders(
+    bucket: Bucket, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples"))
+    lines = [json.dumps({"id": number, "amount": float(number)}) for number in range(200)]
+    bucket.put(
+        {f"orders/year={year}/month={month}/part.json": "\n".join(lines) for year in (2023, 2024) for month in (1, 2)}
+    )
+    options = {"storage.key": "x", "storage.secret": "y", "storage.endpoint_url": bucket.endpoint}
+    target = str(tmp_path / "copied")
+    import_module("s3_backfill").backfill(spark, f"s3://{bucket.name}/orders", target, **options)
+    copied = spark.read.parquet(target)
+    assert {(row.year, row.month, row["count"]) for row in copied.groupBy("year", "month").count().collect()} == {
+        (2024, 1, 99),
+        (2024, 2, 99),
+    }
