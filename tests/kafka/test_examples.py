@@ -119,6 +119,8 @@ def test_the_demo_shows_a_backfill_a_lag_that_is_caught_up_and_sums_up(tmp_path)
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_the_demo_of_skew_shows_what_spark_s_source_loses_and_alignment_keeps(tmp_path):
     command = [sys.executable, "-P", str(EXAMPLES / "demo_skew.py"), "--records", "200"]
     environment = {**os.environ, "COLUMNS": "200"}
