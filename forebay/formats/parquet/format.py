@@ -177,7 +177,9 @@ class _Reader:
         if not self._leaves:
             yield from self._nothing_but_nulls(position, end)
             return
-        check_groups(self._open, self._groups(position, end), self._leaves)
+        groups = self._groups(position, end)
+        check_groups(self._open, groups, self._leaves)
+        self._open.expect(groups, [leaf.index for leaf in self._leaves])
         while position < end:
             group = self._group_of(position)
             self._plan(group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -49,6 +49,13 @@ class OpenParquet:
         """Whether a read of the storage has failed."""
         return self._checked.failure is not None
 
+    def expect(self, groups: Sequence[int], columns: Sequence[int]) -> None:
+        """Announce to the stream which column chunks will be read. None of the columns may be encrypted."""
+        announce = getattr(self._checked.raw, "expect", None)  # streams of stores for which requests are slow have it
+        if announce is not None:
+            rows = [self.metadata.row_group(group) for group in groups]
+            announce([[_chunk(row.column(column)) for column in columns] for row in rows])
+
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
         """Return Arrow's reader of the file.
 
@@ -62,6 +69,12 @@ class OpenParquet:
             coerce_int96_timestamp_unit="us",
             **_EXTENSIONS,
         )
+
+
+def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return start and end of a column chunk in the file."""
+    start = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0)
+    return start, start + column.total_compressed_size
 
 
 @contextmanager
@@ -106,7 +119,7 @@ class _Checked(io.RawIOBase):
     """A file as Arrow's reader sees it: each read returns the full length, and a storage error is kept in `failure`."""
 
     def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
+        self.raw = raw
         self.failure: Exception | None = None
         self.tail = b""
         """The end of the first read, and of the file: the footer's length and a magic number."""
@@ -118,7 +131,7 @@ class _Checked(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            data = read_fully(self._raw.read, size)
+            data = read_fully(self.raw.read, size)
         except Exception as error:
             self.failure = error
             raise
@@ -128,13 +141,13 @@ class _Checked(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         try:
-            return self._raw.seek(offset, whence)
+            return self.raw.seek(offset, whence)
         except Exception as error:
             self.failure = error
             raise
 
     def tell(self) -> int:
-        return self._raw.tell()
+        return self.raw.tell()
 
     def readable(self) -> bool:
         return True

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import io
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from forebay.stores.s3.background import Background
+from forebay.stores.s3.expected_ranges import ExpectedRanges, Pending, Range
 from forebay.stores.s3.object_reader import ObjectReader
 
 if TYPE_CHECKING:  # in the standard library only from Python 3.12
@@ -29,16 +31,6 @@ _TAIL: Final = 64 << 10
 """Bytes of the first read of a footer at least: most footers fit."""
 
 
-class _Range(NamedTuple):
-    start: int
-    end: int
-
-
-class _Pending(NamedTuple):
-    where: _Range
-    data: Background[bytearray]
-
-
 class ObjectFile(io.RawIOBase):
     """Reads an object. For one thread at a time.
 
@@ -55,10 +47,18 @@ class ObjectFile(io.RawIOBase):
         self._limit = self._size if read_to is None else min(read_to, self._size)
         self._position = 0
         self._block = bytearray()
-        self._at = _Range(0, 0)
-        self._ahead: deque[_Pending] = deque()
+        self._at = Range(0, 0)
+        self._ahead: deque[Pending] = deque()
         self._random: bool | None = None
+        self._expected: ExpectedRanges | None = None
         self._step = FIRST
+
+    def expect(self, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Announce the ranges that will be read, group by group, so that they are fetched together and ahead.
+
+        Formats call it, if a stream has it, with the column chunks of row groups. Other ranges can still be read.
+        """
+        self._random, self._expected = True, ExpectedRanges(self._reader, groups)
 
     def readable(self) -> bool:
         """Return True."""
@@ -107,6 +107,7 @@ class ObjectFile(io.RawIOBase):
         if not self.closed:
             self._reader.close()
             self._ahead.clear()
+            self._expected = None
             self._block = bytearray()
         super().close()
 
@@ -126,10 +127,13 @@ class ObjectFile(io.RawIOBase):
         if self._random is None:
             self._random = position > 0 and position + wanted == self._size
         if self._size <= _WHOLE:
-            self._at = _Range(0, self._size)
+            self._at = Range(0, self._size)
+        elif self._expected is not None and (found := self._expected.block(position, wanted)) is not None:
+            self._at, self._block = found
+            return
         elif self._random:
             start = max(0, min(position, self._size - _TAIL)) if position + wanted == self._size else position
-            self._at = _Range(start, position + wanted)
+            self._at = Range(start, position + wanted)
         else:
             self._next_chunk(wanted)
             return
@@ -153,13 +157,13 @@ class ObjectFile(io.RawIOBase):
         while start < self._limit and len(self._ahead) < AHEAD:
             where = self._chunk(start, 1)
             data = Background(partial(self._reader.read, *where), "forebay-s3-read")
-            self._ahead.append(_Pending(where, data))
+            self._ahead.append(Pending(where, data))
             start = where.end
 
-    def _chunk(self, start: int, wanted: int) -> _Range:
+    def _chunk(self, start: int, wanted: int) -> Range:
         """Return the next range to request: of growing length, and up to the limit if little is left before it."""
         if start >= self._limit:
-            return _Range(start, min(self._size, start + max(wanted, _TAIL)))
+            return Range(start, min(self._size, start + max(wanted, _TAIL)))
         length, self._step = max(wanted, self._step), min(CHUNK, self._step * 2)
         left = self._limit - start
-        return _Range(start, start + (left if left <= max(length, CHUNK) else length))
+        return Range(start, start + (left if left <= max(length, CHUNK) else length))

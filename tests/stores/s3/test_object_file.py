@@ -9,12 +9,15 @@ import re
 import threading
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.formats.parquet.format import ParquetFormat
 from forebay.stores.file_status import FileStatus
-from forebay.stores.s3 import object_file, object_reader
+from forebay.stores.s3 import expected_ranges, object_file, object_reader
 from forebay.stores.s3.errors import Request
 from forebay.stores.s3.object_file import ObjectFile
 from forebay.stores.s3.object_reader import Cancelled, ObjectReader
@@ -129,11 +132,75 @@ def test_a_footer_makes_reads_exact():
     assert client.ranges == [(40 * MB - (64 << 10), 40 * MB), (5 * MB, 6 * MB)]
 
 
+def test_announced_groups_are_fetched_together_and_ahead(monkeypatch):
+    client = Client(content(40 * MB))
+    monkeypatch.setattr(expected_ranges, "GROUP", MB + 2000)
+    with client.open() as stream:
+        stream.expect([[(0, 1000), (2000, 3000)], [(3 * MB, 4 * MB), (5 * MB, 5 * MB + 10)], [(9 * MB, 10 * MB)]])
+        stream.seek(2000)
+        assert stream.read(1000) == client.data[2000:3000]
+        stream.seek(0)
+        assert stream.read(900) == client.data[:900]
+        stream.seek(5 * MB)
+        assert stream.read(10) == client.data[5 * MB : 5 * MB + 10]
+        stream.seek(3 * MB + 7)
+        assert stream.read(MB) == client.data[3 * MB + 7 : 4 * MB + 7], "also what was not announced"
+    pieces = {(0, 3000), (3 * MB, 4 * MB), (5 * MB, 5 * MB + 10), (9 * MB, 10 * MB)}
+    assert set(client.ranges) - {(4 * MB, 4 * MB + 7)} == pieces
+    assert len(client.ranges) == 5
+
+
+def test_of_a_large_group_the_next_bytes_of_each_range_are_fetched_ahead():
+    client = Client(content(60 * MB))
+    columns = [(0, 20 * MB), (20 * MB, 50 * MB)]
+    with client.open() as stream:
+        stream.expect([columns])
+        for step in range(20):
+            for start, _ in columns:
+                stream.seek(start + step * MB)
+                assert stream.read(MB) == client.data[start + step * MB : start + (step + 1) * MB]
+    read = [(start + step * MB, start + (step + 1) * MB) for start, _ in columns for step in range(20)]
+    assert client.planned() == [*read, (40 * MB, 41 * MB)]
+
+
+def test_ranges_outside_the_object_are_not_requested():
+    client = Client(content(3 * MB))
+    with client.open() as stream:
+        stream.expect([[(-5, 10), (10, 5), (0, 4 * MB)], []])
+        assert stream.read(10) == client.data[:10]
+    assert client.ranges == [(0, 10)]
+
+
+@pytest.mark.parametrize("columns", [["a"], ["c", "a"], None])
+@pytest.mark.parametrize("rows_per_group", [500, 20_000, 100_000])
+def test_parquet_costs_few_requests(monkeypatch, columns, rows_per_group):
+    monkeypatch.setattr(expected_ranges, "GROUP", 1 << 20)
+    monkeypatch.setattr(expected_ranges, "GAP", 1 << 10)
+    chance = random.Random(1)
+    table = pa.table({name: [chance.random() for _ in range(100_000)] for name in "abc"})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=rows_per_group, use_dictionary=False, compression="none")
+    client = Client(sink.getvalue())
+
+    class File:
+        path, size = "s3://b/k", len(client.data)
+
+        def open(self) -> Any:
+            return client.open()
+
+    batches = [batch for batch, _ in ParquetFormat().read(File(), table.schema, columns=columns)]
+    assert pa.Table.from_batches(batches) == (table if columns is None else table.select(columns))
+    fetched = sum(end - start for start, end in client.ranges)
+    assert fetched <= 1.1 * len(client.data) * len(columns or "abc") / 3 + (300 << 10)
+
+
 def test_any_seeks_and_reads_give_the_bytes_of_the_object(monkeypatch):
     monkeypatch.setattr(object_file, "CHUNK", 4000)
     monkeypatch.setattr(object_file, "FIRST", 500)
     monkeypatch.setattr(object_file, "_WHOLE", 100)
     monkeypatch.setattr(object_file, "_TAIL", 300)
+    monkeypatch.setattr(expected_ranges, "GROUP", 5000)
+    monkeypatch.setattr(expected_ranges, "PIECE", 900)
     for seed in range(300):
         chance = random.Random(seed)
         client = Client(content(chance.choice([1, 99, 5000, 60_000])))
@@ -141,6 +208,9 @@ def test_any_seeks_and_reads_give_the_bytes_of_the_object(monkeypatch):
         client.error = chance.choice([None, ConnectionResetError("reset"), client.error])
         model = io.BytesIO(client.data)
         with client.open(chance.choice([None, len(client.data) // 2])) as stream:
+            if chance.random() < 0.3:
+                edges = [chance.randrange(len(client.data) + 1) for _ in range(6)]
+                stream.expect([[(edges[0], edges[1]), (edges[2], edges[3])], [(edges[4], edges[5])]])
             for _ in range(60):
                 if chance.random() < 0.3:
                     place = chance.randrange(len(client.data) + 50)
