@@ -165,6 +165,39 @@ def test_keys_before_a_given_one_are_not_listed(bucket: Bucket) -> None:
     assert raised.value.option == "listAfter"
 
 
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_a_stream_reads_each_object_once_and_cleans_up(bucket: Bucket, stream: Callable[..., Any], how: str) -> None:
+    bucket.put({"in/a b.txt": "1\n", "in/d/c.txt": "2\n"})
+    archive = {"source_archive_dir": f"s3://{bucket.name}/old"} if how == "archive" else {}
+    options = {"clean_source": how, "recursive_file_lookup": True, "storage": bucket.storage, **archive}
+    query = stream(f"s3://{bucket.name}/in", **options)
+    assert query.drain() == [["1", "2"]]
+    bucket.put({"in/e+%.txt": "3\n"})
+    query.restart()
+    assert query.drain() == [["3"]]
+    query.restart()
+    assert query.drain() == []
+    left = [found["Key"] for found in bucket.client.list_objects_v2(Bucket=bucket.name).get("Contents", ())]
+    keys = ["in/a b.txt", "in/d/c.txt", "in/e+%.txt"]
+    assert left == ([f"old/{bucket.name}/{key}" for key in keys] if how == "archive" else [])
+
+
+def test_an_object_that_changed_after_a_stream_read_it_is_an_error(bucket: Bucket, stream: Callable[..., Any]) -> None:
+    bucket.put({"in/a": "1\n"})
+    query = stream(f"s3://{bucket.name}/in", storage=bucket.storage)
+    assert query.drain() == [["1"]]
+    bucket.put({"in/a": "2\n"})
+    with pytest.raises(DataError, match="/in/a' has changed since it was read"):
+        query.trigger()
+    query.restart(on_changed_file="reread")
+    assert query.drain() == [["2"]]
+    bucket.put({"in/b": "3\n"})
+    end = query.plan()
+    bucket.put({"in/b": "4\n"})
+    with pytest.raises(DataError, match="/in/b' has changed since it was listed"):
+        query.read(end)
+
+
 def test_the_settings_of_the_session_are_used_without_options(bucket: Bucket, spark: Any) -> None:
     bucket.put({"d/a.txt": "1\n2\n"})
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
