@@ -188,7 +188,7 @@ def _length(head: bytes) -> int:
     return size
 
 
-def _snappy_size(chunk: bytes) -> int:
+def snappy_size(chunk: bytes) -> int:
     """Return the decompressed size of a snappy chunk: the varint at its start."""
     size = 0
     for place, byte in enumerate(chunk[:5]):
@@ -236,7 +236,7 @@ _DECODERS: dict[str, Callable[[_Raw], Iterator[bytes]]] = {
     "xz": _concatenated(lzma.LZMADecompressor),
     "zst": _arrow_stream("zstd"),
     "lz4": _lz4,
-    "snappy": _hadoop_blocks(_snappy_size, "snappy"),
+    "snappy": _hadoop_blocks(snappy_size, "snappy"),
 }
 
 CODECS: frozenset[str] = frozenset(_DECODERS)

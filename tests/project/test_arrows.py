@@ -66,6 +66,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "cramjam": ("formats/", "sources/kafka/"),
     "zstandard": ("sources/kafka/",),
     "fastavro": ("formats/",),
+    "polars": ("formats/",),
     "numpy": ("formats/", "sources/", "spark/"),
     "typer": ("cli/",),
     "rich": ("cli/", "inspection/"),

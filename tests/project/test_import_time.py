@@ -21,6 +21,7 @@ EXTRAS = {
     "kafka",
     "fsspec",
     "fastavro",
+    "polars",
     "cramjam",
     "zstandard",
     "crc32c",

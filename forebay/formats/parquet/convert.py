@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.parquet.rebase import Rebase
 from forebay.formats.parquet.schema import LISTS, Leaf, Node
 from forebay.formats.values.column_names import folded
+from forebay.formats.values.rebase import Rebase
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 """Converts an array to another of the same length; None keeps it."""

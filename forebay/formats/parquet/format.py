@@ -18,9 +18,9 @@ from forebay.formats.filters.expressions import Expression, leaves
 from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.groups import check_groups, group_bytes, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
-from forebay.formats.parquet.rebase import RebaseMode, rebase_of
 from forebay.formats.parquet.schema import columns_of, inferred_schema
 from forebay.formats.parquet.skipping import FilteredColumn, matching_groups
+from forebay.formats.values.rebase import RebaseMode, rebase_of
 from forebay.formats.values.spark_types import merged
 from forebay.options import option
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format `forebay_files`: CSV, JSON lines, Parquet, ORC, text and binary files in any store."""
+"""Format `forebay_files`: CSV, JSON lines, Parquet, ORC, Avro, text and binary files in any store."""
 
 from __future__ import annotations
 

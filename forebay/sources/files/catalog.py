@@ -17,6 +17,7 @@ from forebay.registry import Entry, Registry
 from forebay.stores.paths import last_name
 
 _SUFFIXES = {
+    "avro": "avro",
     "csv": "csv",
     "json": "json",
     "jsonl": "json",
@@ -29,6 +30,7 @@ _SUFFIXES = {
 }
 
 BUILT_INS = {
+    "avro": "forebay.formats.avro.format:AvroFormat",
     "binaryfile": "forebay.formats.binary_file:BinaryFileFormat",
     "csv": "forebay.formats.csv.format:CsvFormat",
     "json": "forebay.formats.json.format:JsonFormat",
@@ -47,7 +49,7 @@ _built_in = Registry([Entry(name, path) for name, path in BUILT_INS.items()], gr
 _installed = Registry([], group=GROUP, kind=_KIND)
 
 ELSEWHERE = {
-    name: f": forebay does not read it; use Spark's own reader: spark.read.format({name!r})" for name in ("avro", "xml")
+    name: f": forebay does not read it; use Spark's own reader: spark.read.format({name!r})" for name in ("xml",)
 }
 """File formats that Spark reads and forebay does not, in lower case → the end of the error's sentence."""
 

@@ -23,7 +23,7 @@ from forebay.sources.files.streaming.cleaning import check_cleaning
 
 
 class FileSource(FileScan):
-    """Reads CSV, JSON lines, Parquet, ORC, text and binary files with Spark's own options. Big files are sliced.
+    """Reads CSV, JSON lines, Parquet, ORC, Avro, text and binary files with Spark's own options. Big files are sliced.
 
     The options of the file format are in `format_options`, such as `header` and `sep` for CSV:
     `FileSource(path="orders.csv", format_options={"header": True})`.

@@ -145,14 +145,14 @@ def test_the_format_must_be_known(tmp_path: Path) -> None:
         "no files",
         str(tmp_path),
         "option: fileFormat",
-        "binaryfile, csv, json, orc, parquet, text",
+        "avro, binaryfile, csv, json, orc, parquet, text",
     )
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path=str(tmp_path), file_format="parket")
     says(raised.value, "'parket'", "did you mean 'parquet'")
     with pytest.raises(ConfigurationError) as raised:
-        FileSource(path=str(tmp_path), file_format="avro")
-    says(raised.value, "'avro'", "spark.read.format('avro')")
+        FileSource(path=str(tmp_path), file_format="xml")
+    says(raised.value, "'xml'", "spark.read.format('xml')")
     with pytest.raises(ConfigurationError) as raised:
         FileSource(paths=["a.csv", "b.json"])
     says(raised.value, "not given")

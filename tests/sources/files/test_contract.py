@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
@@ -113,3 +115,18 @@ class TestOrc(Files):
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
         return orc_file(rows)
+
+
+def avro_file(rows: Sequence[dict[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    fields = [{"name": "k", "type": ["null", "long"]}, {"name": "v", "type": ["null", "string"]}]
+    # Blocks of a few rows, so that there are many positions.
+    fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, rows, sync_interval=40)
+    return sink.getvalue()
+
+
+class TestAvro(Files):
+    file_format, suffix, empty = "avro", ".avro", avro_file([])
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
+        return avro_file(rows)

@@ -12,6 +12,7 @@ from forebay.options import class_options
 from forebay.sources.files import FileSource, catalog
 
 TITLES = {
+    "avro": "Avro",
     "binaryfile": "Binary files",
     "csv": "CSV",
     "json": "JSON",

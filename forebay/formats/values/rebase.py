@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rebases old dates in Parquet files: Spark 2 and other writers used the Julian calendar before 1582-10-15.
+"""Rebases old dates in Parquet and Avro files: Spark 2 and other writers used the Julian calendar before 1582-10-15.
 
 The rule for files is DataSourceUtils.datetimeRebaseSpec of Spark 4.2.0.
 """

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compression codecs of Avro blocks, each with a bounded result."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.formats.avro.damage import Malformed
+from forebay.formats.compression import snappy_size
+
+_CRC_BYTES = 4
+
+
+def decompressed(codec: str, data: bytes, limit: int) -> bytes:
+    """Return the plain bytes of a block.
+
+    Raises:
+        ConfigurationError: The codec is unknown.
+        Malformed: The bytes are damaged, or longer than `limit`.
+    """
+    decode = _DECODERS.get(codec)
+    if decode is None:
+        raise ConfigurationError(
+            f"the codec {codec!r} of Avro blocks cannot be read", advice=f"use one of {', '.join(_DECODERS)}"
+        )
+    try:
+        plain = decode(data, limit)
+    except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, pa.ArrowException) as error:
+        raise Malformed(f"a block of codec {codec}: {error}") from error
+    if len(plain) > limit:
+        raise Malformed(f"a block has more than {limit} bytes")
+    return plain
+
+
+def _deflate(data: bytes, limit: int) -> bytes:
+    decoder = zlib.decompressobj(-15)
+    plain = decoder.decompress(data, limit + 1)
+    if len(plain) <= limit and not decoder.eof:
+        raise EOFError("it ends within the compressed data")
+    return plain
+
+
+def _bzip2(data: bytes, limit: int) -> bytes:
+    decoder = bz2.BZ2Decompressor()
+    plain = decoder.decompress(data, limit + 1)
+    if len(plain) <= limit and not decoder.eof:
+        raise EOFError("it ends within the compressed data")
+    return plain
+
+
+def _xz(data: bytes, limit: int) -> bytes:
+    decoder = lzma.LZMADecompressor(memlimit=limit)
+    plain = decoder.decompress(data, limit + 1)
+    if len(plain) <= limit and not decoder.eof:
+        raise EOFError("it ends within the compressed data")
+    return plain
+
+
+def _snappy(data: bytes, limit: int) -> bytes:
+    body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
+    size = snappy_size(body)
+    if size > limit:
+        raise ValueError(f"it has more than {limit} bytes")
+    plain: bytes = pa.Codec("snappy").decompress(body, decompressed_size=size, asbytes=True)
+    if zlib.crc32(plain).to_bytes(_CRC_BYTES, "big") != crc:
+        raise ValueError("its checksum is wrong")
+    return plain
+
+
+def _zstandard(data: bytes, limit: int) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+        parts = []
+        size = 0
+        while size <= limit and (part := stream.read(min(1 << 20, limit + 1 - size))):
+            parts.append(part)
+            size += len(part)
+    return b"".join(parts)
+
+
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "null": lambda data, _: data,
+    "deflate": _deflate,
+    "snappy": _snappy,
+    "bzip2": _bzip2,
+    "xz": _xz,
+    "zstandard": _zstandard,
+}

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container of an Avro file: a header, then blocks, each followed by the file's 16-byte sync marker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from forebay.formats.avro.codecs import decompressed
+from forebay.formats.avro.damage import Malformed
+from forebay.formats.base import InputFile
+from forebay.formats.byte_streams import STEP_BYTES, read_fully
+
+_MAGIC = b"Obj\x01"
+SYNC_BYTES = 16
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_VARINT_BYTES = 10
+
+
+class Header(NamedTuple):
+    """The header of a file. `marker_at` is the offset of its sync marker, which precedes the first block."""
+
+    metadata: dict[str, bytes]
+    sync: bytes
+    marker_at: int
+
+
+class Block(NamedTuple):
+    """The records of a block, decompressed. `marker_at` and `next_marker` are the offsets of the sync markers."""
+
+    records: int
+    data: bytes
+    marker_at: int
+    next_marker: int
+
+
+def read_header(raw: BinaryIO) -> Header:
+    """Read the header of a file from its start; raise Malformed."""
+    head = _Bytes(raw, _MAX_HEADER_BYTES)
+    if head.take(4) != _MAGIC:
+        raise Malformed("it does not begin as an Avro file")
+    metadata: dict[str, bytes] = {}
+    while count := head.varint():
+        if count < 0:
+            head.varint()  # the size of the part in bytes
+        for _ in range(abs(count)):
+            key = head.take(head.varint()).decode("utf-8", "replace")
+            metadata[key] = head.take(head.varint())
+    marker_at = head.at
+    return Header(metadata, head.take(SYNC_BYTES), marker_at)
+
+
+def read_blocks(
+    raw: BinaryIO, file: InputFile, header: Header, position: int, end: int | None, max_bytes: int
+) -> Iterator[Block]:
+    """Yield the blocks whose preceding sync marker begins in `[position, end)`; raise Malformed.
+
+    Args:
+        raw: The open file.
+        file: The same file; its size bounds the sizes that blocks state.
+        header: Its header.
+        position: Where to start to look for a sync marker.
+        end: Where to stop; None for the end of the file.
+        max_bytes: A longer block, compressed or not, is Malformed.
+    """
+    codec = header.metadata.get("avro.codec", b"null").decode("utf-8", "replace")
+    marker = header.marker_at
+    if position > marker:
+        found = _find(raw, header.sync, position)
+        if found is None:
+            return
+        marker = found
+    while end is None or marker < end:
+        raw.seek(marker + SYNC_BYTES)
+        head = read_fully(raw.read, 2 * _MAX_VARINT_BYTES)
+        if not head:
+            return
+        count, at = read_varint(head, 0)
+        size, at = read_varint(head, at)
+        start = marker + SYNC_BYTES + at
+        if count < 0 or not 0 <= size <= max_bytes:
+            raise Malformed(f"the block at byte {marker + SYNC_BYTES} has {count} records in {size} bytes")
+        if start + size + SYNC_BYTES > file.size:
+            raise Malformed(f"it ends within the block at byte {marker + SYNC_BYTES}")
+        data = head[at:] + read_fully(raw.read, max(0, size + SYNC_BYTES - (len(head) - at)))
+        if data[size : size + SYNC_BYTES] != header.sync:
+            raise Malformed(f"there is no sync marker at byte {start + size}")
+        plain = decompressed(codec, data[:size], max_bytes)
+        yield Block(count, plain, marker, start + size)
+        marker = start + size
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the zigzag number at an offset and the offset after it; raise Malformed."""
+    value = shift = 0
+    for place in range(at, min(len(data), at + _MAX_VARINT_BYTES)):
+        value |= (data[place] & 127) << shift
+        if data[place] < 128:
+            return (value >> 1) ^ -(value & 1), place + 1
+        shift += 7
+    raise Malformed("a number does not end")
+
+
+def _find(raw: BinaryIO, sync: bytes, position: int) -> int | None:
+    """Return the offset of the first sync marker from a position on; None if there is none."""
+    raw.seek(position)
+    kept = b""
+    while chunk := raw.read(STEP_BYTES if kept else SYNC_BYTES):
+        data = kept + chunk
+        found = data.find(sync)
+        if found >= 0:
+            return position - len(kept) + found
+        position += len(chunk)
+        kept = data[-(SYNC_BYTES - 1) :]
+    return None
+
+
+class _Bytes:
+    """Reads the bytes of a header in order, at most `limit`."""
+
+    def __init__(self, raw: BinaryIO, limit: int) -> None:
+        self._raw = raw
+        self._limit = limit
+        self._data = b""
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes."""
+        stop = self.at + size
+        if size < 0 or stop > self._limit:
+            raise Malformed("its header is too long")
+        while len(self._data) < stop:
+            part = self._raw.read(max(8192, stop - len(self._data)))
+            if not part:
+                raise Malformed("it ends within its header")
+            self._data += part
+        found = self._data[self.at : stop]
+        self.at = stop
+        return found
+
+    def varint(self) -> int:
+        """Return the next number."""
+        start = self.at
+        while self.take(1)[0] > 127:
+            if self.at - start >= _MAX_VARINT_BYTES:
+                raise Malformed("a number does not end")
+        return read_varint(self._data, start)[0]

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads Avro files as spark-avro does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.avro.container import Block, Header, read_blocks, read_header
+from forebay.formats.avro.convert import Convert, Converter, cast_to
+from forebay.formats.avro.damage import Malformed, wrap_damage
+from forebay.formats.avro.decode import Decoder
+from forebay.formats.avro.schema import Naming, Node, parse_schema, spark_type
+from forebay.formats.base import FileFormat, batch_of
+from forebay.formats.values.column_names import check_names
+from forebay.formats.values.rebase import RebaseMode, rebase_of
+from forebay.options import option
+
+if TYPE_CHECKING:
+    from forebay.formats.base import InputFile
+
+_BATCH_BYTES = 8 << 20
+_BATCH_BLOCKS = 4_096
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvroOptions:
+    """The options of Avro files."""
+
+    positional_field_matching: bool = option(
+        default=False, doc="match the columns of the schema with the fields of a file by place, not by name"
+    )
+    datetime_rebase_mode: RebaseMode = option(
+        default="EXCEPTION", doc="the calendar of dates before 1582-10-15 in files that do not name it"
+    )
+    enable_stable_identifiers_for_union_type: bool = option(
+        default=False, doc="name the members of a union by type, not by number"
+    )
+    stable_identifier_prefix_for_union_type: str = option(default="member_", doc="the prefix of such a name")
+    case_sensitive: bool = option(
+        default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
+    )
+    max_block_bytes: int = option(default=64 << 20, doc="a longer block, also decompressed, counts as damage")
+
+    @property
+    def naming(self) -> Naming:
+        """Return how members of unions are named."""
+        return Naming(self.enable_stable_identifiers_for_union_type, self.stable_identifier_prefix_for_union_type)
+
+
+@dataclass(frozen=True)
+class AvroFormat(FileFormat):
+    """Reads Avro object container files.
+
+    A position is the offset of a sync marker, or any offset before it. A record belongs to the slice in which the
+    marker before its block begins, as in Spark.
+    """
+
+    name: ClassVar[str] = "avro"
+    options_class: ClassVar[type] = AvroOptions
+    refused: ClassVar[Mapping[str, str]] = {
+        "avroSchema": "the schema in each file is used; give a schema of Spark to choose and convert columns",
+        "avroSchemaUrl": "the schema in each file is used; give a schema of Spark to choose and convert columns",
+        "compression": "it concerns writing; files say how they are compressed",
+        "ignoreExtension": "files of any name are read; use pathGlobFilter=*.avro to read only those",
+        "mode": "it concerns the function from_avro; ignoreCorruptFiles is for files",
+        "recursiveFieldMaxDepth": "recursive schemas are not read",
+    }
+
+    options: AvroOptions = AvroOptions()
+
+    @property
+    def case_sensitive(self) -> bool:
+        """The option `caseSensitive`."""
+        return self.options.case_sensitive
+
+    def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """Infer as Spark: from the first file by path."""
+        file = min(files, key=lambda one: one.path)
+        with file.open() as raw, wrap_damage(file.path):
+            root = _root(read_header(raw), file.path)
+        schema = pa.schema(list(cast("pa.StructType", spark_type(root, self.options.naming))))
+        check_names(schema, file.path, case_sensitive=self.options.case_sensitive)
+        return schema
+
+    def sliceable(self, file: InputFile) -> bool:
+        """Return True: a slice begins at the next sync marker."""
+        return True
+
+    def read(
+        self,
+        file: InputFile,
+        schema: pa.Schema,
+        *,
+        columns: Sequence[str] | None = None,
+        position: int = 0,
+        end: int | None = None,
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Read the blocks whose preceding sync marker begins in `[position, end)`, some of them per record batch."""
+        names = schema.names if columns is None else list(columns)
+        with file.open() as raw, wrap_damage(file.path):
+            header = read_header(raw)
+            reader = _Reader(file.path, header, schema, names, self.options)
+            blocks = read_blocks(raw, file, header, position, end, self.options.max_block_bytes)
+            for group in _grouped(blocks):
+                yield from reader.batches(group)
+
+
+class _Reader:
+    def __init__(self, path: str, header: Header, full: pa.Schema, names: Sequence[str], options: AvroOptions) -> None:
+        self._path = path
+        root = _root(header, path)
+        self._decoder = Decoder(root)
+        metadata = {key.encode(): value for key, value in header.metadata.items()}
+        rebase = rebase_of(metadata, options.datetime_rebase_mode, "CORRECTED")
+        converter = Converter(path, options.case_sensitive, options.positional_field_matching, options.naming, rebase)
+        places = [full.get_field_index(name) for name in names]
+        self._schema = pa.schema([full.field(place) for place in places])
+        self._columns: list[tuple[int, Convert] | None] = [
+            converter.column(place, field, root) for place, field in zip(places, self._schema, strict=True)
+        ]
+
+    def batches(self, group: Sequence[Block]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield the records of blocks: in one record batch, or if one is damaged, the blocks before it one by one."""
+        try:
+            found = self._decoder.decode(group)
+        except Malformed:
+            if len(group) == 1:
+                raise
+            for block in group:
+                yield from self.batches([block])
+            return
+        yield self._batch(found, group[0].marker_at), group[-1].next_marker
+
+    def _batch(self, records: pa.StructArray, position: int) -> pa.RecordBatch:
+        arrays = []
+        for column, target in zip(self._columns, self._schema, strict=True):
+            try:
+                if column is None:
+                    arrays.append(pa.nulls(len(records), target.type))
+                else:
+                    arrays.append(cast_to(column[1](records.field(column[0])), target.type))
+            except pa.ArrowIndexError as error:
+                raise Malformed(f"column {target.name!r} has a symbol that the enum does not have") from error
+            except pa.ArrowInvalid as error:
+                raise DataError(
+                    f"a value of column {target.name!r} of {self._path} does not fit into {target.type}: {error}",
+                    option="schema",
+                    position=f"byte {position}",
+                    advice="give the column another type in the schema, or remove it",
+                ) from None
+        return batch_of(arrays, self._schema, len(records))
+
+
+def _grouped(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+    """Yield consecutive blocks with about `_BATCH_BYTES`; those before a damaged block first."""
+    group: list[Block] = []
+    size = 0
+    try:
+        for block in blocks:
+            if group and (size + len(block.data) > _BATCH_BYTES or len(group) == _BATCH_BLOCKS):
+                yield group
+                group, size = [], 0
+            group.append(block)
+            size += len(block.data)
+    except Malformed:
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
+
+
+def _root(header: Header, path: str) -> Node:
+    try:
+        root = parse_schema(header.metadata.get("avro.schema", b""))
+    except ConfigurationError as error:
+        raise error.with_context(source=path) from None
+    if root.kind != "record":
+        raise ConfigurationError(
+            f"{path} has records of type {root}, and Spark reads files of records only",
+            advice="exclude it with pathGlobFilter",
+        )
+    return root

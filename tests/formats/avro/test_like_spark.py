@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Avro against spark-avro, value for value. A case is a type, with a codec or an option, and a column of values."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from forebay.formats.avro.container import read_blocks, read_header
+from forebay.formats.avro.decode import varint
+from forebay.formats.avro.format import AvroFormat, AvroOptions
+from forebay.testkit.servers.kafka_jars import Module, fetched
+
+ZONE = "UTC"
+ROWS = 150
+CODECS = ("null", "deflate", "bzip2", "xz", "snappy", "zstandard")
+RANDOM = random.Random(4)
+
+Value = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+def avro(spark: SparkSession) -> SparkSession:
+    """Return the session with spark-avro. That of Spark 4.2 is not on Maven Central."""
+    jar = fetched("spark-avro-4.1.1", [Module("org.apache.spark", "spark-avro_2.13", "4.1.1", alone=True)])
+    spark.sql(f"ADD JAR '{next(jar.iterdir())}'")
+    return spark
+
+
+def number(bits: int) -> Value:
+    return lambda: RANDOM.choice([0, 1, -1, -(1 << bits - 1), (1 << bits - 1) - 1, RANDOM.getrandbits(bits - 1)])
+
+
+def text() -> str:
+    return "".join(RANDOM.choices("aé\u20ac\U0001f600 \x00\n", k=RANDOM.choice([0, 1, 5, 70])))
+
+
+def floating() -> float:
+    return RANDOM.choice([0.0, -0.0, 1.5, float("nan"), float("inf"), -float("inf"), 5e-324, RANDOM.random()])
+
+
+def single() -> float:
+    return RANDOM.choice([0.0, -0.0, 1.5, float("nan"), float("inf"), -0.25])
+
+
+def bound(most: int) -> Value:
+    return lambda: RANDOM.randint(-most, most)
+
+
+def logical(kind: str, name: str, **more: object) -> dict[str, object]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def big(precision: int, size: int | None) -> Value:
+    def value() -> bytes:
+        found = RANDOM.choice([0, 1, -1, 127, 128, -128, -129, 10**precision - 1, 1 - 10**precision])
+        return found.to_bytes(size or (found.bit_length() // 8 + 1 + RANDOM.randrange(2)), "big", signed=True)
+
+    return value
+
+
+def plain_types() -> dict[str, tuple[Any, Value]]:
+    """The types of one field, each with values as they are stored."""
+    return {
+        "boolean": ("boolean", lambda: RANDOM.random() < 0.5),
+        "int": ("int", number(32)),
+        "long": ("long", number(64)),
+        "float": ("float", single),
+        "double": ("double", floating),
+        "bytes": ("bytes", lambda: RANDOM.randbytes(RANDOM.randrange(9))),
+        "string": ("string", text),
+        "fixed": ({"type": "fixed", "name": "x", "size": 5}, lambda: RANDOM.randbytes(5)),
+        "enum": ({"type": "enum", "name": "x", "symbols": ["A", "B_2"]}, lambda: RANDOM.choice(["A", "B_2"])),
+        "date": (logical("int", "date"), lambda: RANDOM.randint(-141_000, 2_932_896)),
+        "time_millis": (logical("int", "time-millis"), number(32)),
+        "time_micros": (logical("long", "time-micros"), bound(86_399_999_999)),
+        "millis": (logical("long", "timestamp-millis"), bound(10**13)),
+        "micros": (logical("long", "timestamp-micros"), bound(10**15)),
+        "nanos": (logical("long", "timestamp-nanos"), number(64)),
+        "local_millis": (logical("long", "local-timestamp-millis"), bound(10**13)),
+        "local_micros": (logical("long", "local-timestamp-micros"), bound(10**16)),
+        "local_nanos": (logical("long", "local-timestamp-nanos"), number(64)),
+        "uuid": (logical("string", "uuid"), text),
+        "decimal_9": (logical("bytes", "decimal", precision=9, scale=2), big(9, None)),
+        "decimal_38": (logical("bytes", "decimal", precision=38, scale=10), big(38, None)),
+        "decimal_0": (logical("bytes", "decimal", precision=4), big(4, None)),
+        "decimal_fixed": (
+            {"type": "fixed", "name": "x", "size": 8, "logicalType": "decimal", "precision": 18, "scale": 3},
+            big(18, 8),
+        ),
+        "decimal_short": (
+            {"type": "fixed", "name": "x", "size": 3, "logicalType": "decimal", "precision": 18},
+            lambda: RANDOM.randbytes(3),
+        ),
+        "unknown": (logical("string", "no-such-type"), text),
+    }
+
+
+def many(value: Value, most: int) -> Value:
+    return lambda: [value() for _ in range(RANDOM.randrange(most))]
+
+
+def named(value: Value) -> Value:
+    return lambda: {text(): value() for _ in range(RANDOM.randrange(4))}
+
+
+def forms() -> Iterator[tuple[str, Any, Value]]:
+    """Each type alone, with null before and after it, in an array, a map, and a record."""
+    for name, (kind, value) in plain_types().items():
+        yield name, kind, value
+        yield f"{name}_null", ["null", kind], lambda value=value: None if RANDOM.random() < 0.2 else value()
+        yield f"{name}_last", [kind, "null"], lambda value=value: None if RANDOM.random() < 0.2 else value()
+        yield f"{name}_array", {"type": "array", "items": ["null", kind]}, many(value, 4)
+        yield f"{name}_map", {"type": "map", "values": kind}, named(value)
+        record = {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "f", "type": kind}, {"name": "G", "type": ["null", "int"]}],
+        }
+        yield f"{name}_record", ["null", record], lambda value=value: RANDOM.choice([None, {"f": value(), "G": None}])
+    yield "null", "null", lambda: None
+    yield "one", ["long"], number(64)
+    yield "int_long", ["int", "long"], lambda: RANDOM.choice([("int", 5), ("long", 1 << 40)])
+    yield "long_null_int", ["long", "null", "int"], lambda: RANDOM.choice([("int", 5), ("long", 1 << 40), None])
+    yield "float_double", ["double", "float"], lambda: RANDOM.choice([("float", 0.5), ("double", 0.1)])
+    yield "members", ["string", "null", "long", "boolean"], lambda: RANDOM.choice([None, "a", 7, True])
+    yield "no_null", ["bytes", "string"], lambda: RANDOM.choice([b"a", "b"])
+    yield (
+        "deep",
+        {"type": "array", "items": {"type": "map", "values": ["null", {"type": "array", "items": "string"}]}},
+        many(named(many(text, 3)), 3),
+    )
+
+
+def renamed(kind: Any, name: str, seen: list[int]) -> Any:
+    """A type whose definitions have names of their own."""
+    if isinstance(kind, list):
+        return [renamed(one, name, seen) for one in kind]
+    if not isinstance(kind, dict):
+        return kind
+    found = {
+        key: renamed(value, name, seen) if key in ("type", "items", "values") else value for key, value in kind.items()
+    }
+    if "fields" in kind:
+        found["fields"] = [{**one, "type": renamed(one["type"], name, seen)} for one in kind["fields"]]
+    if "name" in kind:
+        seen.append(1)
+        found["name"] = f"t_{name}_{len(seen)}"
+    return found
+
+
+def written(
+    path: Path, fields: list[tuple[str, Any, Value]], codec: str = "null", rows: int = ROWS, **metadata: str
+) -> None:
+    """Write a file with raw values: its schema has the logical types, which the writer must not apply."""
+    seen: list[int] = []
+    schema = {
+        "type": "record",
+        "name": "top",
+        "namespace": "a.b",
+        "fields": [{"name": name, "type": renamed(kind, name, seen)} for name, kind, _ in fields],
+    }
+    records = [{name: value() for name, _, value in fields} for _ in range(rows)]
+    metadata["avro.schema"] = json.dumps(schema)
+    inside = "null" if codec == "zstandard" else codec
+    sink = io.BytesIO()
+    fastavro.writer(sink, bare(schema), records, codec=inside, sync_interval=2_000, metadata=metadata)
+    path.write_bytes(zstandard(sink.getvalue()) if codec == "zstandard" else sink.getvalue())
+
+
+def zstandard(data: bytes) -> bytes:
+    """Return a file whose blocks are compressed, which fastavro does only with another package."""
+    raw = io.BytesIO(data)
+    header = read_header(raw)
+    metadata = {**header.metadata, "avro.codec": b"zstandard"}
+    parts = [b"Obj\x01", varint(len(metadata))]
+    for key, value in metadata.items():
+        parts += [varint(len(key)), key.encode(), varint(len(value)), value]
+    parts += [b"\0", header.sync]
+    for block in read_blocks(raw, BytesFile(data), header, 0, None, 1 << 30):
+        packed = pa.Codec("zstd").compress(block.data, asbytes=True)
+        parts += [varint(block.records), varint(len(packed)), packed, header.sync]
+    return b"".join(parts)
+
+
+class BytesFile:
+    path = "in memory"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.size = len(data)
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.data)
+
+
+def bare(kind: Any) -> Any:
+    """A schema without logical types."""
+    if isinstance(kind, list):
+        return [bare(one) for one in kind]
+    if isinstance(kind, dict):
+        return {key: bare(value) for key, value in kind.items() if key != "logicalType"}
+    return kind
+
+
+class LocalFile:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.size = path.stat().st_size
+
+    def open(self) -> BinaryIO:
+        return open(self.path, "rb", buffering=0)
+
+
+def ours(path: Path, options: AvroOptions | None = None, schema: pa.Schema | None = None) -> pa.Table:
+    reader = AvroFormat(options or AvroOptions())
+    files = [LocalFile(one) for one in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    schema = reader.infer_schema(files) if schema is None else schema
+    batches = [batch for file in files for batch, _ in reader.read(file, schema)]
+    for batch in batches:
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema)
+
+
+def assert_same(found: pa.Table, peer: Any) -> None:
+    """Compare each column with Spark's, as text: NaN equals NaN, and -0.0 does not equal 0.0."""
+    assert found.schema.names == peer.columns
+    rows = peer.toArrow()
+    different = []
+    for name in peer.columns:
+        mine, theirs = texts(found[name]), texts(rows[name])
+        if mine != theirs:
+            at = next((at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), -1)
+            different.append((name, found[name].type, rows[name].type, mine[at], theirs[at]))
+    assert not [str(one)[:300] for one in different]
+    assert different_types(found, peer) == []
+
+
+def different_types(found: pa.Table, peer: Any) -> list[object]:
+    schema = to_arrow_schema(peer.schema, timezone="UTC")
+    return [
+        (mine, theirs) for mine, theirs in zip(found.schema, schema, strict=True) if not mine.type.equals(theirs.type)
+    ]
+
+
+def texts(column: pa.ChunkedArray) -> list[str]:
+    return [repr(sorted_maps(value)) for value in column.cast(plain(column.type)).to_pylist()]
+
+
+def sorted_maps(value: Any) -> Any:
+    """Entries of maps in order: Spark's are in that of a hash table."""
+    if isinstance(value, dict):
+        return {key: sorted_maps(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        found = [sorted_maps(one) for one in value]
+        return sorted(found, key=repr) if found and isinstance(found[0], tuple) else found
+    return tuple(sorted_maps(one) for one in value) if isinstance(value, tuple) else value
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Times and days as numbers, because some of Arrow's objects do not cover all values."""
+    if isinstance(kind, pa.StructType):
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(plain(kind.value_type))
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_type_with_every_codec(avro: SparkSession, tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "a.avro"
+    written(path, list(forms()), codec)
+    assert_same(ours(path), avro.read.format("avro").load(str(path)))
