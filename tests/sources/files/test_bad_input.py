@@ -158,7 +158,7 @@ def test_the_format_must_be_known(tmp_path: Path) -> None:
     says(raised.value, "not given")
     with pytest.raises(ConfigurationError) as raised:
         FileSource()
-    says(raised.value, "no path", "option: path")
+    says(raised.value, "path is not set", "option: path")
 
 
 @pytest.mark.parametrize(
