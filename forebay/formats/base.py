@@ -32,6 +32,9 @@ class InputFile(Protocol):
     def open(self) -> BinaryIO:
         """Open for reading, seekable, unbuffered or lightly buffered; the caller closes it.
 
+        A stream of a store for which requests are slow may have `expect(groups)`. It takes the ranges that the format
+        will read, such as the column chunks of each row group as pairs of start and end, and fetches them ahead.
+
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.
         """

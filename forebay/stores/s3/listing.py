@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 from forebay.stores.file_status import FileStatus
@@ -19,6 +19,9 @@ PAGE: Final = 1000
 
 THREADS: Final = 8
 """Ranges of keys that are listed at the same time."""
+
+_DIRECTORY_PAGES: Final = 16
+"""Pages of directories that are looked at for borders. Directories after them are listed as one range."""
 
 _LEVELS: Final = 4
 """Directory levels that are searched for one with several directories."""
@@ -112,15 +115,15 @@ class Listing:
         """Return keys greater than `last` that cut the rest into ranges: directories beside one another."""
         inside = prefix
         for _ in range(_LEVELS):
-            page = self.page(inside, after=last, delimiter="/")
-            directories = [found for found in page.prefixes if found > last]
+            pages = list(islice(self.pages(inside, after=last, delimiter="/"), _DIRECTORY_PAGES))
+            prefixes = [found for page in pages for found in page.prefixes]
+            directories = [found for found in prefixes if found > last]
             if len(directories) > 1:
                 return _spread(directories, THREADS * 4)
             # Only the directory in which the first page ended, or one after it, is left.
-            entered = [found for found in page.prefixes if last.startswith(found)] + directories
-            if not entered or len(page.objects) + len(page.prefixes) > 1:
+            if len(prefixes) != 1 or pages[0].objects:
                 return directories
-            inside = entered[-1]
+            inside = prefixes[0]
         return []
 
 
