@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -31,9 +32,11 @@ from s3_server import KEY, REGION, SECRET, S3Server
 import forebay
 from forebay.inspection.tables import text_table
 from forebay.sources.files.catalog import BUILT_INS
+from forebay.testkit import FaultProxy
 from forebay.testkit.servers.kafka_jars import Module, fetched
 
 BUCKET = "bench"
+NO_SETTINGS: Mapping[str, str] = {}
 PEER = "Spark's own reader through s3a"
 FORMATS = ("csv", "json", "parquet", "orc", "avro")
 ROWS_OF = {**ROW_BYTES, "orc": 62, "avro": 95}
@@ -73,77 +76,88 @@ def session(url: str) -> SparkSession:
     return spark
 
 
-def scan(spark: SparkSession, ours: bool, kind: str, url: str, name: str, schema: str) -> None:
-    """Read every column of every row into nothing."""
-    reader = spark.read.schema(schema)
+@dataclass(frozen=True)
+class DataSet:
+    """Objects below a prefix: their format, number of rows and schema."""
+
+    name: str
+    kind: str
+    keys: list[str]
+    rows: int
+    schema: str
+
+
+def scan(spark: SparkSession, ours: bool, data: DataSet, url: str, s3a: Mapping[str, str] = NO_SETTINGS) -> None:
+    """Read every column of every row into nothing; `s3a` overrides settings of the session."""
+    reader = spark.read.schema(data.schema)
     if ours:
-        storage = {"storage.endpoint_url": url, "storage.key": KEY, "storage.secret": SECRET}
-        frame = (
-            reader.format("forebay_files").option("fileFormat", kind).options(**storage).load(f"s3://{BUCKET}/{name}")
-        )
+        reader = reader.format("forebay_files").option("fileFormat", data.kind).options(**storage(url))
+        frame = reader.load(f"s3://{BUCKET}/{data.name}")
     else:
-        frame = reader.format(kind).load(f"s3a://{BUCKET}/{name}")
+        frame = reader.format(data.kind).options(**s3a).load(f"s3a://{BUCKET}/{data.name}")
     frame.write.format("noop").mode("overwrite").save()
 
 
-def upload(spark: SparkSession, server: S3Server, kind: str, megabytes: int, files: int) -> tuple[list[str], int, str]:
-    """Write one data set to a local directory and upload it; return its keys, its rows and its schema."""
+def storage(url: str) -> dict[str, str]:
+    """Return the options of `forebay_files` for the server."""
+    return {"storage.endpoint_url": url, "storage.key": KEY, "storage.secret": SECRET}
+
+
+def requests(spark: SparkSession, server: S3Server, ours: bool, data: DataSet) -> str:
+    """Read once more through a proxy that counts; return the numbers of requests."""
+    with FaultProxy(server.url) as proxy:
+        # The connector of an earlier read goes on with the server's own URL.
+        scan(spark, ours, data, proxy.url, {"fs.s3a.endpoint": proxy.url, "fs.s3a.impl.disable.cache": "true"})
+        return ", ".join(f"{count} {operation}" for operation, count in sorted(proxy.operations().items()))
+
+
+def upload(spark: SparkSession, server: S3Server, kind: str, megabytes: int, files: int) -> DataSet:
+    """Write one data set to a local directory, and upload it."""
     count = megabytes * 1_000_000 // ROWS_OF[kind]
     with tempfile.TemporaryDirectory() as where:
         rows(spark, count).repartition(files).write.mode("overwrite").format(kind).save(where)
         found = sorted(path for path in Path(where).iterdir() if path.name[0] not in "._")
         server.put((f"{kind}/{path.name}", path.read_bytes()) for path in found)
-        schema = (
-            spark.read.format(kind).load(where).schema if kind in ("parquet", "orc", "avro") else rows(spark, 1).schema
-        )
+        typed = kind in ("parquet", "orc", "avro")
+        schema = spark.read.format(kind).load(where).schema if typed else rows(spark, 1).schema
     ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
-    return [f"{kind}/{path.name}" for path in found], count, ddl
+    return DataSet(kind, kind, [f"{kind}/{path.name}" for path in found], count, ddl)
 
 
-def upload_small(server: S3Server, objects: int) -> tuple[list[str], int, str]:
-    """Upload many objects of 5 KB of JSON lines; return as `upload` does."""
+def upload_small(server: S3Server, objects: int) -> DataSet:
+    """Upload many objects of 5 KB of JSON lines."""
     lines = 50
+    keys = [f"small/part-{number:06}.json" for number in range(objects)]
 
-    def bodies() -> Iterator[tuple[str, bytes]]:
-        for number in range(objects):
-            text = "".join(
-                json.dumps({"id": number * lines + line, "name": f"customer-{line}", "note": "x" * 50}) + "\n"
-                for line in range(lines)
-            )
-            yield f"small/part-{number:06}.json", text.encode()
+    def body(number: int) -> bytes:
+        found = ({"id": number * lines + line, "name": f"customer-{line}", "note": "x" * 50} for line in range(lines))
+        return "".join(json.dumps(each) + "\n" for each in found).encode()
 
-    server.put(bodies())
-    return (
-        [f"small/part-{number:06}.json" for number in range(objects)],
-        objects * lines,
-        "id bigint, name string, note string",
-    )
+    server.put((key, body(number)) for number, key in enumerate(keys))
+    return DataSet("small", "json", keys, objects * lines, "id bigint, name string, note string")
 
 
-def compare(
-    spark: SparkSession, server: S3Server, name: str, made: tuple[list[str], int, str], repeats: int
-) -> tuple[Cell, list[str]]:
-    """Warm both up once, then take turns; return the comparison, and a row about the server's ceiling."""
-    keys, count, schema = made
-    kind = "json" if name == "small" else name
+def compare(spark: SparkSession, server: S3Server, data: DataSet, repeats: int) -> tuple[Cell, list[str], list[str]]:
+    """Warm both up once, then take turns; return the comparison, and rows about the server's ceiling and requests."""
     taken: dict[str, list[tuple[float, float]]] = {"ours": [], "s3a": []}
     raw = []
     for turn in range(repeats + 1):
         for who, each in taken.items():
             before, began = tree(server.pid), time.perf_counter()
-            scan(spark, who == "ours", kind, server.url, name, schema)
+            scan(spark, who == "ours", data, server.url)
             wall = time.perf_counter() - began
             each.append((wall, seconds_since(before, server.pid)))
-        raw.append(server.raw(keys))
+        raw.append(server.raw(data.keys))
         took = ", ".join(f"{who} {each[-1][0]:.2f} s" for who, each in taken.items())
-        print(f"  {name}, turn {turn}: {took}, raw {raw[-1].megabytes_per_s:.0f} MB/s", file=sys.stderr)
+        print(f"  {data.name}, turn {turn}: {took}, raw {raw[-1].megabytes_per_s:.0f} MB/s", file=sys.stderr)
     ours, peer = taken["ours"][1:], taken["s3a"][1:]
     walls, used = ([[one[at] for one in each] for each in (ours, peer)] for at in (0, 1))
-    cell = Cell(name, PEER, walls[0], walls[1], used[0], used[1], count)
-    megabytes = raw[0].megabytes_per_s * len(keys) / raw[0].objects_per_s
+    cell = Cell(data.name, PEER, walls[0], walls[1], used[0], used[1], data.rows)
+    megabytes = raw[0].megabytes_per_s * len(data.keys) / raw[0].objects_per_s
     ceiling, rate = median(one.megabytes_per_s for one in raw), megabytes / median(cell.ours_s)
-    figures = [megabytes, ceiling, median(one.objects_per_s for one in raw), rate]
-    return cell, [name, f"{len(keys)}", *(f"{figure:.0f}" for figure in figures), f"{rate / ceiling:.0%}"]
+    figures = [len(data.keys), megabytes, ceiling, median(one.objects_per_s for one in raw), rate]
+    share = [data.name, *(f"{figure:.0f}" for figure in figures), f"{rate / ceiling:.0%}"]
+    return cell, share, [data.name, *(requests(spark, server, ours, data) for ours in (True, False))]
 
 
 def first_row(url: str, ours: bool) -> float:
@@ -152,8 +166,7 @@ def first_row(url: str, ours: bool) -> float:
     spark.range(1).collect()
     began = time.perf_counter()
     if ours:
-        storage = {"storage.endpoint_url": url, "storage.key": KEY, "storage.secret": SECRET}
-        spark.read.format("forebay_files").options(**storage).load(f"s3://{BUCKET}/parquet").first()
+        spark.read.format("forebay_files").options(**storage(url)).load(f"s3://{BUCKET}/parquet").first()
     else:
         spark.read.parquet(f"s3a://{BUCKET}/parquet").first()
     return time.perf_counter() - began
@@ -194,20 +207,23 @@ def main() -> None:
             if kind not in BUILT_INS:
                 print(f"  {kind} is left out: forebay_files does not read it", file=sys.stderr)
                 continue
-            made = upload(spark, server, kind, args.megabytes, args.files)
-            found.append(compare(spark, server, kind, made, args.repeats))
+            data = upload(spark, server, kind, args.megabytes, args.files)
+            found.append(compare(spark, server, data, args.repeats))
         if args.small:
-            found.append(compare(spark, server, "small", upload_small(server, args.small), args.repeats))
+            found.append(compare(spark, server, upload_small(server, args.small), args.repeats))
         spark.stop()
         first = cold(server.url, args.repeats) if "parquet" in args.formats.split(",") else ""
-    publish("s3", [cell for cell, _ in found])
+    publish("s3", [cell for cell, _, _ in found])
     print(first)
     print("The server's raw ceiling, plain GETs of the same objects by four threads, and our share of it:")
     print(
         text_table(
-            ["cell", "objects", "MB", "raw MB/s", "raw objects/s", "ours MB/s", "share"], [row for _, row in found]
+            ["cell", "objects", "MB", "raw MB/s", "raw objects/s", "ours MB/s", "share"], [row for _, row, _ in found]
         )
     )
+
+    print("Requests of one read:")
+    print(text_table(["cell", "ours", "s3a"], [row for _, _, row in found]))
 
 
 if __name__ == "__main__":
