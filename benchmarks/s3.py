@@ -5,8 +5,9 @@ Scans take turns in one session: every column of every row, into nothing. "small
 listed by each read. "first row" is the time from `spark.read` to the first row of a Parquet data set, with its schema
 inferred, in a new process each time. For each data set the server's raw ceiling is measured by plain GETs.
 
-Run it: ``make bench BENCH=s3``, with less data by ``BENCH_ARGS='--megabytes 20 --small 2000 --repeats 3'``. The first
-run downloads 690 MB of jars, for `s3a`, and builds the server with Go.
+Run it: ``make bench BENCH=s3``, with less data by ``BENCH_ARGS='--megabytes 20 --small 2000 --repeats 3'``. On loopback
+a request costs no time on the way: ``--latency 20`` delays each one by 20 ms, as S3 does. The first run downloads
+690 MB of jars, for `s3a`, and builds the server with Go.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import pyspark
 from cpu import seconds_since, tree
@@ -32,11 +33,12 @@ from s3_server import KEY, REGION, SECRET, S3Server
 import forebay
 from forebay.inspection.tables import text_table
 from forebay.sources.files.catalog import BUILT_INS
-from forebay.testkit import FaultProxy
+from forebay.testkit import Fault, FaultProxy
 from forebay.testkit.servers.kafka_jars import Module, fetched
 
 BUCKET = "bench"
-NO_SETTINGS: Mapping[str, str] = {}
+COUNTED = "counted"
+"""The same bucket by another name: s3a has one connector, with one URL, for each name."""
 PEER = "Spark's own reader through s3a"
 FORMATS = ("csv", "json", "parquet", "orc", "avro")
 ROWS_OF = {**ROW_BYTES, "orc": 62, "avro": 95}
@@ -50,8 +52,8 @@ _S3A = (
 _AVRO = (Module("org.apache.spark", "spark-avro_2.13", "4.1.1", alone=True),)
 
 
-def session(url: str) -> SparkSession:
-    """Return a session that reads `s3a://` and `forebay_files`."""
+def session(url: str, counting: str) -> SparkSession:
+    """Return a session that reads `s3a://` and `forebay_files`; the bucket `COUNTED` has a URL of its own."""
     if not pyspark.__version__.startswith("4.2."):
         raise SystemExit(f"the jars of s3a are those of Spark 4.2, and this is {pyspark.__version__}")
     jars = [*fetched("hadoop-aws-3.5.0", _S3A).iterdir(), *fetched("spark-avro-4.1.1", _AVRO).iterdir()]
@@ -63,6 +65,7 @@ def session(url: str) -> SparkSession:
         "spark.driver.memory": "3g",
         "spark.sql.session.timeZone": "UTC",
         "spark.hadoop.fs.s3a.endpoint": url,
+        f"spark.hadoop.fs.s3a.bucket.{COUNTED}.endpoint": counting,
         "spark.hadoop.fs.s3a.endpoint.region": REGION,
         "spark.hadoop.fs.s3a.access.key": KEY,
         "spark.hadoop.fs.s3a.secret.key": SECRET,
@@ -87,14 +90,14 @@ class DataSet:
     schema: str
 
 
-def scan(spark: SparkSession, ours: bool, data: DataSet, url: str, s3a: Mapping[str, str] = NO_SETTINGS) -> None:
-    """Read every column of every row into nothing; `s3a` overrides settings of the session."""
+def scan(spark: SparkSession, ours: bool, data: DataSet, url: str, bucket: str = BUCKET) -> None:
+    """Read every column of every row into nothing."""
     reader = spark.read.schema(data.schema)
     if ours:
         reader = reader.format("forebay_files").option("fileFormat", data.kind).options(**storage(url))
-        frame = reader.load(f"s3://{BUCKET}/{data.name}")
+        frame = reader.load(f"s3://{bucket}/{data.name}")
     else:
-        frame = reader.format(data.kind).options(**s3a).load(f"s3a://{BUCKET}/{data.name}")
+        frame = reader.format(data.kind).load(f"s3a://{bucket}/{data.name}")
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -103,12 +106,11 @@ def storage(url: str) -> dict[str, str]:
     return {"storage.endpoint_url": url, "storage.key": KEY, "storage.secret": SECRET}
 
 
-def requests(spark: SparkSession, server: S3Server, ours: bool, data: DataSet) -> str:
+def requests(spark: SparkSession, proxy: FaultProxy, ours: bool, data: DataSet) -> str:
     """Read once more through a proxy that counts; return the numbers of requests."""
-    with FaultProxy(server.url) as proxy:
-        # The connector of an earlier read goes on with the server's own URL.
-        scan(spark, ours, data, proxy.url, {"fs.s3a.endpoint": proxy.url, "fs.s3a.impl.disable.cache": "true"})
-        return ", ".join(f"{count} {operation}" for operation, count in sorted(proxy.operations().items()))
+    proxy.forget()
+    scan(spark, ours, data, proxy.url, COUNTED)
+    return ", ".join(f"{count} {operation}" for operation, count in sorted(proxy.operations().items()))
 
 
 def upload(spark: SparkSession, server: S3Server, kind: str, megabytes: int, files: int) -> DataSet:
@@ -137,17 +139,25 @@ def upload_small(server: S3Server, objects: int) -> DataSet:
     return DataSet("small", "json", keys, objects * lines, "id bigint, name string, note string")
 
 
-def compare(spark: SparkSession, server: S3Server, data: DataSet, repeats: int) -> tuple[Cell, list[str], list[str]]:
+class Servers(NamedTuple):
+    """The server, where it is read for time, and where requests are counted."""
+
+    server: S3Server
+    url: str
+    counting: FaultProxy
+
+
+def compare(spark: SparkSession, servers: Servers, data: DataSet, repeats: int) -> tuple[Cell, list[str], list[str]]:
     """Warm both up once, then take turns; return the comparison, and rows about the server's ceiling and requests."""
     taken: dict[str, list[tuple[float, float]]] = {"ours": [], "s3a": []}
     raw = []
     for turn in range(repeats + 1):
         for who, each in taken.items():
-            before, began = tree(server.pid), time.perf_counter()
-            scan(spark, who == "ours", data, server.url)
+            before, began = tree(servers.server.pid), time.perf_counter()
+            scan(spark, who == "ours", data, servers.url)
             wall = time.perf_counter() - began
-            each.append((wall, seconds_since(before, server.pid)))
-        raw.append(server.raw(data.keys))
+            each.append((wall, seconds_since(before, servers.server.pid)))
+        raw.append(servers.server.raw(data.keys))
         took = ", ".join(f"{who} {each[-1][0]:.2f} s" for who, each in taken.items())
         print(f"  {data.name}, turn {turn}: {took}, raw {raw[-1].megabytes_per_s:.0f} MB/s", file=sys.stderr)
     ours, peer = taken["ours"][1:], taken["s3a"][1:]
@@ -157,12 +167,12 @@ def compare(spark: SparkSession, server: S3Server, data: DataSet, repeats: int) 
     ceiling, rate = median(one.megabytes_per_s for one in raw), megabytes / median(cell.ours_s)
     figures = [len(data.keys), megabytes, ceiling, median(one.objects_per_s for one in raw), rate]
     share = [data.name, *(f"{figure:.0f}" for figure in figures), f"{rate / ceiling:.0%}"]
-    return cell, share, [data.name, *(requests(spark, server, ours, data) for ours in (True, False))]
+    return cell, share, [data.name, *(requests(spark, servers.counting, ours, data) for ours in (True, False))]
 
 
 def first_row(url: str, ours: bool) -> float:
     """Return the seconds from `spark.read` to the first row, in this new process."""
-    spark = session(url)
+    spark = session(url, url)
     spark.range(1).collect()
     began = time.perf_counter()
     if ours:
@@ -193,6 +203,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=8, help="objects of each format")
     parser.add_argument("--small", type=int, default=20_000, help="number of small objects; 0: leave them out")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--latency", type=int, default=0, help="milliseconds by which a proxy delays each request")
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--first-row", choices=("ours", "s3a"), help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
@@ -201,18 +212,23 @@ def main() -> None:
         print(first_row(args.url, args.first_row == "ours"))
         return
     found = []
-    with S3Server(BUCKET) as server:
-        spark = session(server.url)
+    slow = Fault("delay", seconds=args.latency / 1000)
+    with (
+        S3Server(BUCKET, COUNTED) as server,
+        FaultProxy(server.url, slow) as delaying,
+        FaultProxy(server.url) as counting,
+    ):
+        servers = Servers(server, delaying.url if args.latency else server.url, counting)
+        spark = session(servers.url, counting.url)
         for kind in args.formats.split(","):
             if kind not in BUILT_INS:
                 print(f"  {kind} is left out: forebay_files does not read it", file=sys.stderr)
                 continue
-            data = upload(spark, server, kind, args.megabytes, args.files)
-            found.append(compare(spark, server, data, args.repeats))
+            found.append(compare(spark, servers, upload(spark, server, kind, args.megabytes, args.files), args.repeats))
         if args.small:
-            found.append(compare(spark, server, upload_small(server, args.small), args.repeats))
+            found.append(compare(spark, servers, upload_small(server, args.small), args.repeats))
         spark.stop()
-        first = cold(server.url, args.repeats) if "parquet" in args.formats.split(",") else ""
+        first = cold(servers.url, args.repeats) if "parquet" in args.formats.split(",") else ""
     publish("s3", [cell for cell, _, _ in found])
     print(first)
     print("The server's raw ceiling, plain GETs of the same objects by four threads, and our share of it:")

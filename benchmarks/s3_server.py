@@ -45,10 +45,12 @@ class S3Server:
 
     Args:
         bucket: A bucket to create.
+        alias: Another name of the bucket.
     """
 
-    def __init__(self, bucket: str) -> None:
+    def __init__(self, bucket: str, alias: str) -> None:
         self.bucket = bucket
+        self._alias = alias
 
     def __enter__(self) -> Self:
         program = _program()
@@ -65,6 +67,7 @@ class S3Server:
             config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, max_pool_connections=16),
         )
         self.client.create_bucket(Bucket=self.bucket)
+        (self._data / self._alias).symlink_to(self._data / self.bucket)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -118,7 +121,16 @@ class S3Server:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-I", str(_GUARD), str(self._home), str(program)),
-                *("--port", self._address, "--keep-alive", "--quiet", "--noacl", "posix", str(self._data)),
+                *(
+                    "--port",
+                    self._address,
+                    "--keep-alive",
+                    "--quiet",
+                    "--noacl",
+                    "posix",
+                    "--bucketlinks",
+                    str(self._data),
+                ),
             ],
             env={**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET},
             stdin=subprocess.PIPE,

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import http.client
+import os
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -31,6 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.connections += 1
 
     def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append(dict(self.headers))
         if self.headers.get("If-Match", ETAG) != ETAG:
             self.send_error(412)
@@ -162,6 +166,20 @@ def test_a_body_waits_for_the_servers_word(server: Server, proxy: FaultProxy) ->
         client.sendall(b"PUT /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 403 ")
     assert server.kept == {"/a": b"hello"}
+
+
+def test_a_process_may_have_more_files_than_select_knows(proxy: FaultProxy) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    with ExitStack() as stack:
+        for _ in range(1050):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        connection = connect(proxy)
+        for method in ("GET", "PUT", "GET"):
+            connection.request(method, "/a", body=b"hello", headers={"Expect": "100-continue"})
+            assert connection.getresponse().read() == (DATA if method == "GET" else b"")
+        connection.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_body_may_come_before_the_servers_word(server: Server, proxy: FaultProxy) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import struct
 import threading
@@ -199,7 +199,7 @@ class _Connection(BaseRequestHandler):
 
     def _server(self) -> Wire:
         """Return the connection to the server; a new one, if the server has closed it or there is none."""
-        if self._upstream is not None and select.select([self._upstream.socket], [], [], 0)[0]:
+        if self._upstream is not None and _readable(self._upstream.socket, timeout=0):
             self._proxy.release(self._upstream.socket)
             self._upstream = None
         if self._upstream is None:
@@ -209,14 +209,13 @@ class _Connection(BaseRequestHandler):
     def _forward(self, request: Head, server: Wire) -> Head:
         """Send a request to the server; return the head of its final answer."""
         server.send(request.raw)
-        if _expects(request) and not self._client.buffered:
-            # The client waits for the server's word, but may lose patience first.
-            ready, _, _ = select.select([self._client.socket, server.socket], [], [])
-            if server.socket in ready:
-                answer = self._answer(server)
-                if answer.status != 100:
-                    return answer  # the client sends no body now
-                self._client.send(answer.raw)
+        # The client waits for the server's word, but may lose patience first.
+        waits = _expects(request) and not self._client.buffered
+        if waits and server.socket in _readable(self._client.socket, server.socket):
+            answer = self._answer(server)
+            if answer.status != 100:
+                return answer  # the client sends no body now
+            self._client.send(answer.raw)
         for piece in self._client.body(request):
             server.send(piece)
         while (answer := self._answer(server)).status < 200:
@@ -253,6 +252,14 @@ class _Connection(BaseRequestHandler):
     def _reset(self) -> bool:
         self._client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)
         return False
+
+
+def _readable(*sockets: socket.socket, timeout: float | None = None) -> list[object]:
+    """Wait until one of them has data or has ended; return those that have."""
+    with selectors.PollSelector() as selector:  # `select` knows only the first 1,024 files of a process
+        for each in sockets:
+            selector.register(each, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(timeout)]
 
 
 def _expects(request: Head) -> bool:
