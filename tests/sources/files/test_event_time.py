@@ -376,7 +376,7 @@ def test_late_files_come_next_with_a_warning(put: Put, stream: Begin, caplog: py
     put("2023-01-04.txt", "04\n")
     with caplog.at_level(logging.WARNING):
         assert query.drain() == [["04"], ["07"]]
-    assert any("2023-01-04.txt' is 172800.000 s behind" in record.getMessage() for record in caplog.records)
+    assert any("2023-01-04.txt' begins 172800.000 s earlier" in record.getMessage() for record in caplog.records)
 
 
 def test_a_file_that_was_begun_is_looked_up_after_a_restart(put: Put, stream: Begin) -> None:
