@@ -31,10 +31,10 @@ import forebay
 from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 
-FORMATS = ("csv", "json", "parquet")
+FORMATS = ("csv", "json", "parquet", "orc")
 FILES = (1, 16)
 # Bytes of one row of `rows` in each format, measured; they only set how many rows make the wanted size.
-ROW_BYTES = {"csv": 118, "json": 205, "parquet": 62}
+ROW_BYTES = {"csv": 118, "json": 205, "parquet": 62, "orc": 62}
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -139,7 +139,7 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=500, help="size of each of the six data sets")
+    parser.add_argument("--megabytes", type=int, default=500, help="size of each of the eight data sets")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--files", default=",".join(map(str, FILES)))

@@ -21,6 +21,7 @@ from forebay.formats.orc.schema import TYPES
 from forebay.formats.orc.stripes import Part
 from forebay.formats.orc.times import Times
 from forebay.formats.orc.types import TEXTS, Kind, Node
+from forebay.formats.orc.wire import Malformed
 from forebay.formats.values.column_names import folded
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -87,8 +88,9 @@ class Converter:
             case Kind.MAP if isinstance(target, pa.MapType):
                 key = self._part(node.children[0], target.key_type, f"{column}.key")
                 value = self._part(node.children[1], target.item_type, f"{column}.value")
-                pick = Pick(node, node.kind, (_pick(key), _pick(value)))
-                return Wanted(pick, _map_of(key.convert, value.convert, target))
+                # As a list of entries: Arrow ends the process for a map with a null key, which a damaged file may have.
+                entries = Pick(node, Kind.STRUCT, (_pick(key), _pick(value)), ())
+                return Wanted(Pick(node, Kind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
             case kind if kind in _TIMES:
                 return self._timestamp(node, target, column)
         return Wanted(_leaf(node), self._value(node, target, column))
@@ -135,9 +137,7 @@ class Converter:
             if types.is_floating(target):
                 return lambda array: fitting(array).cast(pa.float64()).cast(target)
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
-            if types.is_string(target):
-                return _text(node)
-            return (lambda array: array.view(target)) if kind is Kind.STRING else _chained(_text(node), target)
+            return _text(node) if types.is_string(target) else lambda array: array.view(target)
         elif kind in _WHOLE or kind in _FLOATS:
             found = _of_number(kind, target)
             if found is not None:
@@ -196,10 +196,6 @@ def _text(node: Node) -> Convert:
     return cut
 
 
-def _chained(first: Convert, target: pa.DataType) -> Convert:
-    return lambda array: first(array).cast(target)
-
-
 def _valid(array: pa.Array) -> pa.Array:
     """Return texts in which U+FFFD replaces what is not UTF-8."""
     raw = array.view(pa.binary())
@@ -222,11 +218,16 @@ def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Co
     fields = [target.key_field, target.item_field]
 
     def convert(array: pa.Array) -> pa.Array:
-        maps = cast("pa.MapArray", array)
-        keys = maps.keys if key is None else key(maps.keys)
-        items = maps.items if item is None else item(maps.items)
-        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
-        return pa.Array.from_buffers(target, len(maps), maps.buffers()[:2], maps.null_count, maps.offset, [entries])
+        lists = cast("pa.ListArray", array)
+        values = cast("pa.StructArray", lists.values)
+        keys, items = values.field(0), values.field(1)
+        if keys.null_count:
+            raise Malformed("a map with a null key")
+        keys = keys if key is None else key(keys)
+        if keys.null_count:
+            raise pa.ArrowInvalid("a key of a map")
+        entries = pa.StructArray.from_arrays([keys, items if item is None else item(items)], fields=fields)
+        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [entries])
 
     return convert
 

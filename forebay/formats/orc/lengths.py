@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the memory for a record batch of a stripe: reads the lengths of strings, lists and maps before their content.
 
-ORC C++ takes memory for the sum of the lengths that a batch declares. If it gets none, the process crashes. Lengths are
-stored as unsigned numbers, and read here as a column of BIGINT, so as signed ones. That is exact for no run of the
-encoding, but a length is at most four times the magnitude of what is read (plus one), in every kind of run.
+ORC C++ trusts these lengths. It takes memory for their sum, and a negative or a huge one crashes the process. They are
+stored as unsigned numbers. They are read here as other types, because no type shows them as they are:
+
+* as BIGINT, so as signed numbers: a length is at most four times the magnitude of what is read, plus one;
+* as the nanoseconds of timestamps, which have the sign of the length, if it is not huge.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _MOST_BYTES = 1 << 30
 """The most bytes of one row, or of a dictionary, by the upper bound."""
 _ELEMENT_BYTES = 16
 """The bytes of one value inside a list or map."""
+_BASE_NS = 1_420_070_400_000_000_000
+"""2015-01-01 in nanoseconds, which ORC adds to timestamps."""
 _STRINGS = TEXTS | {Kind.BINARY}
 _AT_MOST = 4
 
@@ -47,9 +51,13 @@ def rows_per_batch(tail: Tail, stripe: Stripe, footer: StripeFooter, columns: Se
                 longest = _dictionary(pick, footer, scan)
                 rows = max(1, min(rows, _TARGET // max(1, longest)))
     for depth in range(_depth(columns)):
-        chosen = [found for column in columns if (found := _lengths(column, depth, footer)) is not None]
-        if chosen:
-            rows = _checked(tail, footer, chosen, rows, stripe, scan)
+        signed, nanos = (
+            [found for column in columns if (found := _lengths(column, depth, footer, leaf)) is not None]
+            for leaf in (_as_signed, _as_nanos)
+        )
+        if signed:
+            rows = _bounded_rows(tail, footer, signed, rows, stripe, scan)
+            _check_signs(nanos, rows, scan)
     return rows
 
 
@@ -59,7 +67,7 @@ def _leaves(columns: Sequence[Pick]) -> int:
 
 def _depth(columns: Sequence[Pick]) -> int:
     """Return how many lengths are inside one another."""
-    return max((_depth(one.children) + (one.kind in _STRINGS | {Kind.LIST, Kind.MAP}) for one in columns), default=0)
+    return max((_depth(one.children) + (one.kind in _STRINGS | {Kind.LIST}) for one in columns), default=0)
 
 
 def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
@@ -69,43 +77,41 @@ def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
     longest = total = 0
     if size:
         for batch in scan([entries], MOST_ROWS, size):
-            bounds = _bounds(batch.column(0))
-            total += _ELEMENT_BYTES * len(bounds) + _sum(bounds)
-            longest = max(longest, pc.max(bounds).as_py() or 0)
+            total += _ELEMENT_BYTES * batch.num_rows + _sum(batch.column(0))
+            longest = max(longest, _longest(batch.column(0)))
             if total > _MOST_BYTES:
                 raise Malformed("a dictionary of more than 256 MB")
     return longest
 
 
-def _lengths(pick: Pick, depth: int, footer: StripeFooter) -> Pick | None:
-    """Return the column with only the lengths at a depth, as BIGINT; None if it has none."""
-    nested = pick.kind in (Kind.LIST, Kind.MAP)
-    if nested or pick.kind in _STRINGS:
-        dictionary = not nested and footer.encodings[pick.source.id][0] in DICTIONARIES
+def _lengths(pick: Pick, depth: int, footer: StripeFooter, leaf: Callable[[Pick], Pick]) -> Pick | None:
+    """Return the column with only the lengths at a depth, read as `leaf` says; None if it has none."""
+    if pick.kind is Kind.LIST or pick.kind in _STRINGS:
+        dictionary = pick.kind is not Kind.LIST and footer.encodings[pick.source.id][0] in DICTIONARIES
         if depth == 0:
-            kept = ((Part.PRESENT, Part.PRESENT), (Part.LENGTH, Part.DATA))
-            return None if dictionary else Pick(pick.source, Kind.LONG, (), kept)
-    if pick.kind is Kind.STRUCT:
-        inside = [found for child in pick.children if (found := _lengths(child, depth, footer)) is not None]
-        return Pick(pick.source, Kind.STRUCT, tuple(inside)) if inside else None
-    if not nested:
-        return None
-    below = [_lengths(child, depth - 1, footer) for child in pick.children]
-    if not any(below):
-        return None
-    # A map needs both parts: a struct without fields has no data.
-    parts = [
-        found or Pick(child.source, Kind.STRUCT, (), ()) for found, child in zip(below, pick.children, strict=True)
-    ]
-    return Pick(pick.source, pick.kind, tuple(parts))
+            return None if dictionary else leaf(pick)
+        depth -= 1
+    inside = [found for child in pick.children if (found := _lengths(child, depth, footer, leaf)) is not None]
+    return Pick(pick.source, pick.kind, tuple(inside), pick.parts) if inside else None
 
 
-def _checked(tail: Tail, footer: StripeFooter, columns: Sequence[Pick], rows: int, stripe: Stripe, scan: Scan) -> int:
+def _as_signed(pick: Pick) -> Pick:
+    return Pick(pick.source, Kind.LONG, (), ((Part.PRESENT, Part.PRESENT), (Part.LENGTH, Part.DATA)))
+
+
+def _as_nanos(pick: Pick) -> Pick:
+    parts = ((Part.PRESENT, Part.PRESENT), (Part.LENGTH, Part.SECONDARY))
+    return Pick(pick.source, Kind.TIMESTAMP_INSTANT, (), parts, zeros=True)
+
+
+def _bounded_rows(
+    tail: Tail, footer: StripeFooter, columns: Sequence[Pick], rows: int, stripe: Stripe, scan: Scan
+) -> int:
     """Read the lengths at one depth; return `rows`, or less if batches would take too much memory."""
     while True:
         needed = 0
         for batch in scan(columns, rows, None):
-            needed = max(needed, sum(map(_weight(tail, footer), columns, batch.columns)))
+            needed = max(needed, sum(_weight(tail, footer, *leaf) for leaf in _leaves_of(columns, batch.columns)))
             if needed > _TARGET and rows > 1:
                 break
         if needed <= _TARGET:
@@ -117,32 +123,45 @@ def _checked(tail: Tail, footer: StripeFooter, columns: Sequence[Pick], rows: in
         rows = max(1, rows * _TARGET // (2 * needed))
 
 
-def _weight(tail: Tail, footer: StripeFooter) -> Callable[[Pick, pa.Array], int]:
-    """Return a function for the bytes that columns of lengths stand for, at most."""
+def _check_signs(columns: Sequence[Pick], rows: int, scan: Scan) -> None:
+    for batch in scan(columns, rows, None):
+        for _, array in _leaves_of(columns, batch.columns):
+            least = pc.min(array.cast(pa.int64())).as_py()
+            if least is not None and least < _BASE_NS:
+                raise Malformed("a negative length")
 
-    def weigh(pick: Pick, array: pa.Array) -> int:
+
+def _leaves_of(picks: Sequence[Pick], arrays: Sequence[pa.Array]) -> Iterator[tuple[Pick, pa.Array]]:
+    """Yield the columns of lengths with their values, also those inside other columns."""
+    for pick, array in zip(picks, arrays, strict=True):
         if isinstance(array, pa.StructArray):
-            return sum(weigh(child, array.field(place)) for place, child in enumerate(pick.children))
-        if isinstance(array, pa.MapArray):
-            return weigh(pick.children[0], array.keys) + weigh(pick.children[1], array.items)
-        if isinstance(array, pa.ListArray):
-            return weigh(pick.children[0], array.values)
-        bounds = _bounds(array)
-        if pick.source.kind not in _STRINGS:
-            inside = sum(1 for _ in pick.source.walk())
-            return _ELEMENT_BYTES * inside * _sum(bounds)
+            yield from _leaves_of(pick.children, [array.field(place) for place in range(len(pick.children))])
+        elif isinstance(array, pa.ListArray):
+            yield from _leaves_of(pick.children, [array.values])
+        else:
+            yield pick, array
+
+
+def _weight(tail: Tail, footer: StripeFooter, pick: Pick, array: pa.Array) -> int:
+    """Return the bytes that lengths stand for, at most."""
+    longest = _longest(array)
+    of_strings = pick.source.kind in _STRINGS
+    if of_strings:
         most = capacity(tail, footer.bytes_of(pick.source.id, Part.DATA))
-        if (pc.max(bounds).as_py() or 0) > _AT_MOST * most + _AT_MOST:
+        if longest > _AT_MOST * most + _AT_MOST:
             raise Malformed(f"a value that is longer than its stream of at most {most} bytes")
-        return _sum(bounds)
-
-    return weigh
-
-
-def _bounds(array: pa.Array) -> pa.Array:
-    """Return upper bounds of the lengths, as numbers of floating point, which do not overflow."""
-    return pc.multiply(pc.abs(array.cast(pa.float64(), safe=False)), float(_AT_MOST))
+    each = 1 if of_strings else _ELEMENT_BYTES * sum(1 for _ in pick.source.walk())
+    whole = each * (longest + 1) * len(array)
+    return whole if whole <= _TARGET // 16 else each * _sum(array)
 
 
-def _sum(bounds: pa.Array) -> int:
-    return int(pc.sum(bounds).as_py() or 0) + len(bounds)
+def _longest(array: pa.Array) -> int:
+    """Return an upper bound of the longest length."""
+    ends = pc.min_max(array).as_py()
+    return 0 if ends["min"] is None else _AT_MOST * max(-ends["min"], ends["max"])
+
+
+def _sum(array: pa.Array) -> int:
+    """Return an upper bound of the sum of lengths, by numbers of floating point, which do not overflow."""
+    magnitudes = pc.abs(array.cast(pa.float64(), safe=False))
+    return _AT_MOST * int(pc.sum(magnitudes).as_py() or 0) + len(array)

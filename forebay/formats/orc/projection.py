@@ -20,6 +20,7 @@ from forebay.formats.orc.chunks import stored
 from forebay.formats.orc.stripes import DICTIONARIES, Encoding, Part, Stream, StripeFooter
 from forebay.formats.orc.tail import MAGIC, Stripe, Tail
 from forebay.formats.orc.types import Kind, Node
+from forebay.formats.orc.wire import Malformed
 
 _NO_COLUMN = (1 << 31) - 1
 """The column of streams that are left out; there are never as many columns."""
@@ -85,10 +86,12 @@ class StripeFile(io.RawIOBase):
         self._at = 0
         root = Pick(replace(tail.root, names=tuple(map(str, range(len(columns))))), Kind.STRUCT, tuple(columns))
         filled = [(number, pick) for number, pick in enumerate(root.walk()) if pick.zeros]
-        modern = not filled or footer.encodings[filled[0][1].source.id][0] in _MODERN
+        versions = {footer.encodings[pick.source.id][0] in _MODERN for _, pick in filled}
+        if len(versions) > 1:
+            raise Malformed(f"stripe {stripe.number} has columns of two versions of the encoding")
+        modern = versions != {False}
         self._zeros = stored(_ZEROS[modern], tail.codec, tail.block)
         length = _ZEROS_LENGTH // len(self._zeros) * len(self._zeros)
-        # Of one stripe, all columns have the same version of the encoding.
         added = [Stream(Part.DATA, number, length) for number, _ in filled]
         self._stop = self._start + length * len(added)
         rows = stripe.rows if rows is None else rows

@@ -31,6 +31,7 @@ _LAST = 253_402_214_399
 _400_YEARS = 146_097 * _DAY
 _MILLI_NS = 999_999
 """Nanoseconds from which a writer rounds the second of a time before 1970 towards zero."""
+_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Universal"})
 _RECENT = 1_768_521_600
 """A time in January 2026; half a year later the other half of the year's offsets apply."""
 _HALF_YEAR = 182 * _DAY
@@ -115,7 +116,9 @@ class Times:
 
 def writer_zone(name: str) -> Zone | None:
     """Return the zone of a stripe footer, None for an old file that names none; raise ValueError for an unknown one."""
-    return zone(name) if name else None
+    if not name:
+        return None
+    return UTC if name in _UTC_NAMES else zone(name)
 
 
 @lru_cache(maxsize=64)
@@ -127,7 +130,7 @@ def raw_offset(where: Zone) -> int:
 def same_rules(left: Zone, right: Zone) -> bool:
     """Whether two zones have the same name, or the same fixed offset."""
     if left.fixed is not None or right.fixed is not None:
-        return left.fixed == right.fixed
+        return left.fixed == right.fixed or {left.name, right.name} <= _UTC_NAMES
     return left.name == right.name
 
 

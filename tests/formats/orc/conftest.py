@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def set_jvm_zone(session: SparkSession, zone: str) -> None:
+def _set_jvm_zone(session: SparkSession, zone: str) -> None:
     time_zone: Any = session._jvm.java.util.TimeZone  # type: ignore[union-attr]  # there is a JVM
     time_zone.setDefault(time_zone.getTimeZone(zone))
 
@@ -21,6 +21,6 @@ def set_jvm_zone(session: SparkSession, zone: str) -> None:
 def spark_in_zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     jvm: Any = spark._jvm
     before = jvm.java.util.TimeZone.getDefault().getID()
-    set_jvm_zone(spark, request.module.ZONE)
+    _set_jvm_zone(spark, request.module.ZONE)
     yield spark
-    set_jvm_zone(spark, before)
+    _set_jvm_zone(spark, before)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
+from py4j.java_gateway import get_field, set_field
 from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -322,3 +323,79 @@ def test_a_file_spark_refuses_is_refused(spark_in_zone: SparkSession, tmp_path: 
         spark_in_zone.read.schema("a int").orc(str(tmp_path)).collect()
     with pytest.raises(Exception, match="not a complete ORC file"):
         ours(tmp_path, pa.schema([("a", pa.int32())]))
+
+
+def set_jvm_zone(session: SparkSession, zone: str) -> None:
+    jvm: Any = session._jvm
+    jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone(zone))
+
+
+def jvm_file(spark: SparkSession, path: Path, schema: str, rows: list[list[Any]], **settings: str) -> None:
+    """Write a file by ORC's own writer for Java, with types that Spark does not write."""
+    jvm: Any = spark._jvm
+    conf = jvm.org.apache.hadoop.conf.Configuration()
+    for name, value in settings.items():
+        conf.set(name.replace("_", "."), value)
+    description = jvm.org.apache.orc.TypeDescription.fromString(schema)
+    options = jvm.org.apache.orc.OrcFile.writerOptions(conf).setSchema(description)
+    writer = jvm.org.apache.orc.OrcFile.createWriter(jvm.org.apache.hadoop.fs.Path(str(path)), options)
+    batch = description.createRowBatch()
+    for place, row in enumerate(rows):
+        for column, value in enumerate(row):
+            vector = get_field(batch, "cols")[column]
+            if value is None:
+                set_field(vector, "noNulls", False)
+                get_field(vector, "isNull")[place] = True
+            elif isinstance(value, str):
+                vector.setVal(place, value.encode())
+            elif isinstance(value, tuple):
+                vector.set(place, jvm.java.sql.Timestamp.valueOf(*value))
+            else:
+                get_field(vector, "vector")[place] = value
+    set_field(batch, "size", len(rows))
+    writer.addRowBatch(batch)
+    writer.close()
+
+
+def test_types_that_spark_does_not_write(spark_in_zone: SparkSession, tmp_path: Path) -> None:
+    schema = "struct<c:char(5),v:varchar(3),i:timestamp with local time zone,t:timestamp,d:date>"
+    rows = [
+        ["ab", "xyz", ("2020-07-01 12:00:00.5",), ("2020-07-01 12:00:00.5",), -141_430],
+        ["é  ", "éüö", ("1500-03-01 00:00:00",), ("1500-03-01 00:00:00",), -719_000],
+        [None, None, None, None, None],
+        ["", " ", ("1969-12-31 23:59:58.7",), ("1890-01-01 00:00:00.25",), 20_000],
+    ]
+    jvm_file(spark_in_zone, tmp_path / "f.orc", schema, rows)
+    assert ours(tmp_path / "f.orc").schema.names == ["c", "v", "i", "t", "d"]
+    assert check(spark_in_zone, tmp_path / "f.orc", "c string, v string, i timestamp, t timestamp, d date") == 5
+    assert check(spark_in_zone, tmp_path / "f.orc", "c binary, v binary") == 2
+
+
+def test_a_union_is_refused_unless_it_is_left_out(spark_in_zone: SparkSession, tmp_path: Path) -> None:
+    jvm_file(spark_in_zone, tmp_path / "f.orc", "struct<u:uniontype<int,string>,a:int>", [[None, 7]])
+    with pytest.raises(ConfigurationError, match=r"column 'u' of .* has the type uniontype<int,string>"):
+        ours(tmp_path / "f.orc")
+    assert ours(tmp_path / "f.orc", pa.schema([("a", pa.int32())])).to_pylist() == [{"a": 7}]
+
+
+@pytest.mark.parametrize("writer", ["America/Los_Angeles", "UTC", "Asia/Kolkata"])
+def test_clock_times_of_another_zone(spark_in_zone: SparkSession, tmp_path: Path, writer: str) -> None:
+    # Every 5 hours 47 minutes of a year, so also the hours that a change of the clocks skips or repeats, and old times.
+    query = (
+        "select timestamp_micros(1577836800000000 + id * 20820000000) t, timestamp_micros(id * -9999999999999) o, "
+        "timestamp_micros(2200000000000000 + id * 9999999999999) n from range(0, 1520)"
+    )
+    set_jvm_zone(spark_in_zone, writer)
+    try:
+        spark_in_zone.sql(query).coalesce(1).write.orc(str(tmp_path / "w"))
+    finally:
+        set_jvm_zone(spark_in_zone, ZONE)
+    check(spark_in_zone, tmp_path / "w")
+
+
+@pytest.mark.parametrize("proleptic", ["true", "false"])
+def test_calendars(spark_in_zone: SparkSession, tmp_path: Path, proleptic: str) -> None:
+    days = [[day] for day in (-719_000, -500_000, -141_428, -141_427, -141_437, 0)]
+    settings = {"orc_proleptic_gregorian": proleptic, "orc_proleptic_gregorian_default": proleptic}
+    jvm_file(spark_in_zone, tmp_path / "f.orc", "struct<d:date>", days, **settings)
+    check(spark_in_zone, tmp_path / "f.orc")
