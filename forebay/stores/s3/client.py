@@ -43,7 +43,8 @@ class S3Client:
         self.boto = _make(settings)
         """The boto3 client; replaced when credentials expire."""
         self._lock = threading.Lock()
-        self._payer = {"RequestPayer": "requester"} if settings.requester_pays else {}
+        self.payer = {"RequestPayer": "requester"} if settings.requester_pays else {}
+        """The argument of requests to a bucket whose reader pays."""
 
     @property
     def endpoint(self) -> str:
@@ -54,7 +55,7 @@ class S3Client:
         """Call an operation, such as `get_object`, and return the answer of boto3. Raises botocore's errors."""
         boto = self.boto
         if operation not in _WITHOUT_PAYER:
-            arguments |= self._payer
+            arguments |= self.payer
         try:
             return getattr(boto, operation)(**arguments)
         except Exception as error:

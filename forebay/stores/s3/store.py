@@ -136,7 +136,7 @@ class S3Store:
         if file.size <= _COPY_BYTES:
             self._client.call("copy_object", Bucket=there.bucket, Key=there.key, CopySource=source, **condition)
         else:  # in parts, which boto3 does in threads of its own
-            self._client.boto.copy(source, there.bucket, there.key, ExtraArgs=condition)
+            self._client.boto.copy(source, there.bucket, there.key, ExtraArgs={**condition, **self._client.payer})
 
     def _delete(self, at: Location, etag: str | None) -> bool:
         condition = {} if etag is None else {"IfMatch": f'"{etag}"'}

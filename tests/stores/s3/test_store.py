@@ -13,6 +13,7 @@ from forebay.options import Secret
 from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.listing.listing import ListOptions
 from forebay.stores.s3 import client, listing, object_file
+from forebay.stores.s3 import store as store_module
 from forebay.stores.s3.store import S3Store
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.store import Directory
@@ -158,6 +159,17 @@ def test_deletes_and_moves_spare_a_newer_object(bucket):
     bucket.put({"in/a": "newer"})
     assert store.delete(first) is False
     assert listed(bucket) == {"archive/b c": 3, "in/a": 5}
+
+
+def test_an_object_above_the_limit_of_one_copy_is_moved_in_parts(bucket, monkeypatch):
+    monkeypatch.setattr(store_module, "_COPY_BYTES", 0)
+    content = b"1" * (9 << 20)
+    bucket.put({"in/b": content})
+    file = stored(bucket, "in/b").status
+    bucket.requests.clear()
+    assert S3Store(bucket.options(requester_pays=True)).move(file, bucket.url("archive/b")) is True
+    assert any("uploadId" in request for request in bucket.requests)
+    assert listed(bucket) == {"archive/b": len(content)}
 
 
 def test_a_copy_names_the_version_that_was_read(bucket):
