@@ -34,9 +34,10 @@ _TAIL: Final = 64 << 10
 class ObjectFile(io.RawIOBase):
     """Reads an object. For one thread at a time.
 
-    The first read decides: if it ends at the end of the object and does not begin at its start, it is that of a footer,
-    and all reads are exact ranges. Otherwise reads are sequential: chunks of growing length, the next ones fetched on
-    other threads while the caller works on this one. A seek to another place begins again with a short chunk.
+    The first read decides: if it ends at the end of the object and does not begin at its start, it is that of a footer.
+    Reads are then exact ranges, longer ones only where they follow one another. Otherwise reads are sequential: chunks
+    of growing length, the next ones fetched on other threads while the caller works on this one. A seek to another
+    place begins again with a short chunk.
     """
 
     def __init__(self, reader: ObjectReader, read_to: int | None = None) -> None:
@@ -132,12 +133,20 @@ class ObjectFile(io.RawIOBase):
             self._at, self._block = found
             return
         elif self._random:
-            start = max(0, min(position, self._size - _TAIL)) if position + wanted == self._size else position
-            self._at = Range(start, position + wanted)
+            self._at = self._random_range(position, wanted)
         else:
             self._next_chunk(wanted)
             return
         self._block = self._reader.read(*self._at)
+
+    def _random_range(self, position: int, wanted: int) -> Range:
+        """Return the range of a read in a file with a footer: exact, unless reads follow one another."""
+        if position + wanted == self._size:
+            return Range(max(0, min(position, self._size - _TAIL)), self._size)
+        # Arrow reads neighbouring columns of ORC in pieces of 0.1 MB.
+        follows = position == self._at.end and self._expected is None
+        self._step = max(wanted, min(CHUNK, self._step * 2)) if follows else wanted
+        return Range(position, min(position + self._step, self._size))
 
     def _next_chunk(self, wanted: int) -> None:
         position = self._position

@@ -132,6 +132,18 @@ def test_a_footer_makes_reads_exact():
     assert client.ranges == [(40 * MB - (64 << 10), 40 * MB), (5 * MB, 6 * MB)]
 
 
+def test_after_a_footer_reads_that_follow_one_another_are_joined():
+    client = Client(content(40 * MB))
+    with client.open() as stream:
+        stream.seek(-8, io.SEEK_END)
+        stream.read(8)
+        for start in (5 * MB, 20 * MB):
+            stream.seek(start)
+            assert b"".join(stream.read(MB // 8) for _ in range(15)) == client.data[start : start + 15 * MB // 8]
+    eighths = [(start * 8 // MB, (end - start) * 8 // MB) for start, end in client.ranges[1:]]
+    assert eighths == [(40, 1), (41, 2), (43, 4), (47, 8), (160, 1), (161, 2), (163, 4), (167, 8)]
+
+
 def test_announced_groups_are_fetched_together_and_ahead(monkeypatch):
     client = Client(content(40 * MB))
     monkeypatch.setattr(expected_ranges, "GROUP", MB + 2000)
