@@ -29,6 +29,10 @@ _WHOLE: Final = 1 << 20
 """A smaller object is fetched by one request, however it is read."""
 _TAIL: Final = 64 << 10
 """Bytes of the first read of a footer at least: most footers fit."""
+_KEPT: Final = 32 << 20
+"""Bytes of random reads that are kept, for columns that are read in turn."""
+_RUNS: Final = 64
+"""Runs of reads that follow one another, such as columns, of which the ends are remembered."""
 
 
 class ObjectFile(io.RawIOBase):
@@ -53,6 +57,8 @@ class ObjectFile(io.RawIOBase):
         self._random: bool | None = None
         self._expected: ExpectedRanges | None = None
         self._step = FIRST
+        self._kept: deque[tuple[Range, bytearray]] = deque()
+        self._ends: dict[int, int] = {}
 
     def expect(self, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Announce the ranges that will be read, group by group, so that they are fetched together and ahead.
@@ -109,6 +115,7 @@ class ObjectFile(io.RawIOBase):
             self._reader.close()
             self._ahead.clear()
             self._expected = None
+            self._kept.clear()
             self._block = bytearray()
         super().close()
 
@@ -133,20 +140,33 @@ class ObjectFile(io.RawIOBase):
             self._at, self._block = found
             return
         elif self._random:
-            self._at = self._random_range(position, wanted)
+            self._read_random(position, wanted)
+            return
         else:
             self._next_chunk(wanted)
             return
         self._block = self._reader.read(*self._at)
 
-    def _random_range(self, position: int, wanted: int) -> Range:
-        """Return the range of a read in a file with a footer: exact, unless reads follow one another."""
+    def _read_random(self, position: int, wanted: int) -> None:
+        """Read a range of a file with a footer: exact, unless reads follow one another, as those of each column do."""
+        for where, data in self._kept:
+            if where.start <= position < where.end:
+                self._at, self._block = where, data
+                return
         if position + wanted == self._size:
-            return Range(max(0, min(position, self._size - _TAIL)), self._size)
-        # Arrow reads neighbouring columns of ORC in pieces of 0.1 MB.
-        follows = position == self._at.end and self._expected is None
-        self._step = max(wanted, min(CHUNK, self._step * 2)) if follows else wanted
-        return Range(position, min(position + self._step, self._size))
+            self._at = Range(max(0, min(position, self._size - _TAIL)), self._size)
+        else:
+            # Arrow reads the columns of ORC in turn, in pieces of 0.1 MB.
+            before = self._ends.pop(position, 0) if self._expected is None else 0
+            step = max(wanted, min(2 * before, CHUNK, _KEPT // (len(self._ends) + 1)))
+            self._at = Range(position, min(position + step, self._size))
+            self._ends[self._at.end] = step
+            if len(self._ends) > _RUNS:
+                del self._ends[next(iter(self._ends))]
+        self._block = self._reader.read(*self._at)
+        self._kept.append((self._at, self._block))
+        while sum(len(data) for _, data in self._kept) > _KEPT and len(self._kept) > 1:
+            self._kept.popleft()
 
     def _next_chunk(self, wanted: int) -> None:
         position = self._position

@@ -144,6 +144,18 @@ def test_after_a_footer_reads_that_follow_one_another_are_joined():
     assert eighths == [(40, 1), (41, 2), (43, 4), (47, 8), (160, 1), (161, 2), (163, 4), (167, 8)]
 
 
+def test_columns_that_are_read_in_turn_are_joined_too():
+    client = Client(content(40 * MB))
+    with client.open() as stream:
+        stream.seek(-8, io.SEEK_END)
+        stream.read(8)
+        for step in range(15):
+            for start in (5 * MB, 20 * MB):
+                stream.seek(start + step * MB // 8)
+                assert stream.read(MB // 8) == client.data[start + step * MB // 8 :][: MB // 8]
+    assert len(client.ranges) == 9
+
+
 def test_announced_groups_are_fetched_together_and_ahead(monkeypatch):
     client = Client(content(40 * MB))
     monkeypatch.setattr(expected_ranges, "GROUP", MB + 2000)
