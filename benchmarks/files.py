@@ -30,11 +30,12 @@ from report import Cell, publish
 import forebay
 from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
+from forebay.testkit.servers.kafka_jars import Module, fetched
 
-FORMATS = ("csv", "json", "parquet", "orc")
+FORMATS = ("csv", "json", "parquet", "orc", "avro")
 FILES = (1, 16)
 # Bytes of one row of `rows` in each format, measured; they only set how many rows make the wanted size.
-ROW_BYTES = {"csv": 118, "json": 205, "parquet": 62, "orc": 62}
+ROW_BYTES = {"csv": 118, "json": 205, "parquet": 62, "orc": 62, "avro": 88}
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -152,6 +153,10 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    if "avro" in args.formats.split(","):
+        # That of Spark 4.2 is not on Maven Central.
+        jar = fetched("spark-avro-4.1.1", [Module("org.apache.spark", "spark-avro_2.13", "4.1.1", alone=True)])
+        spark.sql(f"ADD JAR '{next(jar.iterdir())}'")
     forebay.register(spark)
     with tempfile.TemporaryDirectory() as where:
         found = [

@@ -188,13 +188,15 @@ def members_of(array: pa.Array) -> list[pa.Array]:
 def decimals(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
     """Return numbers from their two's complement bytes; raise ArrowInvalid for those that do not fit."""
     array = pa.concat_arrays([array])
+    if (pc.max(pc.binary_length(array)).as_py() or 0) > _DECIMAL_BYTES:
+        array = pa.array([None if value is None else _shortened(value) for value in array.to_pylist()], pa.binary())
     offsets = np.frombuffer(cast("Any", array.buffers()[1]), np.int32, len(array) + 1, array.offset * 4)
     data = np.frombuffer(cast("Any", array.buffers()[2] or b""), np.uint8)
     starts, ends = offsets[:-1], offsets[1:]
     valid = np.asarray(pc.is_valid(array))
     lengths = np.where(valid, ends - starts, 1)
-    if len(lengths) and not 1 <= lengths.min() <= lengths.max() <= _DECIMAL_BYTES:
-        raise pa.ArrowInvalid("a decimal has no bytes, or more than 16")
+    if len(lengths) and lengths.min() < 1:
+        raise pa.ArrowInvalid("a decimal has no bytes")
     data = np.append(data, np.uint8(0))
     negative = np.where(data[np.where(valid, starts, len(data) - 1)] > 127, np.uint8(255), np.uint8(0))
     out = np.empty((len(array), _DECIMAL_BYTES), np.uint8)
@@ -205,6 +207,14 @@ def decimals(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
     found = pa.Array.from_buffers(target, len(array), [bits, pa.py_buffer(out.tobytes())])
     found.validate(full=True)
     return found
+
+
+def _shortened(value: bytes) -> bytes:
+    """Return a number without needless sign bytes."""
+    try:
+        return int.from_bytes(value, "big", signed=True).to_bytes(_DECIMAL_BYTES, "big", signed=True)
+    except OverflowError:
+        raise pa.ArrowInvalid("a decimal has more than 38 digits") from None
 
 
 def _list_of(inside: Convert, target: pa.ListType) -> Convert:
@@ -234,12 +244,12 @@ def _struct_of(children: list[tuple[int, Convert] | None], target: pa.StructType
 
     def convert(array: pa.Array) -> pa.Array:
         inside = []
+        members = members_of(array)  # null where the struct is: what is stored there is no value
         for field, child in zip(fields, children, strict=True):
             if child is None:
                 inside.append(pa.nulls(len(array), field.type))
             else:
-                values = cast("pa.StructArray", array).field(child[0])
-                inside.append(cast_to(child[1](values), field.type))
+                inside.append(cast_to(child[1](members[child[0]]), field.type))
         if not fields:
             return pa.array([None if null else {} for null in pc.is_null(array).to_pylist()], target)
         mask = pc.is_null(array) if array.null_count else None

@@ -23,6 +23,8 @@ from forebay.testkit.servers.kafka_jars import Module, fetched
 
 ZONE = "UTC"
 ROWS = 150
+# The calendar of its old dates is known.
+WRITER = {"org.apache.spark.version": "3.5.0"}
 CODECS = ("null", "deflate", "bzip2", "xz", "snappy", "zstandard")
 RANDOM = random.Random(4)
 
@@ -83,7 +85,6 @@ def plain_types() -> dict[str, tuple[Any, Value]]:
         "enum": ({"type": "enum", "name": "x", "symbols": ["A", "B_2"]}, lambda: RANDOM.choice(["A", "B_2"])),
         "date": (logical("int", "date"), lambda: RANDOM.randint(-141_000, 2_932_896)),
         "time_millis": (logical("int", "time-millis"), number(32)),
-        "time_micros": (logical("long", "time-micros"), bound(86_399_999_999)),
         "millis": (logical("long", "timestamp-millis"), bound(10**13)),
         "micros": (logical("long", "timestamp-micros"), bound(10**15)),
         "nanos": (logical("long", "timestamp-nanos"), number(64)),
@@ -171,22 +172,23 @@ def written(
         "fields": [{"name": name, "type": renamed(kind, name, seen)} for name, kind, _ in fields],
     }
     records = [{name: value() for name, _, value in fields} for _ in range(rows)]
-    metadata["avro.schema"] = json.dumps(schema)
     inside = "null" if codec == "zstandard" else codec
     sink = io.BytesIO()
     fastavro.writer(sink, bare(schema), records, codec=inside, sync_interval=2_000, metadata=metadata)
-    path.write_bytes(zstandard(sink.getvalue()) if codec == "zstandard" else sink.getvalue())
+    path.write_bytes(repacked(sink.getvalue(), schema, codec))
 
 
-def zstandard(data: bytes) -> bytes:
-    """Return a file whose blocks are compressed, which fastavro does only with another package."""
+def repacked(data: bytes, schema: Any, codec: str) -> bytes:
+    """Return a file with another schema, and maybe with zstandard, for which fastavro needs another package."""
     raw = io.BytesIO(data)
     header = read_header(raw)
-    metadata = {**header.metadata, "avro.codec": b"zstandard"}
+    metadata = {**header.metadata, "avro.schema": json.dumps(schema).encode(), "avro.codec": codec.encode()}
     parts = [b"Obj\x01", varint(len(metadata))]
     for key, value in metadata.items():
         parts += [varint(len(key)), key.encode(), varint(len(value)), value]
     parts += [b"\0", header.sync]
+    if codec != "zstandard":
+        return b"".join([*parts, data[header.marker_at + 16 :]])
     for block in read_blocks(raw, BytesFile(data), header, 0, None, 1 << 30):
         packed = pa.Codec("zstd").compress(block.data, asbytes=True)
         parts += [varint(block.records), varint(len(packed)), packed, header.sync]
@@ -234,7 +236,7 @@ def ours(path: Path, options: AvroOptions | None = None, schema: pa.Schema | Non
 
 def assert_same(found: pa.Table, peer: Any) -> None:
     """Compare each column with Spark's, as text: NaN equals NaN, and -0.0 does not equal 0.0."""
-    assert found.schema.names == peer.columns
+    assert [name.lower() for name in found.schema.names] == [name.lower() for name in peer.columns]
     rows = peer.toArrow()
     different = []
     for name in peer.columns:
@@ -283,5 +285,94 @@ def plain(kind: pa.DataType) -> pa.DataType:
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_type_with_every_codec(avro: SparkSession, tmp_path: Path, codec: str) -> None:
     path = tmp_path / "a.avro"
-    written(path, list(forms()), codec)
+    written(path, list(forms()), codec, **WRITER)
     assert_same(ours(path), avro.read.format("avro").load(str(path)))
+
+
+def columns(*names: str) -> list[tuple[str, Any, Value]]:
+    return [form for form in forms() if form[0] in names]
+
+
+@pytest.mark.parametrize("options", [{"stable": False}, {"stable": True}, {"stable": True, "prefix": "m_"}])
+def test_the_names_of_union_members(avro: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
+    path = tmp_path / "a.avro"
+    written(path, columns("members", "no_null", "int_long"))
+    prefix = options.get("prefix", "member_")
+    ours_options = AvroOptions(
+        enable_stable_identifiers_for_union_type=options["stable"], stable_identifier_prefix_for_union_type=prefix
+    )
+    peer = avro.read.format("avro").option("enableStableIdentifiersForUnionType", str(options["stable"]))
+    assert_same(ours(path, ours_options), peer.option("stableIdentifierPrefixForUnionType", prefix).load(str(path)))
+
+
+TARGETS = {
+    "boolean": ["boolean"],
+    "int": ["int", "bigint", "double", "date"],
+    "long": ["bigint", "timestamp", "timestamp_ntz", "date"],
+    "float": ["float", "double"],
+    "double": ["double"],
+    "millis": ["timestamp", "bigint"],
+    "micros": ["timestamp", "bigint"],
+    "local_millis": ["timestamp_ntz", "bigint"],
+    "local_micros": ["timestamp_ntz", "bigint"],
+    "date": ["date", "int"],
+    "bytes": ["binary"],
+    "fixed": ["binary"],
+    "string": ["string"],
+    "enum": ["string"],
+    "decimal_9": ["decimal(9,2)", "decimal(12,2)", "decimal(38,2)", "binary"],
+    "decimal_fixed": ["decimal(18,3)", "decimal(20,3)"],
+    "int_long": ["bigint"],
+    "float_double": ["double"],
+    "members": ["struct<x: string, y: bigint, z: boolean>"],
+}
+SMALL = {"int": bound(2_000_000), "long": bound(10**13)}
+
+
+@pytest.mark.parametrize("positional", [False, True])
+def test_every_pair_of_types(avro: SparkSession, tmp_path: Path, positional: bool) -> None:
+    path = tmp_path / "a.avro"
+    pairs = [(name, target) for name, targets in TARGETS.items() for target in targets]
+    known = {name: (kind, value) for name, kind, value in forms()}
+    fields = [(f"c{at}", known[name][0], SMALL.get(name, known[name][1])) for at, (name, _) in enumerate(pairs)]
+    written(path, fields, **WRITER)
+    names = [f"p{at}" if positional else f"C{at}" for at in range(len(pairs))]
+    ddl = ", ".join(f"{name} {target}" for name, (_, target) in zip(names, pairs, strict=True))
+    ddl += ", missing int"
+    peer = avro.read.format("avro").option("positionalFieldMatching", str(positional)).schema(ddl).load(str(path))
+    schema = to_arrow_schema(peer.schema, timezone="UTC")
+    assert_same(ours(path, AvroOptions(positional_field_matching=positional), schema), peer)
+
+
+@pytest.mark.parametrize("mode", ["LEGACY", "CORRECTED"])
+@pytest.mark.parametrize("wrote", ["", "2.4.8", "3.5.0", "3.5.0 legacy"])
+def test_old_dates(avro: SparkSession, tmp_path: Path, mode: str, wrote: str) -> None:
+    path = tmp_path / "a.avro"
+    fields: list[tuple[str, Any, Value]] = [
+        ("d", logical("int", "date"), lambda: RANDOM.randint(-700_000, 0)),
+        ("t", logical("long", "timestamp-micros"), lambda: RANDOM.randint(-60 * 10**15, 0)),
+        ("m", logical("long", "timestamp-millis"), lambda: RANDOM.randint(-60 * 10**12, 0)),
+        ("l", logical("long", "local-timestamp-micros"), lambda: RANDOM.randint(-60 * 10**15, 0)),
+    ]
+    metadata = {"org.apache.spark.version": wrote.split(maxsplit=1)[0]} if wrote else {}
+    if "legacy" in wrote:
+        metadata["org.apache.spark.legacyDateTime"] = ""
+    if wrote:
+        metadata["org.apache.spark.timeZone"] = "UTC"
+    if not wrote and mode == "LEGACY":
+        fields = fields[:1]  # in a zone that is not known, times are refused
+    written(path, fields, **metadata)
+    found = ours(path, AvroOptions(datetime_rebase_mode=mode))  # type: ignore[arg-type]  # parametrized
+    assert_same(found, avro.read.format("avro").option("datetimeRebaseMode", mode).load(str(path)))
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "snappy", "deflate", "bzip2", "xz", "zstandard"])
+def test_what_spark_writes(avro: SparkSession, tmp_path: Path, codec: str) -> None:
+    made = avro.range(3_000).selectExpr(
+        "id", "cast(id as string) s", "id / 3 d", "cast(id as decimal(20,3)) c", "timestamp_millis(id) t",
+        "date_add(date'2024-01-01', cast(id as int)) day", "array(id, null) a", "map('k', id) m",
+        "named_struct('x', id) n",
+    )  # fmt: skip
+    made.coalesce(1).write.format("avro").option("compression", codec).save(str(tmp_path / "out"))
+    peer = avro.read.format("avro").load(str(tmp_path / "out"))
+    assert_same(ours(next((tmp_path / "out").glob("*.avro"))), peer)
