@@ -120,7 +120,7 @@ class Passing(Numbers):
 
 
 def test_a_batch_beyond_an_end_that_was_asked_for_is_refused_at_once() -> None:
-    with forebay.run(Passing()) as batches, pytest.raises(ContractError, match="the read ends at 5"):
+    with forebay.run(Passing()) as batches, pytest.raises(ContractError, match="beyond the end 5"):
         next(batches)
 
 

@@ -120,6 +120,22 @@ def test_rows_of_texts_are_filtered_too(tmp_path: Path, name: str) -> None:
     assert forebay.run(source.with_schema(schema)).to_table().column("id").to_pylist() == [991, 994, 997]
 
 
+def test_rows_of_orc_are_filtered_too(tmp_path: Path) -> None:
+    orc = pytest.importorskip("pyarrow.orc")
+    path = str(tmp_path / "rows.orc")
+    orc.write_table(table().select(["id", "name", "price", "at"]), path)
+    for text in ("id BETWEEN 100 AND 130", "name = 'ä3'", "price > 10 AND at >= '2024-01-10 13:30:00'"):
+        source = FileSource(path=path, row_filter=text)
+        expected = FileSource(path=_as_parquet(tmp_path), row_filter=text)
+        assert forebay.run(source).to_table()["id"] == forebay.run(expected).to_table()["id"]
+
+
+def _as_parquet(directory: Path) -> str:
+    path = str(directory / "rows.parquet")
+    pq.write_table(table(), path)
+    return path
+
+
 @pytest.fixture
 def days(tmp_path: Path) -> Path:
     for year in (2023, 2024):
