@@ -64,9 +64,9 @@ class Decoder:
         parts = []
         for block in blocks:
             parts += [varint(block.records), block.data, b"\0" if block.records else b"", _GUARD]
-        body = b"".join(parts)
+        size = sum(map(len, parts))
         header = [b"Obj\x01", varint(1), varint(11), b"avro.schema", varint(len(schema)), schema, b"\0", _SYNC]
-        data = b"".join([*header, varint(len(blocks)), varint(len(body)), body, _SYNC])
+        data = b"".join([*header, varint(len(blocks)), varint(size), *parts, _SYNC])
         try:
             table = pl.read_avro(io.BytesIO(data)).to_arrow(compat_level=pl.CompatLevel.oldest())
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
