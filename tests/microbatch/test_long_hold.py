@@ -53,6 +53,14 @@ def test_the_minute_begins_anew_when_the_hold_moves_on(hold, clock, caplog, betw
     assert len(caplog.records) == 1
 
 
+def test_a_later_hold_by_another_split_is_named_too(hold, clock, caplog):
+    for split in ("orders/7", "orders/8"):
+        hold.follow(split)
+        clock.advance(60)
+        hold.follow(split)
+    assert ["orders/7" in caplog.messages[0], "orders/8" in caplog.messages[1]] == [True, True]
+
+
 def test_no_warning_while_no_split_holds_the_others(hold, clock, caplog):
     for _ in range(3):
         hold.follow(None)

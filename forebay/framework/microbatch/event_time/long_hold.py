@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns once if a stream stands still because all splits with records wait for a split that has caught up."""
+"""Warns if a stream stands still because all splits with records wait for a split that has caught up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LongHold:
         self._warned = False
 
     def follow(self, split: str | None) -> None:
-        """Note which split holds back all others now; warn if it has done so for a minute.
+        """Note which split holds back all others now; warn once for each hold, when it has lasted for a minute.
 
         Args:
             split: The id of the caught-up split that all splits with records wait for; None if a record may be read,
@@ -33,7 +33,7 @@ class LongHold:
         """
         now = self._clock.monotonic()
         if split is None or split != self._split:
-            self._split, self._since = split, now
+            self._split, self._since, self._warned = split, now, False
         elif not self._warned and now - self._since >= _PATIENCE:
             self._warned = True
             _log.warning(
