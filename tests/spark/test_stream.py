@@ -356,7 +356,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_name(spark, home, checkpoi
     assert "was t, is now u" in error.message
     for change, text in (
         (changed_to(v=99, forebay="9.9"), "newer forebay (9.9)"),
-        (changed_to(v=1, source="other"), "belongs to the source 'other'"),
+        (changed_to(v=1, source="other"), "written by the source 'other'"),
         (lambda _: '{"topic":{"0":12}}', "not written by forebay"),
     ):
         change_offset(checkpoint, 0, change)

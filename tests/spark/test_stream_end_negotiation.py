@@ -221,7 +221,7 @@ def test_it_is_refused_without_a_place_for_claims(spark, logs, tmp_path):
     error = unwrap(caught.value)
     assert isinstance(error, ConfigurationError)
     assert (error.option, error.split) == ("stateLocation", "a")
-    assert "latest(split)" in str(error.advice)
+    assert "from latest()" in str(error.advice)
 
 
 def test_claims_that_are_kept_elsewhere_are_missed(spark, logs, tmp_path):

@@ -63,7 +63,7 @@ def test_a_batch_that_spark_s_source_left_is_finished_by_it(spark, kafka, tmp_pa
     kafka.send(topic, range(3, 6))
     with pytest.raises(pyspark.sql.utils.StreamingQueryException, match="on purpose"):
         house.run("kafka", fail=True)
-    with pytest.raises(pyspark.sql.utils.StreamingQueryException, match="finish the last batch with the old source"):
+    with pytest.raises(pyspark.sql.utils.StreamingQueryException, match="first finish that micro-batch"):
         house.run("forebay_kafka")
     house.run("kafka")
     kafka.send(topic, range(6, 8))
