@@ -28,12 +28,12 @@ _PAUSE = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A completed checkpoint, as it is read from a disk.
+    """The contents of one checkpoint of a `SingleThreadHost`.
 
     Args:
         enumerator: The enumerator's snapshot.
-        held: The readers' splits, at the positions to resume from.
-        rows: The rows emitted by then, by split.
+        held: The splits of all readers, at the positions to resume from.
+        rows: The rows that the readers had emitted before the checkpoint, as text, by split id.
     """
 
     enumerator: Json
@@ -42,7 +42,7 @@ class Checkpoint:
 
 
 class _Context(KitContext):
-    """A reader context whose requests and events reach the coordinator."""
+    """A reader context that passes split requests and source events to the host's coordinator."""
 
     def __init__(self, host: SingleThreadHost, subtask: int, subject: Subject) -> None:
         super().__init__(host.options, subject.clients)
@@ -65,7 +65,7 @@ class _Context(KitContext):
 
 @dataclass(slots=True)
 class _Reader:
-    """The reader of a subtask, and its splits."""
+    """The state of one reader: its session, its undelivered messages and the splits it holds."""
 
     subtask: int
     session: ReaderSession
@@ -76,23 +76,24 @@ class _Reader:
     emitted: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def snapshot(self, checkpoint_id: int) -> list[Split]:
-        """Return the reader's own snapshot, and the splits that are still on their way to it."""
+        """Return the splits in the reader's snapshot and those in messages that it has not received yet."""
         found = {split.id: split for split in self.session.snapshot(checkpoint_id)}
         on_the_way = [one for message in self.mailbox if isinstance(message, AddSplits) for one in message.splits]
         return [*found.values(), *on_the_way]
 
 
 class SingleThreadHost(Closing):
-    """A coordinator and readers.
+    """Runs a source's coordinator and its readers on one thread.
 
-    Rows count as delivered when the reader emits them: after a reader is killed its splits go back at that position, so
-    no row may come twice. After a crash of everything, the rows are counted from the checkpoint on.
+    A row counts as delivered when a reader emits it. The splits of a failed reader go back to the coordinator at the
+    position after the last delivered row, so no row may come twice. A host with `restored` starts with the rows of that
+    checkpoint.
 
     Args:
-        subject: The source.
-        readers: Their number.
-        restored: The checkpoint to continue from.
-        register: The subtasks that register at once; all by default.
+        subject: The source under test.
+        readers: The number of readers.
+        restored: The checkpoint to continue from; None to start without one.
+        register: The subtasks whose readers start immediately; by default, all of them.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class SingleThreadHost(Closing):
     # ---- what happens to it
 
     def register(self, subtask: int) -> None:
-        """Start a reader."""
+        """Create the reader of a subtask, register it with the coordinator and start it."""
         context = _Context(self, subtask, self._subject)
         reader = _Reader(subtask, ReaderSession(self._subject, no_more=False, once=False, context=context))
         self._readers[subtask] = reader
@@ -132,21 +133,25 @@ class SingleThreadHost(Closing):
         reader.session.start()
 
     def fail(self, subtask: int) -> None:
-        """Let a reader fail; `replace` follows."""
+        """Close a subtask's reader and report its failure to the coordinator. The caller calls `replace` next."""
         reader = self._readers.pop(subtask)
         self.coordinator.reader_failed(subtask)
         reader.session.close()
         self._failed.append(reader)
 
     def replace(self) -> None:
-        """Give back the failed reader's splits, at their delivered positions, and start its replacement (COO-4)."""
+        """Return a failed reader's splits to the coordinator at their delivered positions; start another (COO-4)."""
         reader = self._failed.pop()
         back = [through_json(split, self._subject) for split in reader.held.values()]
         self.coordinator.subtask_reset(reader.subtask, self._checkpoint, back)
         self.register(reader.subtask)
 
     def checkpoint(self, *, complete: bool = True) -> Checkpoint:
-        """Take a checkpoint between two steps; a complete one is announced to enumerator and readers as durable."""
+        """Take a checkpoint between two steps.
+
+        Args:
+            complete: Whether to notify the coordinator and the readers that the checkpoint is complete.
+        """
         number = self._checkpoint + 1
         taken: list[tuple[Json, Exception | None]] = []
         self.coordinator.snapshot(number, lambda state, error: taken.append((state, error)))
@@ -170,7 +175,7 @@ class SingleThreadHost(Closing):
         return taken_now
 
     def close(self) -> None:
-        """Close readers and enumerator."""
+        """Close the readers, then the coordinator with its enumerator."""
         try:
             for reader in self._readers.values():
                 reader.session.close()
@@ -181,7 +186,11 @@ class SingleThreadHost(Closing):
     # ---- running
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Step until `until()` holds."""
+        """Call `step` until `until()` returns True.
+
+        Raises:
+            Broken: Nothing happened for the subject's `patience`.
+        """
         silence = Silence(self._subject.patience)
         while not until():
             if self.step():
@@ -197,7 +206,7 @@ class SingleThreadHost(Closing):
                 )
 
     def step(self) -> bool:
-        """Run one step of the coordinator and of the readers; return whether anything happened."""
+        """Run one step of the coordinator and of every reader; return whether any of them made progress."""
         before = self.steps
         self._coordinate()
         for reader in list(self._readers.values()):
@@ -208,13 +217,18 @@ class SingleThreadHost(Closing):
         return self.steps > before
 
     def all_ended(self) -> bool:
-        """Whether every reader has ended."""
+        """Return whether all readers are registered and have ended."""
         return len(self._readers) == self.readers and all(reader.ended for reader in self._readers.values())
 
     def has_read(self, wanted: Mapping[str, Sequence[str]]) -> bool:
-        """Whether a bounded source has ended, or each split of an unbounded one has given its rows and is caught up.
+        """Return whether the readers have read the whole input.
 
-        For a live input, which may grow, the rows are enough.
+        A bounded source is read when every reader has ended. An unbounded source is read when each split has returned
+        as many rows as `wanted` holds for it, and is finished or caught up. A split of a live input, which may grow,
+        need not be caught up.
+
+        Args:
+            wanted: The expected rows as text, by split id.
         """
         if self._subject.source.bounded:
             return self.all_ended()
@@ -225,7 +239,7 @@ class SingleThreadHost(Closing):
         )
 
     def _coordinate(self, *, once: bool = False) -> None:
-        """Step the coordinator while it has work, or once."""
+        """Step the coordinator until it has no work left; with `once`, only one time."""
         with calling("ENU-1", "the enumerator, called by the coordinator,"):
             while self.coordinator.step() is Next.AGAIN and not once:
                 pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the planning side of a source, within the time of the checks."""
+"""Calls a source's planning methods (`schema`, `create_enumerator`, `discover`, `latest`) with a time limit."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _SIMPLE = {"event_times": "event_time_at", "positions_at": "position_at"}
 
 
 class SourceCalls:
-    """One source, and the calls of its planning side.
+    """Calls the planning methods of one source, and reports a broken rule if a call fails.
 
     Args:
         source: The source under test.
-        seconds: The time for all checks; a sixth of it, but at least one second, is the patience with one silence.
-        seed: Chooses moments and positions.
-        live: The input is somebody's own: it may grow meanwhile, and nothing may be done to it.
+        seconds: The time for all checks. A check waits at most a sixth of it, but at least one second, for one call.
+        seed: Seeds the random choices of the checks.
+        live: Whether the input is the author's real data: it may grow during the checks, and they must not change it.
     """
 
     def __init__(self, source: Source, *, seconds: float, seed: int, live: bool) -> None:
@@ -63,24 +63,29 @@ class SourceCalls:
         """The ids of the splits that have their own end."""
 
     def hurry(self) -> None:
-        """Wait less from now on: a call has hung, and the check has failed."""
+        """Wait at most one second for each further call. Called after a call has hung."""
         self.patience = min(self.patience, 1.0)
 
     def random(self, name: str) -> random.Random:
-        """Return the random numbers of one check: the same for the same seed, in any order of checks."""
+        """Return the random number generator of the check `name`. Its seed depends only on `seed` and `name`."""
         return random.Random(f"{self.seed}/{name}")
 
     def time_left(self) -> bool:
-        """Whether another sample may be taken."""
+        """Return whether the deadline of the checks is still ahead."""
         return time.monotonic() < self.deadline
 
     def need_time(self) -> None:
-        """Skip the rest of a check if the time is over."""
+        """Raise `OutOfTime`, which skips the rest of the check, if the deadline of the checks has passed."""
         if not self.time_left():
             raise OutOfTime
 
     def options(self, *, rows: int = 1, poll_interval: float = 0.02) -> HostOptions:
-        """Return host options with small record batches, so that there are many positions."""
+        """Return host options for small record batches, so that a read has many positions to resume from.
+
+        Args:
+            rows: Maximum rows of a record batch.
+            poll_interval: Seconds between two polls of a caught-up split.
+        """
         return HostOptions(
             max_rows_per_batch=rows,
             max_batch_delay=Duration(0.02),
@@ -91,11 +96,11 @@ class SourceCalls:
         )
 
     def context(self, options: HostOptions) -> KitContext:
-        """Return a reader context."""
+        """Return a new reader context, which shares leased clients with the others of this object."""
         return KitContext(options, self.clients)
 
     def close(self) -> None:
-        """Close the clients that readers borrowed."""
+        """Close the clients that readers leased and gave back."""
         for client in [client for free in self.clients.values() for client in free]:
             close = getattr(client, "close", None)
             if callable(close):
@@ -110,7 +115,7 @@ class SourceCalls:
 
     @contextmanager
     def enumerator(self) -> Iterator[SplitEnumerator | DiscoveryEnumerator]:
-        """Make an enumerator of the source, and close it."""
+        """Yield a new enumerator of the source, and close it at the end of the `with` block."""
         context = PlanningContext(self.source.name, ThreadRuntime(), timeout=self.patience)
         with calling("SRC-1", "create_enumerator()"):
             enumerator = self.source.create_enumerator(context)
@@ -122,35 +127,44 @@ class SourceCalls:
 
     @contextmanager
     def discovery(self) -> Iterator[DiscoveryEnumerator]:
-        """Make the source's discovery enumerator, and close it."""
+        """Yield a new `DiscoveryEnumerator` of the source, and close it at the end of the `with` block.
+
+        Raises:
+            NotApplicable: The source's enumerator is a `SplitEnumerator`.
+        """
         with self.enumerator() as enumerator:
             if not isinstance(enumerator, DiscoveryEnumerator):
                 raise NotApplicable("the source has its own SplitEnumerator")
             yield enumerator
 
     def discover(self) -> list[Split]:
-        """Return the splits of a new enumerator unchanged: none is dropped or sorted."""
+        """Return all splits that a new enumerator discovers or assigns, in its order."""
         with self.enumerator() as enumerator:
             if isinstance(enumerator, DiscoveryEnumerator):
                 return list(self.discovered(enumerator, {}, first=True).splits)
         return _assigned_splits(self)
 
     def discovered(self, enumerator: DiscoveryEnumerator, known: Mapping[str, Split], *, first: bool) -> Discovered:
-        """Run one discovery, again after a `RetriableError`."""
+        """Call the enumerator's `discover(known, first)`, with retries after a `RetriableError`."""
         found: object = self.retried(lambda: enumerator.discover(known, first), "ENU-6", "discover()")
         if not isinstance(found, Discovered) or not all(isinstance(split, Split) for split in found.splits):
             raise Broken(f"discover() gave {found!r:.200}", "return Discovered(splits) of Split objects", rule="SPL-1")
         return found
 
     def latest(self, splits: Sequence[Split], enumerator: DiscoveryEnumerator | None = None) -> Mapping[str, Position]:
-        """Return the known present ends of splits, by id; from a fresh enumerator unless one is given."""
+        """Return the current end of each split that has a known one, by split id.
+
+        Args:
+            splits: The splits.
+            enumerator: The enumerator to ask; None to create one for this call.
+        """
         if enumerator is not None:
             return self.retried(lambda: enumerator.latest(splits), "DIS-1", "latest()")
         with self.enumerator() as fresh:
             return self.latest(splits, fresh) if isinstance(fresh, DiscoveryEnumerator) else {}
 
     def overrides(self, enumerator: DiscoveryEnumerator, method: str) -> bool:
-        """Whether the author implements an optional method of discovery."""
+        """Return whether the source's author overrides `method` of `DiscoveryEnumerator`."""
         if isinstance(enumerator, SimpleEnumerator) and isinstance(self.source, SimpleSource):
             if method == "advance" and self.source.positions_are_rows:
                 return True
@@ -159,7 +173,13 @@ class SourceCalls:
         return getattr(type(enumerator), method) is not getattr(DiscoveryEnumerator, method)
 
     def retried(self, call: Callable[[], T], rule: str, name: str) -> T:
-        """Call the connector; repeat after a `RetriableError`, as hosts do."""
+        """Return the result of `call`, with retries after a `RetriableError`, as hosts do.
+
+        Args:
+            call: Calls a method of the connector.
+            rule: The id of the rule that is broken if the call fails.
+            name: The method's name for the error text.
+        """
         for left in range(_TRIES - 1, -1, -1):
             try:
                 with calling(rule, name):
@@ -185,7 +205,11 @@ class SourceCalls:
         return reader is not None
 
     def ended(self, splits: Sequence[Split]) -> list[Split]:
-        """Return the splits as a host reads them once: up to their own end, or their present one."""
+        """Return the splits with the ends that a host sets for a single read.
+
+        A split ends at its own end or at its current end, whichever comes first. A split of a bounded source keeps its
+        own end. A split with neither end is returned unchanged.
+        """
         ends = self.latest(splits)
         key = self.source.order_key
         result = []
@@ -201,9 +225,9 @@ class SourceCalls:
 
 
 def _assigned_splits(calls: SourceCalls) -> list[Split]:
-    """Return every split that the source's enumerator assigns to a reader with repeated requests, in order.
+    """Return all splits that the source's enumerator assigns to one reader that keeps requesting, in that order.
 
-    A real reader requests less often: ENU-11 compares with the splits that real readers get.
+    A real reader requests less often. ENU-11 compares these splits with those that real readers get.
     """
     received: list[ToReader] = []
     coordinator = Coordinator(calls.source, ThreadRuntime(), parallelism=1, options=calls.options())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives one split reader as a fetcher does, without the framework around it."""
+"""Calls one split reader as the framework's fetcher does, but without the rest of the framework."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _RETRIES = 3
 
 
 class SplitReaderSession(Closing):
-    """One split reader, from `create_split_reader` to `close`, on one thread as on a fetcher's.
+    """Calls one split reader from `create_split_reader` to `close`, on the caller's thread.
 
-    A fetch that blocks is woken after a moment, again and again, so that a correct reader always returns.
+    A second thread calls `wake_up` repeatedly while a fetch blocks, so that `fetch` of a correct reader always returns.
 
     Args:
         subject: The source whose split reader is driven.
-        splits: The splits that it gets at first.
-        poll_interval: How long a caught-up split rests.
-        wake_after: Returns the seconds after which the next fetch is woken.
+        splits: The splits to add at the start.
+        poll_interval: Seconds between two polls of a caught-up split.
+        wake_after: Returns the seconds from the start of the next fetch to its first `wake_up`.
     """
 
     def __init__(
@@ -67,19 +67,22 @@ class SplitReaderSession(Closing):
             raise
 
     def add(self, splits: Sequence[Split]) -> None:
-        """Add splits to the reader, as restored from a checkpoint."""
+        """Convert the splits to JSON and back, as a restore from a checkpoint does, and add them to the reader."""
         if splits:
             self.added.update(split.id for split in splits)
             with calling("SR-3", "the split reader's add_splits()"):
                 self.reader.add_splits([through_json(split, self._subject) for split in splits])
 
     def wake(self) -> None:
-        """Wake the reader outside a fetch."""
+        """Call the reader's `wake_up` while no fetch runs."""
         with calling("SR-1", "wake_up()"):
             self.reader.wake_up()
 
     def fetch(self) -> Sequence[Fetched]:
-        """Fetch once, and keep the result."""
+        """Call the reader's `fetch` once, and record the rows, ends and caught-up splits that it returns.
+
+        Returns an empty list after a `RetriableError`. Raises it if it comes too often.
+        """
         started = time.monotonic()
         try:
             with calling(self.blamed, "fetch(), although wake_up() was called,"):
@@ -98,11 +101,15 @@ class SplitReaderSession(Closing):
         return fetched
 
     def left(self) -> set[str]:
-        """Return the unfinished splits; of an unbounded source without those that are caught up."""
+        """Return the ids of the splits that are not finished and, if the source is unbounded, not caught up."""
         return self.added - self.finished - (set() if self._subject.source.bounded else self.caught_up)
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Fetch until `until()` holds; by default until no split is left."""
+        """Fetch until `until()` returns True; by default, until `left()` is empty.
+
+        Raises:
+            Broken: The reader returned nothing for the subject's `patience`, or `fetch` does not block.
+        """
         done = until or (lambda: not self.left())
         silence = Silence(self._subject.patience)
         while not done():
@@ -124,17 +131,17 @@ class SplitReaderSession(Closing):
                 )
 
     def fetch_unless_done(self) -> None:
-        """Fetch once if a split is unfinished: otherwise the framework does not fetch."""
+        """Fetch once, unless `left()` is empty: the framework does not fetch without a split to read."""
         if self.left():
             self.fetch()
 
     def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> bool:
-        """Pause and resume some splits; return whether the reader does it."""
+        """Call the reader's `pause_or_resume_splits`; return whether the reader supports it."""
         with calling("SR-5", "pause_or_resume_splits()"):
             return self.reader.pause_or_resume_splits(pause, resume)
 
     def close(self) -> None:
-        """Close the reader."""
+        """Close the reader, and give its leased clients back."""
         self._alarm.stop()
         with calling("SR-6", "the split reader's close()"):
             self.reader.close()
@@ -167,7 +174,7 @@ class SplitReaderSession(Closing):
 
 
 class _Alarm:
-    """A thread that calls `wake_up` when it is due, and then repeatedly."""
+    """A thread that calls `wake_up` at a set time, and then at intervals until a new time is set."""
 
     def __init__(self, wake_up: Callable[[], None]) -> None:
         self._wake_up = wake_up

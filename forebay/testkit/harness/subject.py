@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source under test, and the plain read, with which its other reads are compared."""
+"""The source under test, and the comparison of its reads with the plain read (one read without disturbance)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCHES = 60
 
 
 class Subject(SourceCalls):
-    """One source, and everything that checks share; the arguments are those of `SourceCalls`."""
+    """The source under test and the results that its checks share. It takes the arguments of `SourceCalls`."""
 
     def __init__(self, source: Source, *, seconds: float, seed: int, live: bool) -> None:
         super().__init__(source, seconds=seconds, seed=seed, live=live)
@@ -32,13 +32,18 @@ class Subject(SourceCalls):
         self.plain: PlainRead | None = None
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
-        """Return another source of the same input as a subject without a plain read, with the same deadline."""
+        """Return a subject for another source of the same input, with this deadline and without a plain read.
+
+        Args:
+            source: The other source.
+            patience: Maximum seconds to wait for one call; None for that of this subject.
+        """
         other = Subject(source, seconds=0.0, seed=self.seed, live=self.live)
         other.deadline, other.patience = self.deadline, patience or self.patience
         return other
 
     def rows(self, batch: object, split_id: str) -> list[str]:
-        """Return the rows of a record batch as text; refuse another schema than the source's."""
+        """Return the rows of a record batch as text. Raises `Broken` if its schema is not the source's."""
         if not isinstance(batch, pa.RecordBatch):
             raise Broken(
                 f"split {split_id!r} returned a {type(batch).__name__}", "give pyarrow.RecordBatch", rule="SRC-7"
@@ -52,7 +57,7 @@ class Subject(SourceCalls):
         return [repr(row) for row in batch.to_pylist()]
 
     def rows_of(self, expected: Sequence[Mapping[str, object]]) -> list[str]:
-        """Return an author's expected rows as the same text; refuse rows that do not fit the schema."""
+        """Return an author's expected rows as `rows` would. Raises an error if a value does not fit the schema."""
         schema = self.schema
         if isinstance(schema, pa.Schema):  # else `rows` raises
             for field in schema:
@@ -73,12 +78,19 @@ class Subject(SourceCalls):
         open_ended: bool = False,
         rule: str | None = None,
     ) -> None:
-        """Compare rows, in order. `how` says how they were read; it and `advice` are for the error.
+        """Compare the rows of one split with the expected rows, in order.
 
-        After a read without an end (`open_ended`) of an input that may grow, more rows at the end are no fault.
+        Args:
+            split_id: The split.
+            got: The rows that were read, as text.
+            wanted: The expected rows, as text.
+            how: How the rows were read, for the error text.
+            advice: The author's next step, for the error text.
+            open_ended: Whether the read had no end. More rows than expected are then allowed if the input may grow.
+            rule: The id of the rule that a difference breaks; None for the rule of the running check.
 
         Raises:
-            Broken: They differ; the rule is that of the check unless given.
+            Broken: The rows differ.
         """
         traces = self.plain.traces if self.plain else ()
         open_ended = open_ended or any(one.split.id == split_id and one.split.end is None for one in traces)
@@ -89,7 +101,17 @@ class Subject(SourceCalls):
     def compare_traces(
         self, got: Mapping[str, Sequence[str]], how: str, advice: str, traces: Sequence[Trace] | None = None
     ) -> None:
-        """Compare rows with the plain read, of all sampled splits unless `traces` are given."""
+        """Compare the rows of several splits with the rows of the plain read.
+
+        Args:
+            got: The rows that were read, as text, by split id.
+            how: How the rows were read, for the error text.
+            advice: The author's next step, for the error text.
+            traces: The splits to compare; None for all sampled splits.
+
+        Raises:
+            Broken: The rows of a split differ.
+        """
         for trace in self.traces if traces is None else traces:
             self.compare(trace.split.id, got.get(trace.split.id, []), trace.rows, how, advice)
 
@@ -101,26 +123,30 @@ class Subject(SourceCalls):
 
     @property
     def whole(self) -> bool:
-        """Whether the plain read was of the whole input, not of a sample."""
+        """Whether the plain read covered the whole input, not only a sample."""
         return self._read.whole
 
     @property
     def everything(self) -> Mapping[str, Sequence[str]]:
-        """The rows of every split, or of the sampled ones of a large input."""
+        """The rows of the plain read, by split id. Of a large input, only the rows of the sampled splits."""
         return self._read.rows
 
     @property
     def traces(self) -> Sequence[Trace]:
-        """The plain read of each sampled split."""
+        """The plain reads of the sampled splits, one for each split."""
         return self._read.traces
 
     @property
     def splits(self) -> list[Split]:
-        """The sampled splits."""
+        """The splits that the plain read sampled."""
         return [trace.split for trace in self.traces]
 
     def waiting_splits(self) -> list[Split]:
-        """Return the splits without an end, after all their rows: there a reader waits for more."""
+        """Return the splits without an own end, positioned after their last row, where a reader waits for new rows.
+
+        Raises:
+            NotApplicable: The source is bounded, or every split has its own end.
+        """
         if self.source.bounded:
             raise NotApplicable("the source is bounded: its readers never wait for more")
         found = [trace for trace in self.traces if trace.split.id not in self.ending]
@@ -130,7 +156,11 @@ class Subject(SourceCalls):
 
     @property
     def filled(self) -> list[Trace]:
-        """Return the `traces` with at least two record batches, so with a position in the middle."""
+        """The `traces` with at least two record batches, in which a read can stop and resume.
+
+        Raises:
+            Skip: No split has two record batches.
+        """
         if found := [trace for trace in self.traces if trace.last >= 2]:
             return found
         raise Skip(
@@ -139,7 +169,10 @@ class Subject(SourceCalls):
         )
 
     def coordinated(self) -> tuple[Source, HostOptions]:
-        """Return the source that a coordinator may use, and options for reading it in few record batches."""
+        """Return a source that a coordinator can run safely, and options for reading it in few record batches.
+
+        The source is read-only if the input is live, and has only the sampled splits if the plain read was a sample.
+        """
         if self.plain is None:
             return self.source, self.options()
         sample = None if self.whole else self.splits
@@ -151,6 +184,6 @@ class Subject(SourceCalls):
 
 
 def through_json(split: Split, subject: Subject) -> Split:
-    """Return a split as restored from a checkpoint: through JSON, rebuilt by the source's split class."""
+    """Return a copy of a split, converted to JSON and back, as a restore from a checkpoint makes it."""
     with calling("SER-2", "Split.to_json() or from_json()"):
         return subject.source.split_class.from_json(json.loads(json.dumps(split.to_json())))

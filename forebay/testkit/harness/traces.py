@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows and positions of the plain read, with which every other read is compared."""
+"""The rows and positions of the plain read: one read without disturbance, to which checks compare all others."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Trace:
     """The result of the plain read of one split.
 
     Args:
-        split: The split as it was read, its end fixed if possible.
+        split: The split that was read, with a fixed end if the source knows one.
         rows: The rows as text, in order.
-        marks: The marks at the borders of record batches, the start included.
-        whole: Whether the read reached the split's end; a long split is only sampled.
-        between: Positions that the read did not return, calculated from the rows.
+        marks: The row number and position at the start of the split and after each record batch.
+        whole: Whether the read reached the split's end. The read of a long split stops earlier.
+        between: Positions inside record batches, which the read did not return: they are calculated from the rows.
     """
 
     split: Split
@@ -34,31 +34,31 @@ class Trace:
 
     @property
     def has_pages(self) -> bool:
-        """Whether a record batch has more than one row."""
+        """Whether at least one record batch has more than one row."""
         return any(last - first > 1 for (first, _), (last, _) in pairwise(self.marks))
 
     @property
     def last(self) -> int:
-        """The number of the last mark."""
+        """The index of the last mark."""
         return len(self.marks) - 1
 
     def rest(self, mark: int) -> Split:
-        """Return the split from a mark on."""
+        """Return the split, starting at the position of the mark with index `mark`."""
         return self.split.at(self.marks[mark][1])
 
     def rows_of(self, start: int, stop: int) -> tuple[str, ...]:
-        """Return the rows between two marks."""
+        """Return the rows between the marks with the indexes `start` and `stop`."""
         return self.rows[self.marks[start][0] : self.marks[stop][0]]
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """The plain read of a source.
+    """The result of the plain read of a source.
 
     Args:
-        traces: Of each sampled split.
-        rows: The rows of every split, or of the sampled ones of a large input.
-        whole: Whether the whole input was read.
+        traces: One trace for each sampled split.
+        rows: The rows as text, by split id. Of a large input, only the rows of the sampled splits.
+        whole: Whether the read covered the whole input.
     """
 
     traces: Sequence[Trace]
@@ -67,7 +67,7 @@ class PlainRead:
 
     @property
     def count(self) -> int:
-        """The number of rows."""
+        """The number of rows of all splits together."""
         return sum(len(rows) for rows in self.rows.values())
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class PlainRead:
 
 
 def difference(got: Sequence[str], wanted: Sequence[str]) -> str:
-    """Describe the first difference of two sequences of rows."""
+    """Describe the first difference between the rows `got` and the rows `wanted`, with both row counts."""
     at = next((n for n, (one, other) in enumerate(zip(got, wanted, strict=False)) if one != other), None)
     counts = f"{len(got)} rows came, {len(wanted)} were expected"
     if at is not None:
