@@ -63,7 +63,11 @@ def _meet(point: str) -> None:
 
 
 def _hook(directory: str) -> None:
-    """Add the points to the framework of this process, once; a later source changes only the list."""
+    """Add kill points to the framework's methods in this process. A second call only replaces the `KillList`.
+
+    Args:
+        directory: The directory of the `KillList`.
+    """
     first = not _hooked
     if first or _hooked[-1].directory != directory:
         _hooked[:] = [KillList(directory)]
@@ -116,7 +120,7 @@ def _hook_tasks() -> None:
 
 
 def _around(owner: object, name: str, before: str | None, after: str) -> None:
-    """Add points before and after a method of a class or of an object."""
+    """Replace the method `name` of `owner` by one that reaches the point `before`, if given, and the point `after`."""
     method = getattr(owner, name)
 
     def around(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes

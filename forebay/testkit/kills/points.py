@@ -46,14 +46,14 @@ _PATIENCE = 10.0
 
 @dataclass(frozen=True)
 class Kill:
-    """One death.
+    """A SIGKILL of one process when a named point is reached.
 
     Args:
         point: One of `POINTS`.
         victim: The process that reaches the point, its executor (the JVM above a worker), the driver's JVM, the
             driver's Python process, or a broker that the source reads from.
-        at: The visit of the point, over all processes and restarts, from 1; for `offset-logged` and `commit-logged`,
-            which are watched from outside, the number of the micro-batch.
+        at: The number of the visit that kills. Visits of a point count from 1, over all processes and restarts. For
+            `offset-logged` and `commit-logged`, which `run_until_done` detects in the checkpoint, the micro-batch id.
     """
 
     point: str
@@ -71,7 +71,7 @@ class KillList:
     """The kills of a run, armed and then fired, in a directory that all processes of the run share.
 
     Args:
-        directory: The directory; made when it is needed.
+        directory: The shared directory; created by the first write.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -123,11 +123,11 @@ class KillList:
                 return
 
     def armed_files(self, point: str) -> list[tuple[Path, Kill]]:
-        """Return the armed kills of a point with their files, to watch them from outside."""
+        """Return the file and the content of each armed kill of a point."""
         return _loaded(self._root / "armed", f"{point}.*")
 
     def take(self, path: Path) -> Kill | None:
-        """Move an armed kill to the fired ones; return None if another process was first."""
+        """Mark the armed kill in the file `path` as fired, and return it. Return None if another process was first."""
         fired = self._root / "fired" / path.name
         with suppress(FileNotFoundError):
             path.rename(fired)
@@ -135,11 +135,11 @@ class KillList:
         return None
 
     def carry_out(self, kill: Kill) -> None:
-        """Kill, and return only when the victim is dead.
+        """Kill the victim of `kill`, and wait until it is dead.
 
         Raises:
-            ConfigurationError: The victim is not registered, or there is none.
-            FatalError: It does not die.
+            ConfigurationError: The victim is not registered, or no Java process stands above this one.
+            FatalError: The victim is still alive after the maximum wait.
         """
         own = {"self": os.getpid, "executor": parent_jvm}.get(kill.victim)
         registered = {**self.processes(), **self._registered("broker")}
@@ -187,7 +187,7 @@ class KillList:
 
 
 def _loaded(directory: Path, pattern: str) -> list[tuple[Path, Kill]]:
-    """Return the kills of these files, except those that another process takes meanwhile."""
+    """Return the files that match `pattern`, each with its kill. Skip a file that another process moves meanwhile."""
     found = []
     for path in sorted(directory.glob(pattern)):
         with suppress(FileNotFoundError):

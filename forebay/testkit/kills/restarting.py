@@ -23,7 +23,7 @@ class Query(Protocol):
     """The part of a StreamingQuery that is used here."""
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
-        """Wait for its end; raises its error."""
+        """Wait until the query ends, at most `timeout` seconds; raise the query's error."""
 
 
 def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: int = 100) -> int:
@@ -101,7 +101,7 @@ def run_until_done(
 def _run(
     command: Sequence[str], kills: KillList, checkpoint: Path, timeout: float, leaders: list[int]
 ) -> tuple[int | None, str]:
-    """Run once; return the exit code, None if it took too long, and the output."""
+    """Run the command once. Return its exit code (None after the timeout) and its output."""
     kills.forget_processes()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - the test's own program
@@ -122,7 +122,7 @@ def _run(
 
 
 def _watched(kills: KillList, checkpoint: Path) -> dict[Path, Path]:
-    """Return the file of each armed kill that is watched from outside, and the file of the checkpoint that fires it."""
+    """Map the file of each armed kill at `offset-logged` or `commit-logged` to the checkpoint file that triggers it."""
     return {
         path: checkpoint / directory / str(kill.at)
         for point, directory in _WATCHED.items()
