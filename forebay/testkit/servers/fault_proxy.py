@@ -91,15 +91,15 @@ class FaultProxy:
             self._requests.clear()
 
     def inject(self, *faults: Fault) -> None:
-        """Replace the rules; without one, nothing fails. Counts for `nth` begin anew.
+        """Replace all rules by `faults`, and restart the counts for `nth`. Without arguments, no request fails.
 
-        If several rules select a request, the first one holds.
+        If several rules select a request, the first one applies.
         """
         with self._lock:
             self._rules = [Rule(fault, f"{self._seed}/{number}") for number, fault in enumerate(faults)]
 
     def note(self, head: Head) -> Fault | None:
-        """Remember a request; return the fault for it. Called by each connection's thread."""
+        """Record a request; return its fault, or None if no rule selects it. Called by each connection's thread."""
         method, target, _ = head.words
         with self._lock:
             selected = [rule.fault for rule in self._rules if rule.selects(method, unquote(target))]
@@ -112,7 +112,7 @@ class FaultProxy:
         return self.track(socket.create_connection(self._address))
 
     def track(self, connection: socket.socket) -> socket.socket:
-        """Shut a connection down when the proxy closes. Raises ConnectionError if it has closed."""
+        """Register a connection that the proxy shuts down when it closes. Raises ConnectionError if it is closed."""
         with self._lock:
             if self._closing.is_set():
                 connection.close()
@@ -121,13 +121,13 @@ class FaultProxy:
         return connection
 
     def release(self, connection: socket.socket) -> None:
-        """Close a connection of `track`."""
+        """Close a connection that was registered with `track`."""
         with self._lock:
             self._sockets.discard(connection)
         connection.close()
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not longer than the proxy is open."""
+        """Wait for `seconds`, or until the proxy closes."""
         self._closing.wait(seconds)
 
 
@@ -198,7 +198,7 @@ class _Connection(BaseRequestHandler):
         return not has_body or any(answer.get(name) for name in ("Content-Length", "Transfer-Encoding"))
 
     def _server(self) -> Wire:
-        """Return the connection to the server; a new one, if the server has closed it or there is none."""
+        """Return the connection to the server. Open a new one if none is open or the server has closed it."""
         if self._upstream is not None and _readable(self._upstream.socket, timeout=0):
             self._proxy.release(self._upstream.socket)
             self._upstream = None
@@ -240,7 +240,7 @@ class _Connection(BaseRequestHandler):
         return True
 
     def _send_half(self, pieces: Iterator[bytes], length: int) -> None:
-        """Send the first half of a body; of one of unknown length half of its first piece."""
+        """Send the first half of a body to the client. If `length` is 0 (unknown), send half of the first piece."""
         left = length // 2
         for piece in pieces:
             part = piece[: left if length else len(piece) // 2]
@@ -255,7 +255,12 @@ class _Connection(BaseRequestHandler):
 
 
 def _readable(*sockets: socket.socket, timeout: float | None = None) -> list[object]:
-    """Wait until one of them has data or has ended; return those that have."""
+    """Wait until a socket has data or its peer has closed it; return all such sockets.
+
+    Args:
+        sockets: The sockets.
+        timeout: Maximum seconds to wait; None for no limit.
+    """
     with selectors.PollSelector() as selector:  # `select` knows only the first 1,024 files of a process
         for each in sockets:
             selector.register(each, selectors.EVENT_READ)

@@ -32,7 +32,7 @@ class Fault:
 
     Args:
         kind: What happens; docs/writing-a-source.md has the table.
-        method: Only requests of this method; None: of every method.
+        method: The HTTP method of the requests that match; None for every method.
         path: Only requests whose path with query, decoded, matches this pattern (`*`, `?`, `[…]`).
         nth: Only these of the requests that match, counted from 1; empty: each of them.
         probability: How probable the fault is for a request that matches.
@@ -64,8 +64,8 @@ class Request(NamedTuple):
     Args:
         method: Its method.
         target: Its path and query, as sent.
-        range: Its header `Range`; None without one.
-        fault: What happened to it; None: nothing.
+        range: Its header `Range`; None if it has none.
+        fault: The kind of fault that the proxy injected; None if the proxy injected none.
     """
 
     method: str
@@ -90,7 +90,7 @@ class Rule:
         self._random = random.Random(seed)
 
     def selects(self, method: str, target: str) -> bool:
-        """Count a request that matches; return whether it fails."""
+        """Count a request if it matches this rule; return whether the rule injects its fault into the request."""
         if self.fault.method not in (None, method) or not fnmatchcase(target, self.fault.path):
             return False
         self._matched += 1

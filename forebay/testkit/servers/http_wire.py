@@ -41,7 +41,7 @@ class Head:
         return None
 
     def with_header(self, name: str, value: str) -> Head:
-        """Return a head whose header has another value; itself, if there is no such header."""
+        """Return a copy with a new value of the header `name`, or this head if it does not have that header."""
         lines = self.raw.split(b"\r\n")
         for number, line in enumerate(lines[1:], 1):
             if line.partition(b":")[0].decode("latin-1").lower() == name.lower():
@@ -64,7 +64,7 @@ class Wire:
         self.buffered = b""
 
     def send(self, data: bytes) -> None:
-        """Write all of it. Raises OSError when the connection is broken."""
+        """Write all of `data`. Raises OSError when the connection is broken."""
         self.socket.sendall(data)
 
     def head(self) -> Head | None:
