@@ -20,6 +20,7 @@ _IN_HADOOP: Final = (
     "proxy.host", "security.credential.provider.path",
 )  # fmt: skip
 _DEFAULTS: Final = "core-default.xml"
+_BETWEEN: Final = "\0\n"
 
 
 def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noqa: ANN401 - None over Spark Connect
@@ -35,11 +36,20 @@ def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noq
             value = hadoop.get(name)
             if value and _DEFAULTS not in list(hadoop.getPropertySources(name) or ()):
                 found[name] = value
-    for name, value in spark.conf.getAll.items():
+    for name, value in _settings(spark).items():
         plain = name.removeprefix(_SPARK)
         if plain.startswith(_PREFIX) and (plain == name or plain not in found):
             found[plain] = value
     return {name: secret for name, value in found.items() if (secret := _secret(value)) is not None}
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    """Return all settings of the session, with one call of the JVM: `spark.conf.getAll` makes several for each."""
+    java = getattr(spark.conf, "_jconf", None)
+    if java is None:  # Spark Connect
+        return dict(spark.conf.getAll)
+    pairs = java.getAll().mkString(_BETWEEN).split(_BETWEEN)  # each is "name -> value"
+    return {name: value for name, _, value in (pair.partition(" -> ") for pair in pairs)}
 
 
 def _secret(text: str) -> Secret | None:

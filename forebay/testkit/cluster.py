@@ -150,4 +150,4 @@ def _spark_home() -> Path:
         raise ConfigurationError(
             "a Spark cluster needs pyspark", advice='install it: pip install "forebay[spark]"'
         ) from error
-    return Path(str(pyspark.__file__)).parent
+    return Path(os.environ.get("SPARK_HOME") or Path(str(pyspark.__file__)).parent)

@@ -172,7 +172,8 @@ def joined(spark, kafka, topics, delay, limit, result, directory, **options):
     return writer.option("checkpointLocation", str(directory)).trigger(availableNow=True).start()
 
 
-@pytest.mark.parametrize("aligned", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("aligned", [True, False])
 def test_two_skewed_topics_that_are_joined_need_alignment_in_each_source(spark, broker, kafka, tmp_path, aligned):
     shape = Skewed(2, 60, records=16)
     topics = kafka.topic(2), kafka.topic(2)

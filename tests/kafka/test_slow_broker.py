@@ -69,7 +69,8 @@ def come_back(cluster, how):
     cluster.second.start() if how == "stop" else cluster.proxy.resume()
 
 
-@pytest.mark.parametrize("how", ["cut", *(pytest.param(slow, marks=pytest.mark.soak) for slow in ("stall", "stop"))])
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["cut", "stall", "stop"])
 def test_a_partition_of_a_broker_that_is_away_for_longer_than_the_idle_timeout_is_not_idle(
     cluster, request, refusing, how
 ):

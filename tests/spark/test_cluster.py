@@ -32,6 +32,7 @@ def ran(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.mark.soak
 def test_a_speculative_attempt_overtakes_a_stuck_one_and_each_row_arrives_once(ran, record_property):
     record_property("report", f"a Spark cluster of two Workers was there after {(ran / 'started_in').read_text()} s")
     place = ran / "speculation"
@@ -44,6 +45,7 @@ def test_a_speculative_attempt_overtakes_a_stuck_one_and_each_row_arrives_once(r
     assert MicroBatchFiles(place / "rows").rows() == expected
 
 
+@pytest.mark.soak
 def test_an_executor_killed_in_a_micro_batch_loses_and_doubles_nothing(ran):
     place = ran / "executor"
     assert KillList(place / "kills").fired() == [Kill("read-middle", "executor", at=5)]

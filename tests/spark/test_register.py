@@ -23,6 +23,7 @@ from forebay.spark import workers
 from forebay.spark.data_source import installed_format
 from forebay.spark.pickling import dumps, loads
 from forebay.spark.register import capture, read, register
+from forebay.spark.s3a_settings import s3a_settings
 from forebay.version import __version__
 
 N = pa.schema({"n": pa.int64()})
@@ -432,3 +433,14 @@ def test_the_class_of_a_format_is_picklable_and_named_after_it():
     found = installed_format("forebay_rate")
     assert found.name() == "forebay_rate"
     assert re.search("forebay_rate", found.__name__)
+
+
+def test_settings_of_hadoop_s_s3_connector_are_secrets(spark):
+    odd = "a -> b\n,c)"
+    spark.conf.set("fs.s3a.secret.key", odd)
+    try:
+        found = s3a_settings(spark, spark.sparkContext)
+    finally:
+        spark.conf.unset("fs.s3a.secret.key")
+    assert found["fs.s3a.secret.key"].reveal() == odd
+    assert odd not in repr(found)
