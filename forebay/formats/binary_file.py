@@ -37,7 +37,7 @@ class BinaryFileOptions:
     def __post_init__(self) -> None:
         if not 0 < self.max_record_bytes <= _MOST_BYTES:
             raise ConfigurationError(
-                f"maxRecordBytes is {self.max_record_bytes}",
+                f"the option maxRecordBytes is {self.max_record_bytes}, which is out of range",
                 option="maxRecordBytes",
                 advice=f"give a number from 1 to {_MOST_BYTES}",
             )

@@ -111,7 +111,7 @@ class _Raw(io.RawIOBase):
         """Return the next `size` bytes; `b""` at the end of the file; raise EOFError if the file ends within them."""
         data = read_fully(self.read, size)
         if 0 < len(data) < size:
-            raise EOFError("the file ends within the compressed data")
+            raise EOFError("the file ends inside its compressed data")
         return data
 
     def readable(self) -> bool:
@@ -130,7 +130,7 @@ def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
             member = new()
             while not member.eof:
                 if getattr(member, "needs_input", True) and not data and not (data := raw.read(STEP_BYTES)):
-                    raise EOFError("the file ends within the compressed data")
+                    raise EOFError("the file ends inside its compressed data")
                 yield member.decompress(data, STEP_BYTES)
                 data = getattr(member, "unconsumed_tail", b"")
             data = _after_padding(raw, member.unused_data)
@@ -173,7 +173,7 @@ def _hadoop_blocks(
                 size = plain_size(chunk)
                 if not 0 < size <= missing:
                     raise ValueError(
-                        f"a block has a chunk of {size} bytes where only {missing} bytes of the block are left"
+                        f"a compressed chunk states {size} bytes of data, but its block has only {missing} left"
                     )
                 yield pa.Codec(codec).decompress(chunk, decompressed_size=size, asbytes=True)
                 missing -= size
@@ -184,7 +184,7 @@ def _hadoop_blocks(
 def _length(head: bytes) -> int:
     size = int.from_bytes(head, "big")
     if len(head) < 4 or size > _MAX_BLOCK_BYTES:
-        raise ValueError("the length of a block is invalid; only Hadoop's block format is supported")
+        raise ValueError("the file does not have the lengths of Hadoop's block format, the only one that is supported")
     return size
 
 
@@ -195,7 +195,7 @@ def snappy_size(chunk: bytes) -> int:
         size |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return size
-    raise ValueError("a snappy chunk does not begin with its decompressed length")
+    raise ValueError("a snappy chunk does not state its decompressed length")
 
 
 def _lz4_size(chunk: bytes) -> int:

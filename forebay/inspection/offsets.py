@@ -293,7 +293,10 @@ def _claims(offset: Offset, at: object) -> dict[str, Claim]:
     store, calls = open_state_store(at), _calls(offset.source)
     begun = begun_of(offset.query, offset.n)
     if calls.call("reading", lambda: store.get(begun)) is None:
-        raise ConfigurationError(f"{begun} is not below {at}", advice="restore or mount the directory")
+        raise ConfigurationError(
+            f"the stream keeps its state in {begun}, which does not exist below {at}",
+            advice="restore or mount the directory",
+        )
     claims = {}
     for split in splits:
         newest = ClaimChain(store, calls, offset.query, offset.n, split).newest()

@@ -220,7 +220,7 @@ def _json(text: str, wanted: type) -> Any:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidValue(f"the text is not JSON: {error}") from error
+        raise InvalidValue(f"the value is not JSON: {error}") from error
     if not isinstance(found, wanted):
         raise InvalidValue("JSON, but not " + ("an array" if wanted is list else "an object"))
     return found

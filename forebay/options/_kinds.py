@@ -172,9 +172,9 @@ class Choice(Kind):
     def __init__(self, texts: Sequence[str], values: Sequence[object], also: Iterable[tuple[str, object]] = ()) -> None:
         self.texts, self._values = tuple(texts), tuple(values)
         if not texts:
-            raise InvalidValue("the type has no values to choose from")
+            raise InvalidValue("the type of the option has no values to choose from")
         if len(set(texts)) < len(texts):
-            raise InvalidValue("two values of the type are written as the same text")
+            raise InvalidValue("two values of the option's type are written as the same text")
         exact = {**dict(also), **dict(zip(texts, values, strict=True))}
         folded: dict[str, object] = {}
         for text, value in exact.items():

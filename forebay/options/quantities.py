@@ -61,7 +61,7 @@ class Duration(timedelta):
             else:
                 microseconds = (value if isinstance(value, timedelta) else timedelta(seconds=value)) // _MICROSECOND
             if microseconds < 0:
-                raise ValueError("a duration must be 0 or more")
+                raise ValueError("the duration is negative")
             return super().__new__(cls, microseconds=microseconds)
         except OverflowError as error:
             raise ValueError("too long") from error
@@ -126,13 +126,13 @@ def _parse_duration(text: str) -> int:
     if text.startswith("p"):
         match = _ISO.fullmatch(text)
         if match is None or not any(match.groups()) or text.endswith("t"):
-            raise ValueError("the text is not an ISO 8601 duration of weeks, days, hours, minutes and seconds")
+            raise ValueError("the value is not an ISO 8601 duration of weeks, days, hours, minutes and seconds")
         for unit, number in zip("wdhms", match.groups(), strict=True):
             total += Fraction(number or 0) * _MICROSECONDS[unit]
     elif text != "0":
         total = _sum_of_parts(text)
     if total.denominator != 1:
-        raise ValueError("the duration is finer than a microsecond")
+        raise ValueError("the duration is not a whole number of microseconds")
     return total.numerator
 
 
@@ -141,7 +141,7 @@ def _sum_of_parts(text: str) -> Fraction:
     while at < len(text):
         part = _PART.match(text, at)
         if part is None:
-            raise ValueError("every number needs a unit: us, ms, s, m, h, d or w")
+            raise ValueError("a number of the duration has no unit; the units are us, ms, s, m, h, d and w")
         number, unit = part.groups()
         if unit not in _TIME_UNITS:
             raise ValueError(f"{unit!r} is not a unit of time: use us, ms, s, m, h, d or w")
@@ -166,7 +166,7 @@ class ByteSize(int):
         """Create a size from a number of bytes or a text."""
         size = _parse_bytes(value) if isinstance(value, str) else int(value)
         if size < 0:
-            raise ValueError("a size must be 0 or more")
+            raise ValueError("the number of bytes is negative")
         return super().__new__(cls, size)
 
     @property
@@ -181,7 +181,7 @@ class ByteSize(int):
 def _parse_bytes(text: str) -> int:
     match = _BYTES.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError("the text is not a number with an optional unit, such as 64m")
+        raise ValueError("the value is not a number with an optional unit, such as 64m")
     number, unit = match.groups()
     if unit and unit not in _BYTE_UNITS:
         raise ValueError(f"{unit!r} is not a unit of bytes: use b, k, m, g, t or p")

@@ -96,9 +96,11 @@ def option(
         ValueError: The default is mutable, or both `default` and `default_factory` are given.
     """
     if default_factory is not None and default is not REQUIRED:
-        raise ValueError("give default or default_factory, not both")
+        raise ValueError("option() takes default or default_factory, not both")
     if type(default).__hash__ is None:
-        raise ValueError(f"mutable default {type(default).__name__} is not allowed: use default_factory")
+        raise ValueError(
+            f"mutable default {type(default).__name__} is not allowed as the default of option(): use default_factory"
+        )
     declared = Declared(
         doc, name, (aliases,) if isinstance(aliases, str) else tuple(aliases), prefix, may_change, secret
     )
@@ -212,9 +214,9 @@ class OptionSpec:
                 return text
         except (ValueError, StopIteration):
             text = ""
-        shown = "this value" if self.hides(key) or self.kind.holds_secret else _shown(value)
+        shown = "(hidden)" if self.hides(key) or self.kind.holds_secret else _shown(value)
         raise ConfigurationError(
-            f"no text is parsed as {shown} for {self.name!r}",
+            f"the value {shown} of the option {self.name!r} cannot be written as text",
             option=self.name,
             advice="use another value, or pass the source to forebay as a Python object instead of as texts",
         )

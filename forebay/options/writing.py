@@ -147,7 +147,7 @@ def type_text(hint: Any) -> str:
 def _texts(specs: Sequence[OptionSpec], values: Mapping[str, Any], *, masked: bool) -> Iterator[tuple[str, str]]:
     foreign = values.keys() - {spec.python_name for spec in specs}
     if foreign:
-        raise TypeError(f"the values contain names that are no options: {', '.join(sorted(foreign))}")
+        raise TypeError(f"these names are not options of the source: {', '.join(sorted(foreign))}")
     for spec in specs:
         value = values.get(spec.python_name)
         if spec.python_name not in values or (value is None and spec.default is None):

@@ -92,7 +92,10 @@ class RateSource(Source):
         ):
             if not good:
                 raise ConfigurationError(
-                    f"the option {name} is too small", source=self.name, option=name, advice="set a larger number"
+                    f"the option {name} is below its minimum",
+                    source=self.name,
+                    option=name,
+                    advice="set a larger number",
                 )
 
     def schema(self) -> pa.Schema:

@@ -71,7 +71,7 @@ class ProgressListener(StreamingQueryListener):
                     file.write(json.dumps(report) + "\n")
             self._warn(str(event.progress.id), report)
         except Exception:  # noqa: BLE001 - nothing may reach Spark's listener bus
-            _log.warning("a progress report could not be recorded", exc_info=True)
+            _log.warning("the progress report of a micro-batch could not be recorded", exc_info=True)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Do nothing."""

@@ -57,7 +57,7 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ConfigurationError(
-            f"two of these sources are called {twice!r}",
+            f"two of the sources to register have the name {twice!r}",
             source=twice,
             advice='set `name = "…"` on one of the classes',
         )

@@ -41,7 +41,7 @@ class LocalStore:
                 return Directory(path)
             if not stat.S_ISREG(found.st_mode):
                 raise ConfigurationError(
-                    f"neither a file nor a directory: {path!r}",
+                    f"{path!r} is neither a file nor a directory",
                     option="path",
                     advice="name a regular file or a directory",
                 )
@@ -171,7 +171,7 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
 def _missing(entry: os.DirEntry[str]) -> ForebayError:
     if entry.is_symlink():
         return ConfigurationError(
-            f"broken link: {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which does not exist",
+            f"the link {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which does not exist",
             option="path",
             advice="remove the link, or set ignoreMissingFiles=true to skip it",
         )

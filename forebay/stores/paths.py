@@ -50,7 +50,9 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
     """
     if not path or "\x00" in path:
         raise ConfigurationError(
-            f"{path!r} is not a path", option="path", advice="give the path of a file or directory"
+            f"the value {path!r} is not the path of a file or directory",
+            option="path",
+            advice="give the path of a file or directory",
         )
     if not is_url(path):
         local = _LOCAL.sub("", path, count=1)
@@ -80,7 +82,7 @@ def refuse_password(path: str, *, option: str = "path") -> None:
     """
     if is_url(path) and (found := _PASSWORD.search(path)):
         raise ConfigurationError(
-            f"the URL of scheme {found[1]!r} holds a password",
+            f"a URL that begins with {found[1]!r} contains a password",
             option=option,
             advice="remove it from the URL, which plans and errors show, and give it as storage.password, with "
             "storage.username",

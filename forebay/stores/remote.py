@@ -260,7 +260,7 @@ def _connect(url: str, options: StorageOptions) -> Any:  # noqa: ANN401 (fsspec 
         raise _not_installed(scheme, options.redact(str(error))) from error
     except (ConnectionError, TimeoutError) as error:
         raise RetriableError(
-            f"could not reach the store of {url!r} ({options.redact(str(error))})",
+            f"the store of {url!r} could not be reached ({options.redact(str(error))})",
             advice="check that the store is running and that the network reaches it",
         ) from error
     except Exception as error:
@@ -278,7 +278,7 @@ def _not_installed(scheme: str, said: str) -> ConfigurationError:
     advice = f'pip install "forebay[files]"{" " + package if package else ""}'
     if package is None:
         advice += ", and the fsspec package for this scheme, or correct the scheme"
-    return ConfigurationError(f"cannot read {scheme}:// URLs: {said}", option="path", advice=advice)
+    return ConfigurationError(f"URLs that begin with {scheme}:// cannot be read: {said}", option="path", advice=advice)
 
 
 def _lists_flat(fs: object) -> bool:

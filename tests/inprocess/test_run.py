@@ -17,8 +17,17 @@ from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.options import Duration
 
 
+@pytest.fixture(autouse=True)
+def _earlier(monkeypatch):
+    """Threads that tests of other files have abandoned are not counted."""
+    monkeypatch.setitem(globals(), "EARLIER", frozenset(threading.enumerate()))
+
+
+EARLIER: frozenset[threading.Thread] = frozenset()
+
+
 def ours():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("forebay-")]
+    return [each for each in threading.enumerate() if each.name.startswith("forebay-") and each not in EARLIER]
 
 
 def wait_for_threads():

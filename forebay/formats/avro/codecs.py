@@ -34,7 +34,7 @@ def decompressed(codec: str, data: bytes, limit: int) -> bytes:
     except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, pa.ArrowException) as error:
         raise Malformed(f"a block of codec {codec}: {error}") from error
     if len(plain) > limit:
-        raise Malformed(f"a block has more than {limit} bytes")
+        raise Malformed(f"a block decompresses to more than {limit} bytes")
     return plain
 
 
@@ -42,7 +42,7 @@ def _deflate(data: bytes, limit: int) -> bytes:
     decoder = zlib.decompressobj(-15)
     plain = decoder.decompress(data, limit + 1)
     if len(plain) <= limit and not decoder.eof:
-        raise EOFError("it ends within the compressed data")
+        raise EOFError("a block ends inside its compressed data")
     return plain
 
 
@@ -50,7 +50,7 @@ def _bzip2(data: bytes, limit: int) -> bytes:
     decoder = bz2.BZ2Decompressor()
     plain = decoder.decompress(data, limit + 1)
     if len(plain) <= limit and not decoder.eof:
-        raise EOFError("it ends within the compressed data")
+        raise EOFError("a block ends inside its compressed data")
     return plain
 
 
@@ -58,7 +58,7 @@ def _xz(data: bytes, limit: int) -> bytes:
     decoder = lzma.LZMADecompressor(memlimit=limit)
     plain = decoder.decompress(data, limit + 1)
     if len(plain) <= limit and not decoder.eof:
-        raise EOFError("it ends within the compressed data")
+        raise EOFError("a block ends inside its compressed data")
     return plain
 
 
@@ -66,10 +66,10 @@ def _snappy(data: bytes, limit: int) -> bytes:
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     size = snappy_size(body)
     if size > limit:
-        raise ValueError(f"it has more than {limit} bytes")
+        raise ValueError(f"a block decompresses to more than {limit} bytes")
     plain: bytes = pa.Codec("snappy").decompress(body, decompressed_size=size, asbytes=True)
     if zlib.crc32(plain).to_bytes(_CRC_BYTES, "big") != crc:
-        raise ValueError("its checksum is wrong")
+        raise ValueError("the checksum of a block does not match its data")
     return plain
 
 

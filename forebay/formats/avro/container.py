@@ -38,7 +38,7 @@ def read_header(raw: BinaryIO) -> Header:
     """Read the header of a file from its start; raise Malformed."""
     head = _Bytes(raw, _MAX_HEADER_BYTES)
     if head.take(4) != _MAGIC:
-        raise Malformed("it does not begin as an Avro file")
+        raise Malformed("the file does not begin with the bytes of an Avro file")
     metadata: dict[str, bytes] = {}
     while count := head.varint():
         if count < 0:
@@ -81,10 +81,10 @@ def read_blocks(
         if count < 0 or not 0 <= size <= max_bytes:
             raise Malformed(f"the block at byte {marker + SYNC_BYTES} has {count} records in {size} bytes")
         if start + size + SYNC_BYTES > file.size:
-            raise Malformed(f"it ends within the block at byte {marker + SYNC_BYTES}")
+            raise Malformed(f"the file ends inside the block at byte {marker + SYNC_BYTES}")
         data = head[at:] + read_fully(raw.read, max(0, size + SYNC_BYTES - (len(head) - at)))
         if data[size : size + SYNC_BYTES] != header.sync:
-            raise Malformed(f"there is no sync marker at byte {start + size}")
+            raise Malformed(f"the sync marker is missing at byte {start + size}")
         plain = decompressed(codec, data[:size], max_bytes)
         yield Block(count, plain, marker, start + size)
         marker = start + size
@@ -98,7 +98,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if data[place] < 128:
             return (value >> 1) ^ -(value & 1), place + 1
         shift += 7
-    raise Malformed("a number does not end")
+    raise Malformed("an Avro number has no last byte")
 
 
 def _find(raw: BinaryIO, sync: bytes, position: int) -> int | None:
@@ -128,11 +128,11 @@ class _Bytes:
         """Return the next bytes."""
         stop = self.at + size
         if size < 0 or stop > self._limit:
-            raise Malformed("its header is too long")
+            raise Malformed(f"the header of the file is longer than {self._limit} bytes")
         while len(self._data) < stop:
             part = self._raw.read(max(8192, stop - len(self._data)))
             if not part:
-                raise Malformed("it ends within its header")
+                raise Malformed("the file ends inside its header")
             self._data += part
         found = self._data[self.at : stop]
         self.at = stop
@@ -143,5 +143,5 @@ class _Bytes:
         start = self.at
         while self.take(1)[0] > 127:
             if self.at - start >= _MAX_VARINT_BYTES:
-                raise Malformed("a number does not end")
+                raise Malformed("an Avro number has no last byte")
         return read_varint(self._data, start)[0]

@@ -50,10 +50,10 @@ def decompress(data: bytes, codec: Codec, block: int) -> bytes:
         chunk = data[at : at + (header >> 1)]
         at += header >> 1
         if at > len(data):
-            raise Malformed("a compressed chunk that is cut off")
+            raise Malformed("a compressed chunk is cut off")
         out += chunk if header & _ORIGINAL else _chunk(chunk, codec, block)
         if len(out) > _MOST_METADATA:
-            raise Malformed(f"more than {_MOST_METADATA} bytes of metadata")
+            raise Malformed(f"the metadata has more than {_MOST_METADATA} bytes")
     return bytes(out)
 
 
@@ -66,7 +66,7 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
             case Codec.SNAPPY:
                 size = _snappy_size(data)
                 if size > block:
-                    raise Malformed(f"a chunk of {size} bytes")
+                    raise Malformed(f"a compressed chunk has {size} bytes, more than a block may have")
                 return pa.Codec("snappy").decompress(data, size, asbytes=True)
             case Codec.LZ4:
                 return _lz4(data, block)
@@ -74,7 +74,7 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
                 with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
                     return bytes(stream.read(block))
     except (pa.ArrowException, OSError, zlib.error) as error:
-        raise Malformed(f"a chunk that cannot be decompressed: {error}") from error
+        raise Malformed(f"a compressed chunk cannot be decompressed: {error}") from error
 
 
 def _snappy_size(data: bytes) -> int:
@@ -84,7 +84,7 @@ def _snappy_size(data: bytes) -> int:
         if byte < 128:
             return size
         shift += 7
-    raise Malformed("a chunk without its size")
+    raise Malformed("a compressed chunk does not state its decompressed size")
 
 
 def _lz4(data: bytes, block: int) -> bytes:
@@ -102,7 +102,7 @@ def _lz4(data: bytes, block: int) -> bytes:
         length, at = _lz4_length(data, at + 2, token & 15)
         start = len(out) - offset
         if offset == 0 or start < 0 or len(out) + length > block:
-            raise Malformed("an LZ4 chunk that refers to bytes before it")
+            raise Malformed("an LZ4 chunk refers to bytes before its start")
         length += 4
         repeated = bytes(out[start:]) * (length // offset + 1)
         out += repeated[:length]

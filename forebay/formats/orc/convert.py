@@ -71,7 +71,7 @@ class Converter:
         if len(found) > 1 and unique:
             names = ", ".join(repr(struct.names[place]) for place in found)
             raise ConfigurationError(
-                f"column {name!r} matches {names} of {self.path}",
+                f"the column {name!r} of the schema matches several columns of {self.path}, apart from case: {names}",
                 advice="set caseSensitive=true, or remove the column from the schema",
             )
         return struct.children[found[0]] if found else None
@@ -222,7 +222,7 @@ def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Co
         values = cast("pa.StructArray", lists.values)
         keys, items = values.field(0), values.field(1)
         if keys.null_count:
-            raise Malformed("a map with a null key")
+            raise Malformed("a map has a null key")
         keys = keys if key is None else key(keys)
         if keys.null_count:
             raise pa.ArrowInvalid("a key of a map")

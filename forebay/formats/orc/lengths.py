@@ -80,7 +80,7 @@ def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
             total += _ELEMENT_BYTES * batch.num_rows + _sum(batch.column(0))
             longest = max(longest, _longest(batch.column(0)))
             if total > _MOST_BYTES:
-                raise Malformed("a dictionary of more than 256 MB")
+                raise Malformed("a dictionary has more than 256 MB")
     return longest
 
 
@@ -118,7 +118,7 @@ def _bounded_rows(
             return rows
         if rows == 1:
             if needed > _MOST_BYTES:
-                raise Malformed(f"a row of stripe {stripe.number} with more than 256 MB")
+                raise Malformed(f"a row of stripe {stripe.number} has more than 256 MB")
             return rows
         rows = max(1, rows * _TARGET // (2 * needed))
 
@@ -128,7 +128,7 @@ def _check_signs(columns: Sequence[Pick], rows: int, scan: Scan) -> None:
         for _, array in _leaves_of(columns, batch.columns):
             least = pc.min(array.cast(pa.int64())).as_py()
             if least is not None and least < _BASE_NS:
-                raise Malformed("a negative length")
+                raise Malformed("the length of a value is negative")
 
 
 def _leaves_of(picks: Sequence[Pick], arrays: Sequence[pa.Array]) -> Iterator[tuple[Pick, pa.Array]]:
@@ -149,7 +149,7 @@ def _weight(tail: Tail, footer: StripeFooter, pick: Pick, array: pa.Array) -> in
     if of_strings:
         most = capacity(tail, footer.bytes_of(pick.source.id, Part.DATA))
         if longest > _AT_MOST * most + _AT_MOST:
-            raise Malformed(f"a value that is longer than its stream of at most {most} bytes")
+            raise Malformed(f"a value is longer than its stream, which has at most {most} bytes")
     each = 1 if of_strings else _ELEMENT_BYTES * sum(1 for _ in pick.source.walk())
     whole = each * (longest + 1) * len(array)
     return whole if whole <= _TARGET // 16 else each * _sum(array)

@@ -35,7 +35,7 @@ def fitting(array: pa.Array) -> pa.Array:
     kind = cast("pa.Decimal128Type", array.type)
     ends = pc.min_max(array).as_py()
     if ends["min"] is not None and max(-ends["min"], ends["max"]) >= Decimal(10) ** (kind.precision - kind.scale):
-        raise Malformed(f"a decimal that does not fit into {kind}")
+        raise Malformed(f"a decimal does not fit into {kind}")
     return array
 
 

@@ -111,7 +111,7 @@ def parse_types(parts: Sequence[bytes]) -> Node:
 def _node(raw: Sequence[wire.Fields], taken: list[int], depth: int) -> Node:
     number = taken[0]
     if number >= len(raw) or depth > _MOST_DEPTH:
-        raise Malformed("types that are no tree")
+        raise Malformed("the types in the footer do not form a tree")
     taken[0] += 1
     fields = raw[number]
     try:
@@ -126,7 +126,7 @@ def _node(raw: Sequence[wire.Fields], taken: list[int], depth: int) -> Node:
     children = []
     for child in inside:
         if child != taken[0]:
-            raise Malformed("types that are not in the order of their ids")
+            raise Malformed("the types in the footer are not in the order of their ids")
         children.append(_node(raw, taken, depth + 1))
     precision, scale = wire.number(fields, 5, 38) or 38, wire.number(fields, 6)
     if kind is Kind.DECIMAL and not (precision <= 38 and scale <= precision):
@@ -140,4 +140,4 @@ def _decoded(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError as error:
-        raise Malformed("a name that is not UTF-8") from error
+        raise Malformed("the name of a column is not UTF-8") from error

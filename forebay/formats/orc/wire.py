@@ -35,9 +35,9 @@ def parse(data: bytes) -> Fields:
                 size = 8 if kind == _FIXED_64 else 4
                 value, at = data[at : at + size], at + size
             case kind:
-                raise Malformed(f"a field of wire type {kind}")
+                raise Malformed(f"a field of the footer has the unknown Protocol Buffers wire type {kind}")
         if at > len(data):
-            raise Malformed("a field that is longer than its message")
+            raise Malformed("a field is longer than its Protocol Buffers message")
         fields.setdefault(key >> 3, []).append(value)
     return fields
 
@@ -53,14 +53,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > _MOST_BITS:
             break
-    raise Malformed("a number that does not end")
+    raise Malformed("a Protocol Buffers number has no last byte")
 
 
 def number(fields: Fields, field: int, default: int = 0) -> int:
     """Return the last number of a field; raise Malformed for another kind."""
     found = fields.get(field, [default])[-1]
     if not isinstance(found, int):
-        raise Malformed(f"field {field} is no number")
+        raise Malformed(f"Protocol Buffers field {field} is not a number")
     return found
 
 
@@ -82,7 +82,7 @@ def messages(fields: Fields, field: int) -> list[bytes]:
     """Return the bytes of a repeated field of messages or texts; raise Malformed for numbers."""
     found = [value for value in fields.get(field, []) if isinstance(value, bytes)]
     if len(found) != len(fields.get(field, [])):
-        raise Malformed(f"field {field} is no message")
+        raise Malformed(f"Protocol Buffers field {field} is not a message")
     return found
 
 
@@ -94,7 +94,7 @@ def text(fields: Fields, field: int) -> str | None:
     try:
         return found[-1].decode()
     except UnicodeDecodeError as error:
-        raise Malformed(f"field {field} is no text") from error
+        raise Malformed(f"Protocol Buffers field {field} is not text") from error
 
 
 def encode(fields: Mapping[int, int | bytes | Iterable[int | bytes]]) -> bytes:

@@ -65,7 +65,7 @@ class Converter:
         if len(found) > 1:
             names = ", ".join(repr(node.name) for node in found)
             raise ConfigurationError(
-                f"column {column!r} matches {names} of {self.path}",
+                f"the column {column!r} of the schema matches several columns of {self.path}, apart from case: {names}",
                 advice="set caseSensitive=true, or remove the column from the schema",
             )
         return found[0] if found else None

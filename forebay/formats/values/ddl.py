@@ -63,7 +63,7 @@ def parse_schema(text: str, option: str) -> pa.Schema:
         return pa.schema(list(_struct(found)))
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"{option} is not a schema: {error}",
+            f"the option {option} does not contain a valid schema: {error}",
             option=option,
             advice="write the schema as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>', "
             "or give a StructType by its .json()",
@@ -128,7 +128,7 @@ class _Parser:
         name = self._next("word")[1].lower()
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise SchemaError(f"types are nested more than {_DEEPEST} deep")
+            raise SchemaError(f"the types are nested to more than {_DEEPEST} levels")
         found = self._nested(name) if name in ("array", "map", "struct") else self._simple(name)
         self._depth -= 1
         return found
@@ -156,7 +156,7 @@ class _Parser:
                 numbers[1] = self._next()[1]
             self._demand(")")
         if not all(number.isdecimal() for number in numbers):
-            raise SchemaError(f"{name}({', '.join(numbers)}) is not a type")
+            raise SchemaError(f"{name}({', '.join(numbers)}) is not a valid type: precision and scale must be numbers")
         return _decimal(int(numbers[0]), int(numbers[1]))
 
     def _name(self) -> str:
@@ -193,8 +193,8 @@ class _Parser:
 
     def _unexpected(self, hint: str = "") -> SchemaError:
         if self._at >= len(self._tokens):
-            return SchemaError(f"the text ends too early{hint}")
-        return SchemaError(f"{self._tokens[self._at][1]!r} is unexpected{hint}")
+            return SchemaError(f"the schema ends before it is complete{hint}")
+        return SchemaError(f"the schema has an unexpected {self._tokens[self._at][1]!r}{hint}")
 
 
 def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType:  # noqa: ANN401 - a part of a JSON text
@@ -253,7 +253,7 @@ def _list(element: pa.DataType) -> pa.DataType:
 def _checked(fields: list[pa.Field]) -> list[pa.Field]:
     twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
     if twice:
-        raise SchemaError(f"the field {twice[0]!r} comes twice")
+        raise SchemaError(f"the schema has the field {twice[0]!r} twice")
     return fields
 
 

@@ -44,7 +44,7 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
     argument = argument.strip()
     if kind is None or bool(argument) == (kind == "modified"):
         raise ConfigurationError(
-            f"fileEventTime is {text!r}",
+            f"the option fileEventTime cannot be {text!r}",
             source=source,
             option=OPTION,
             advice="give footer:<column> (Parquet), partition:<column>, path:<pattern> such as path:yyyy/MM/dd/HH, or "

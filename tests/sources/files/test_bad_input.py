@@ -441,7 +441,7 @@ def test_a_retried_fetch_continues_where_it_was(kind: Any, write: Write, monkeyp
 )
 def test_a_url_with_a_password_is_refused_at_once(option: str, name: str) -> None:
     given = {"path": "/data", option: "ftp://me:hunter22@127.0.0.1:1/x.csv"}
-    with pytest.raises(ConfigurationError, match="holds a password") as raised:
+    with pytest.raises(ConfigurationError, match="contains a password") as raised:
         FileSource(file_format="csv", **given)
     assert raised.value.option == name
     assert "hunter22" not in str(raised.value)

@@ -49,7 +49,7 @@ def within_limits(path: str) -> Iterator[None]:
         yield
     except LimitError as error:
         advice = f"correct the file, or change the option {error.option}"
-        raise DataError(f"{path} has {error.what}", source=path, option=error.option, advice=advice) from None
+        raise DataError(f"the file {path} has {error.what}", source=path, option=error.option, advice=advice) from None
 
 
 @dataclass(frozen=True, slots=True)

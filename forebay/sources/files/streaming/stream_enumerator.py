@@ -210,7 +210,7 @@ class FileStreamEnumerator(FileEnumerator):
             now = listed.get(split.path) or self._source.stored(split.status).now()  # or read under an earlier `path`
             if now is None and not self._source.ignore_missing_files:
                 raise DataError(
-                    f"the file {split.path!r} is gone, and was read only in part",
+                    f"the file {split.path!r} was read only in part, and does not exist any more",
                     source=self._source.name,
                     split=split.path,
                     position=split.position,

@@ -187,7 +187,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
         except BaseException as error:
             transport.abort(error)
             if isinstance(error, Exception):
-                raise KafkaConnectionError(f"Handshake failed: {error}") from error
+                raise KafkaConnectionError(f"the TLS handshake failed: {error}") from error
             raise
         return transport
 

@@ -36,7 +36,7 @@ def parse_jaas(given: str | Secret) -> Login:
     """
     tokens = _tokens(given.reveal() if isinstance(given, Secret) else given)
     if len(tokens) < 2:
-        raise _wrong("it has no login module")
+        raise _wrong("the value has no login module")
     module = tokens[0].rpartition(".")[2]
     if module not in ("PlainLoginModule", "ScramLoginModule"):
         known = module in _OTHER_MODULES  # another word may be a password: do not show it
@@ -50,14 +50,14 @@ def parse_jaas(given: str | Secret) -> Login:
     entries: dict[str, str] = {}
     while rest:
         if len(rest) < 3 or rest[1] != "=":
-            raise _wrong("its entries are not of the form name=value")
+            raise _wrong("the value has entries that are not of the form name=value")
         entries[rest[0]] = rest[2]
         rest = rest[3:]
     missing = [name for name in ("username", "password") if not entries.get(name)]
     if missing:
         raise _wrong(f"it has no {' and no '.join(missing)}")
     if entries.keys() - {"username", "password"}:  # do not show them: they may be parts of a password
-        raise _wrong("it has entries besides username and password")
+        raise _wrong("the value has entries besides username and password")
     return Login(entries["username"], _secret(entries["password"]))
 
 
@@ -67,7 +67,7 @@ def _secret(password: str) -> Secret:
     except ConfigurationError:
         pass
     raise _wrong(
-        "its password begins with env: or file:, like a reference to a secret",
+        "the password begins with env: or file:, like a reference to a secret",
         f"give the whole of {OPTION} as file:/path or env:NAME",
     )
 

@@ -129,7 +129,7 @@ def _to_python(pattern: str) -> str:
         if match["quoted"] is not None:
             text = re.escape(match["quoted"])
         elif match["octal"]:
-            raise ValueError(f"Python and Java read {text} differently")
+            raise ValueError(f"{text} means different things in regular expressions of Python and of Java")
         elif class_begin is not None:
             if text in ("[", "&&"):
                 raise ValueError("nested classes and && exist only in Java")
@@ -138,7 +138,7 @@ def _to_python(pattern: str) -> str:
             elif text == "]" and match.start() > class_begin:
                 class_begin = None
         elif match["comments"]:
-            raise ValueError("the flag x is not supported")
+            raise ValueError("the flag x of regular expressions is not supported")
         elif match["group"]:
             text = f"(?P={match['group']})"
         else:

@@ -254,7 +254,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
                     KafkaSplit(id=partition.split_id, position=0),
                 )
             elif known:  # a run from stored positions has no known splits yet; its next discovery warns
-                self._warn(f"{partition.split_id}: the new topic begins at offset {offset}; reading starts there")
+                self._warn(
+                    f"{partition.split_id}: the recreated topic begins at offset {offset}, and reading starts there"
+                )
         return starts
 
     def _adopted_end(self, partition: TopicPartition, position: int) -> int | None:

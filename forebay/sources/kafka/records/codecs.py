@@ -29,7 +29,7 @@ def _snappy(data: memoryview) -> memoryview:
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length < 0 or at + length > len(data):
-            raise ValueError(f"a snappy block has {length} bytes, but {len(data) - at} are left")
+            raise ValueError(f"a snappy block states {length} bytes, but only {len(data) - at} bytes are left")
         blocks.append(_snappy_block(data[at : at + length]))
         at += length
     return blocks[0] if len(blocks) == 1 else memoryview(b"".join(blocks))
@@ -39,7 +39,7 @@ def _snappy_block(data: memoryview) -> memoryview:
     # cramjam allocates the claimed size, and a failed allocation kills the process.
     claimed = cramjam.snappy.decompress_raw_len(data)
     if claimed > len(data) * _SNAPPY_MAX_RATIO:
-        raise ValueError(f"{len(data)} bytes claim to contain {claimed}")
+        raise ValueError(f"{len(data)} compressed bytes state that they contain {claimed} bytes")
     return memoryview(cramjam.snappy.decompress_raw(data))
 
 
@@ -83,4 +83,4 @@ def decompress(codec: int, data: memoryview) -> memoryview:
     try:
         return known(data)
     except (cramjam.DecompressionError, ValueError, struct.error) as error:
-        raise ValueError(f"{NAMES[codec]} cannot decompress it: {error}") from error
+        raise ValueError(f"{NAMES[codec]} cannot decompress the records: {error}") from error

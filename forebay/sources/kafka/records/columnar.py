@@ -62,13 +62,13 @@ class ColumnarDecoder(RecordDecoder):
         counts = np.array([header.records for header in headers], np.int64)
         ends = begins + np.array([body.end - body.begin for body in group], np.int64)
         if (counts * LEAST_RECORD > ends - begins).any() or any(header.magic != 2 for header in headers):
-            raise MalformedError("no batch of format 2, or too small for its records")
+            raise MalformedError("a record batch is not of format 2, or is too small for its records")
         at, stops = starts(source, begins, ends, counts)
         stamps, at = numbers(source, at + 1, 10)  # skip the attributes, which are unused
         offsets, at = numbers(source, at)
         spans = np.array([header.last - header.base for header in headers], np.int64)
         if (offsets < 0).any() or (offsets > np.repeat(spans, counts)).any():
-            raise MalformedError("an offset outside the batch")
+            raise MalformedError("a record has an offset outside its batch")
         offsets += np.repeat(np.array([header.base for header in headers], np.int64), counts)
         of = np.repeat(np.arange(len(group)), counts)
         taken = _Records(source, at, stops, offsets, stamps, of)
@@ -153,7 +153,7 @@ def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
         sizes = np.array([len(piece) for piece in pieces], np.int64)
         begins = np.cumsum(sizes) - sizes
     if len(data) > _MAX_BYTES:
-        raise MalformedError("the group exceeds the size of an Arrow column")
+        raise MalformedError("the records of one Arrow column exceed 2 GB")
     return Bytes(data), begins
 
 
@@ -175,13 +175,13 @@ def _times(taken: _Records, group: Sequence[Body]) -> Ints:
     firsts = np.array([header.first_timestamp for header in headers], np.int64)
     appended = np.array([header.timestamp_type == 1 for header in headers], np.bool_)
     if _too_far(firsts) or _too_far(taken.stamps):
-        raise MalformedError("a timestamp may overflow")
+        raise MalformedError("the timestamp of a record may exceed 64 bits")
     millis = taken.stamps + firsts[taken.of]
     if appended.any():
         latest = np.array([header.max_timestamp for header in headers], np.int64)
         millis = np.where(appended[taken.of], latest[taken.of], millis)
     if _too_far(millis):
-        raise MalformedError("a timestamp does not fit")
+        raise MalformedError("the timestamp of a record does not fit into 64 bits")
     return millis * 1000
 
 
@@ -199,7 +199,7 @@ def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np
     nulls = lengths < 0
     if nulls.any():
         if (lengths < -1).any():
-            raise MalformedError("a negative length")
+            raise MalformedError("the length of a field is negative")
         lengths[nulls] = 0
     if (lengths > stops - at).any():
         raise MalformedError("a field reaches beyond its record")
@@ -231,7 +231,7 @@ def _header_counts(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:
     """Read the header counts of records; return them, and the positions after them."""
     counts, after = numbers(source, at)
     if (counts < 0).any() or (counts > stops - after).any():
-        raise MalformedError("a header count is invalid")
+        raise MalformedError("the header count of a record is invalid")
     return counts, after
 
 

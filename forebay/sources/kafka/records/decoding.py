@@ -46,7 +46,7 @@ def record_schema(
     for name in columns:
         if name not in known:
             raise ConfigurationError(
-                f"there is no column {name!r}", option="columns", advice=f"select from {', '.join(known)}"
+                f"the Kafka source has no column {name!r}", option="columns", advice=f"select from {', '.join(known)}"
             )
     return pa.schema([pa.field(name, known[name]) for name in columns])
 

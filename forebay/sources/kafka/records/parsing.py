@@ -71,7 +71,7 @@ class Cursor:
         if length == -1:
             return None
         if length < -1 or length > self.end - self.at:
-            raise MalformedError(f"a field has {length} bytes, but {self.end - self.at} are left")
+            raise MalformedError(f"a field states {length} bytes, but {self.end - self.at} are left")
         self.at += length
         return bytes(self._data[self.at - length : self.at])
 
@@ -105,7 +105,7 @@ def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
     header = body.header
     length = batch.varint()
     if not LEAST_RECORD - 1 <= length <= batch.end - batch.at:
-        raise MalformedError(f"it has {length} bytes, but {batch.end - batch.at} are left")
+        raise MalformedError(f"a record states {length} bytes, but {batch.end - batch.at} are left")
     cursor = Cursor(body.data, batch.at + 1, batch.at + length)  # skip the attributes, which are unused
     batch.at += length
     timestamp = header.first_timestamp + cursor.varint(10)

@@ -83,7 +83,7 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
         (size,) = _LENGTH.unpack_from(self._buffer, at)
         at += _LENGTH.size
         if size < 0 or at + size > len(self._buffer):
-            raise ValueError(f"a compressed message of {size} bytes")
+            raise ValueError(f"a compressed message has {size} bytes")
         return decompress(self.compression_type, self._buffer[at : at + size])
 
 
