@@ -167,7 +167,7 @@ class Registry:
         near = difflib.get_close_matches(name.lower(), known, 1)
         meant = f" (did you mean {known[near[0]]!r}?)" if near else ""
         return ConfigurationError(
-            f"no source is called {name!r}{meant}" + "".join(f"; {problem}" for problem in self._broken),
+            f"no source has the name {name!r}{meant}" + "".join(f"; {problem}" for problem in self._broken),
             source=name,
             advice=f"the known sources are {', '.join(known.values()) or 'none'}; register your own class with "
             "forebay.register(spark, ItsClass), or install the package that provides the source",
@@ -210,7 +210,7 @@ def _offered(distribution: Distribution, group: str) -> list[Entry]:
         return []
     name = distribution.metadata["Name"]
     if not name:
-        raise ValueError("its metadata have no name")
+        raise ValueError("the metadata of a package have no name")
     # The first distribution of a name on sys.path hides the others, as for imports, even if it offers no sources.
     first = distribution.from_name(name)
     if first.read_text("entry_points.txt") != distribution.read_text("entry_points.txt"):

@@ -116,8 +116,8 @@ class DiscoveryEnumerator(ABC):
         position. Leave out a split where neither is known, or where the record has none. Called by the planner of a
         stream with `alignmentMaxDrift`, for splits whose position has moved. May block.
 
-        With `in_order`, return the first event time of each split, of those that it is known of; called with the first
-        splits of `discover`, which should be sorted by it, and once without splits. None is then an error.
+        With `in_order`, return the first event time of each split where it is known. It is called with the first splits
+        of `discover`, which should be sorted by event time, and once without splits. None is then an error.
 
         Args:
             splits: Each at the position of the next micro-batch, with its present end.

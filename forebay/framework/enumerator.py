@@ -93,7 +93,7 @@ class SplitEnumerator(ABC):
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Json:
-        """Return the state that a new enumerator needs (ENU-5), JSON-ready. Assigned splits count as delivered.
+        """Return the state that a new enumerator needs (ENU-5), JSON-ready, without the splits that readers hold.
 
         An error fails only this checkpoint (COO-3).
         """

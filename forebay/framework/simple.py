@@ -164,7 +164,11 @@ class SimpleEnumerator(DiscoveryEnumerator):
         splits: list[Split] = []
         for item in given:
             if not isinstance(item, (str, Split)):
-                raise self._wrong(f"splits() returned {item!r}", "SPL-1", "return ids (str) or Split objects")
+                raise self._wrong(
+                    f"splits() returned {item!r}, which is neither an id nor a Split",
+                    "SPL-1",
+                    "return ids (str) or Split objects",
+                )
             splits.append(self._source.split_class(item) if isinstance(item, str) else item)
         return Discovered(splits)
 
@@ -178,7 +182,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
         size: object = self._source.size(split)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
             advice = "return a whole number of bytes, or None"
-            raise self._wrong(f"size() gave {size!r:.200}", "DIS-5", advice, split)
+            raise self._wrong(f"size() returned {size!r:.200}", "DIS-5", advice, split)
         return size
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
@@ -230,7 +234,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
             return (given - _EPOCH) // timedelta(microseconds=1)
         if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
             advice = "return a datetime with a zone, or an int of µs since 1970-01-01 UTC, or None"
-            raise self._wrong(f"event_time_at() gave {given!r:.200}", "DIS-6", advice, split)
+            raise self._wrong(f"event_time_at() returned {given!r:.200}", "DIS-6", advice, split)
         return given
 
     def _within(self, split: Split, position: Position) -> Position:
@@ -239,7 +243,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
         low, high = split.position, split.end
         if (low is not None and key(position) < key(low)) or (high is not None and key(position) > key(high)):
             advice = f"return a position from {low!r} to {high!r}"
-            raise self._wrong(f"position_at() gave {position!r:.200}", "DIS-4", advice, split)
+            raise self._wrong(f"position_at() returned {position!r:.200}", "DIS-4", advice, split)
         return position
 
     def _wrong(self, message: str, rule: str, advice: str, split: Split | None = None) -> ContractError:

@@ -41,7 +41,9 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
     """
     scheme = scheme_of(location)
     if not location.strip() or "\x00" in location:
-        raise ConfigurationError(f"not a directory: {location!r}", option=OPTION, advice="give a path or an s3:// URL")
+        raise ConfigurationError(
+            f"stateLocation is {location!r}, which is no directory", option=OPTION, advice="give a path or an s3:// URL"
+        )
     if scheme in _S3:
         from forebay.state.s3_state_store import S3StateStore
 

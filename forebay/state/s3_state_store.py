@@ -178,7 +178,9 @@ def _split_location(location: str) -> tuple[str, str]:
         raise ConfigurationError(f"{location!r} names no bucket", option=OPTION, advice="give s3://bucket/prefix")
     if "@" in bucket:
         raise ConfigurationError(
-            "the URL holds credentials", option=OPTION, advice="give them as stateStorage.key and stateStorage.secret"
+            "the URL of stateLocation contains credentials",
+            option=OPTION,
+            advice="give them as stateStorage.key and stateStorage.secret",
         )
     parts = [part for part in prefix.split("/") if part]
     return bucket, "".join(f"{part}/" for part in parts)

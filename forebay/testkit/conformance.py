@@ -72,7 +72,9 @@ def _reach(subject: Subject) -> Result | None:
         subject.schema  # noqa: B018 - calls the source
         if not subject.discover():
             raise ConfigurationError(
-                "splits() found nothing", source=subject.source.name, advice="call check() with a source that has data"
+                "splits() returned no split",
+                source=subject.source.name,
+                advice="call check() with a source that has data",
             )
 
     try:

@@ -106,7 +106,7 @@ class _CountingEnumerator(DiscoveryEnumerator):
 def _records(split: Split) -> range:
     start, end = split.position or 0, split.end or 0
     if not isinstance(start, int) or not isinstance(end, int):
-        raise TypeError("counting splits have whole numbers as positions")
+        raise TypeError("a position of a counting split must be a whole number")
     return range(start, end)
 
 

@@ -38,7 +38,7 @@ class ActivityClock:
         return (self._stopped_at if self._pauses else self._base()) - self._hidden
 
     def pause(self) -> None:
-        """Stop."""
+        """Stop counting until `resume` is called once for each call of this."""
         if self._pauses == 0:
             self._stopped_at = self._base()
         self._pauses += 1

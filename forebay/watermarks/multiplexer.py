@@ -88,7 +88,7 @@ class WatermarkMultiplexer:
         return any(not state.idle and state.watermark != MAX_WATERMARK for state in self._outputs.values())
 
     def finish(self) -> None:
-        """The bounded input has ended: emit `MAX_WATERMARK`, once (WM-1)."""
+        """Emit `MAX_WATERMARK` once. Called at the end of a bounded input (WM-1)."""
         self._advance(MAX_WATERMARK)
 
     def update(self) -> None:

@@ -49,8 +49,8 @@ class SplitStatus(NamedTuple):
 class SourceOutputs:
     """Creates and releases the outputs of one reader, and combines their watermarks.
 
-    The task thread calls everything. The main output exists from the start; it takes part from its first use on, and
-    is idle before (WX-5).
+    The task thread calls all methods. The main output is for records without a split. It exists from the start, and
+    joins the combined watermark at its first use (WX-5).
 
     Args:
         strategy: How event time is processed.
@@ -96,7 +96,7 @@ class SourceOutputs:
     def idle(self) -> bool:
         """Whether no output is active, so that a host must not wait for this reader's watermark.
 
-        Also true without any output, of which the downstream is not notified (WX-4).
+        It is also true if there is no output. The downstream is not notified of that (WX-4).
         """
         return not self._combined.any_active()
 
@@ -115,7 +115,7 @@ class SourceOutputs:
         """Return the output of a split that was added and not released.
 
         Raises:
-            ContractError: There is none (RB-5).
+            ContractError: The split was not added, or was released (RB-5).
         """
         output = self._splits.get(split_id)
         if output is None:
@@ -130,7 +130,7 @@ class SourceOutputs:
     def release(self, split_id: str) -> bool:
         """Remove the output of a finished split; return whether it existed.
 
-        An unreleased one would hold back the watermark for ever (OUT-3).
+        A finished split whose output is not removed would hold back the watermark for ever (OUT-3).
         """
         output = self._splits.pop(split_id, None)
         return output is not None and output.close()

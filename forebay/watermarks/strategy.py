@@ -52,7 +52,10 @@ class WatermarkStrategy:
 
     @classmethod
     def for_generator(cls, generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Use custom generators; `generator` makes the one of a split. A module's class or function can be pickled."""
+        """Use custom watermark generators. `generator` is called once for each split, and returns its generator.
+
+        To be picklable, `generator` must be a class or function of a module.
+        """
         return cls(generator)
 
     @classmethod

@@ -138,7 +138,7 @@ def test_offsets_shows_a_checkpoint(shown_text, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["describe", "nope"], 1, "no source is called 'nope'"),
+        (["describe", "nope"], 1, "no source has the name 'nope'"),
         (["peek", "forebay_rate", "-o", "rowPerSecond=1"], 1, "rowsPerSecond"),
         (["peek", "forebay_rate", "-o", "hunter2"], 2, "NAME=VALUE"),
         (["peek", "forebay_rate", "-o", "rows=1", "-o", "rows=2"], 2, "rows is given twice"),

@@ -308,7 +308,7 @@ NOT_FOUND = (
     [
         ("forebay_filse", "did you mean 'forebay_files'?", "forebay.register(spark, ItsClass)"),
         ("forebay_files", "does not know the format 'forebay_files'", "forebay.register(spark) once"),
-        ("com.acme.orders", "no source is called 'com.acme.orders'", "forebay.register(spark, ItsClass)"),
+        ("com.acme.orders", "no source has the name 'com.acme.orders'", "forebay.register(spark, ItsClass)"),
     ],
 )
 def test_unwrap_explains_a_format_that_spark_does_not_find(name: str, said: str, advice: str) -> None:

@@ -114,7 +114,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones(install
         ours.lookup("shop_order")
     assert "forebay_files, shop_orders" in str(caught.value.advice)
     assert caught.value.source == "shop_order"
-    with pytest.raises(ConfigurationError, match=r"^no source is called 'zzz'$"):
+    with pytest.raises(ConfigurationError, match=r"^no source has the name 'zzz'$"):
         raise_without_labels(ours, "zzz")
 
 

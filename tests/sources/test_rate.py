@@ -74,7 +74,7 @@ def test_slices_cover_what_is_left(start: int, more: int, count: int) -> None:
 
 @pytest.mark.parametrize("options", [{"rows_per_second": 0.0}, {"num_splits": 0}, {"rows": -1}, {"skew": 0.0}])
 def test_options_that_make_no_rows_are_refused_by_name(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="too small") as raised:
+    with pytest.raises(ConfigurationError, match="below its minimum") as raised:
         RateSource(**options)  # type: ignore[arg-type]  # the parameters name their types
     assert raised.value.option
 

@@ -129,7 +129,7 @@ def test_two_classes_of_one_name_in_one_call_are_refused(spark):
     class Other(Two):
         name = "TWO"
 
-    with pytest.raises(ConfigurationError, match="two of these sources"):
+    with pytest.raises(ConfigurationError, match="two of the sources to register"):
         register(spark, Two, Other)
 
 

@@ -295,7 +295,7 @@ def test_a_url_without_a_bucket_is_refused(location):
 
 
 def test_credentials_do_not_belong_into_the_url():
-    with pytest.raises(ConfigurationError, match="holds credentials") as caught:
+    with pytest.raises(ConfigurationError, match="contains credentials") as caught:
         open_state_store("s3://me:very-secret@bucket/x")
     assert "very-secret" not in str(caught.value)
 

@@ -112,7 +112,7 @@ def test_a_source_without_splits_is_an_error_before_any_check():
         def read(self, split):
             raise AssertionError("nothing to read")
 
-    with pytest.raises(ConfigurationError, match=r"splits\(\) found nothing") as caught:
+    with pytest.raises(ConfigurationError, match=r"splits\(\) returned no split") as caught:
         testkit.check(Nothing())
     assert caught.value.advice == "call check() with a source that has data"
 

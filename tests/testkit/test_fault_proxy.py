@@ -316,7 +316,7 @@ def test_the_seed_decides_whatever_the_order_of_threads(server: Server) -> None:
 
 
 def test_mistakes_are_named(server: Server) -> None:
-    with pytest.raises(ConfigurationError, match="there is no fault 'slow'"):
+    with pytest.raises(ConfigurationError, match="'slow' is not a kind of fault"):
         Fault("slow")
     with pytest.raises(ConfigurationError, match=r"1\.5 is not between 0 and 1"):
         Fault("delay", probability=1.5)

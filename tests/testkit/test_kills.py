@@ -98,7 +98,7 @@ def test_an_unregistered_victim_is_an_error(kills):
 
 
 def test_an_unknown_point_is_an_error():
-    with pytest.raises(ConfigurationError, match="there is no point 'plan-end'"):
+    with pytest.raises(ConfigurationError, match="'plan-end' is not the name of a kill point"):
         Kill("plan-end")
 
 

@@ -196,13 +196,13 @@ class AssignsOnRequestOnly(Raw):
     enumerator = OnRequest
 
 
-@planted("SPL-1", "a second discovery found other ids", "derive ids from the part of the input")
+@planted("SPL-1", "a second discovery returned other split ids", "derive ids from the part of the input")
 class ItsIdsChangeAtEveryDiscovery(Rows):
     def splits(self):
         return [str(uuid.uuid4()), str(uuid.uuid4())]
 
 
-@planted("SPL-1", "a second discovery found other ids", "derive ids from the part of the input")
+@planted("SPL-1", "a second discovery returned other split ids", "derive ids from the part of the input")
 class ItsIdsChangeWithoutLatest(Feed):
     def splits(self):
         return [f"at {time.time_ns()}"]
@@ -283,7 +283,7 @@ class LosesRowsWhenWoken(Reader):
         return [] if self.woken.wait(0.003) else fetched
 
 
-@planted("SR-1", "woken on schedule", "wake_up()")
+@planted("SR-1", "with calls of wake_up() (schedule", "wake_up()")
 class OverridesCreateReaderAndReturnsNone(Raw):
     parts: int = 2
     reader = LosesRowsWhenWoken

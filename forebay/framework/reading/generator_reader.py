@@ -100,7 +100,7 @@ class GeneratorSplitReader(SplitReader):
             self._workers[split.id] = (worker, self._context.runtime.start(name, worker))
 
     def _preempt(self, now: float) -> bool:
-        """End the turn of the oldest worker if another split waits for it; return whether."""
+        """End the turn of the oldest worker if another split waits for a worker; return whether a turn was ended."""
         oldest = next(self._running(), None)
         if oldest is None or self._source.bounded or now < oldest.began + _TURN or not self._scheduler.has_next(now):
             return False
@@ -108,7 +108,7 @@ class GeneratorSplitReader(SplitReader):
         return True
 
     def _running(self) -> Iterator[GeneratorWorker]:
-        """Return the workers that count against the maximum, the oldest first; preempted ones may still be blocked."""
+        """Return the workers that count against the maximum, oldest first: all but the preempted and the paused."""
         paused = self._scheduler.paused
         return (one for one, _ in self._workers.values() if one.split.id not in paused and not one.preempted)
 

@@ -88,7 +88,7 @@ class SourceReaderBase(SourceReader):
         self._queue.notify_available()
 
     def is_available(self) -> Future[None]:
-        """Return a done future while there is a current hand-over, otherwise that of the queue (RB-7).
+        """Return a completed future while there is a current hand-over, else the future of the queue (RB-7).
 
         While the buffer of paused splits is full, no hand-over can be taken: the future is then the next notice.
         """
@@ -161,7 +161,7 @@ class SourceReaderBase(SourceReader):
         self._held_bytes += _nbytes(part)
 
     def _release(self) -> None:
-        """Put buffered parts of resumed splits before all other parts."""
+        """Move the buffered parts of resumed splits to the front of the current hand-over."""
         released = [part for part in self._held if part.split_id not in self._paused]
         if released:
             self._held = [part for part in self._held if part.split_id in self._paused]
@@ -215,7 +215,7 @@ class SourceReaderBase(SourceReader):
             )
 
     def _finish_hand_over(self, output: ReaderOutput) -> None:
-        """Drop finished splits, report them once, then recycle once (RB-3, RB-4)."""
+        """Drop the finished splits and report them once, then recycle the hand-over once (RB-3, RB-4)."""
         finished, self._finished = self._finished, {}
         for split_id in finished:
             del self._states[split_id]

@@ -183,7 +183,7 @@ class LeasePool:
 
 
 def _close(client: object) -> Exception | None:
-    """Close a client, if it has a `close` method; return the error of that."""
+    """Close a client, if it has a `close` method; return the error of `close`, or None."""
     if callable(close := getattr(client, "close", None)):
         try:
             close()
@@ -208,7 +208,7 @@ class Loans:
         self._borrowed: list[tuple[Hashable, object]] = []
 
     def borrow(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow a free client, or make one, until `hand_back`."""
+        """Borrow a free client of `key`, or make one; the reader keeps it until `hand_back`."""
         full_key = (self._owner, key)
         client = leases.borrow(full_key, factory)
         with self._lock:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Next(Enum):
-    """What a step returns about the next one."""
+    """The result of `Worker.step`: when the runtime calls it again."""
 
     AGAIN = "step again now"
     WAIT = "step again once signalled"
@@ -62,7 +62,7 @@ class Worker(Protocol):
 
     @property
     def signal(self) -> Signal:
-        """Ends a wait between steps."""
+        """The signal that ends a wait of this worker between two steps."""
 
     def step(self) -> Next | WaitFor:
         """Do a small piece of work. May block only in external I/O; must not raise."""

@@ -124,7 +124,7 @@ def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterato
         if error.rule != "SPL-1":
             raise
         raise Broken(
-            f"after a restore {error.message}",
+            f"the enumerator broke a rule after restore_state(): {error.message}",
             "restore the state of snapshot_state() in restore_state(), and do not discover known splits again",
             rule="ENU-6",
         ) from error

@@ -48,7 +48,7 @@ def latest_is_an_end(subject: Subject) -> None:
         check_position(first, trace.split, "latest()")
         if key(second) < key(first):
             raise Broken(
-                f"split {trace.split.id!r}: latest() returned {first!r}, then {second!r}",
+                f"split {trace.split.id!r}: latest() returned {first!r} first, and {second!r} later",
                 "never return an earlier position than before",
                 rule="S4",
             )
@@ -80,7 +80,7 @@ def latest_is_exclusive(subject: Subject) -> None:
     if subject.source.bounded:
         raise NotApplicable("the source is bounded: its splits are read to their own ends")
     if not subject.live:
-        raise NotApplicable("the tests with written rows check it")
+        raise NotApplicable("the tests of SourceContract that write rows check it")
     with subject.discovery() as enumerator:
         _need_latest(subject, enumerator)
         probe = subject.on(subject.source, patience=min(1.0, subject.patience))

@@ -42,7 +42,9 @@ def discovery_restored(subject: Subject) -> None:
             ids = [split.id for split in subject.discovered(enumerator, known, first=False).splits]
             new = sorted(set(ids) - known.keys())
             if len(set(ids)) < len(ids):
-                raise Broken(f"ids repeat in a later discovery: {ids[:10]}", "return each split once", rule="SPL-1")
+                raise Broken(
+                    f"a later discovery returned split ids twice: {ids[:10]}", "return each split once", rule="SPL-1"
+                )
             if new and subject.exact:
                 raise Broken(f"a restored enumerator found the new splits {new[:3]} in an unchanged input", _SAME)
 

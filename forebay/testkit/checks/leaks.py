@@ -58,7 +58,7 @@ class Leaks:
             left = self._left(threads, handles, dropped)
         self._open.clear()
         if left:
-            raise Broken(f"{_RUNS} times {what} left {left} behind", advice, rule=rule)
+            raise Broken(f"{_RUNS} repetitions of {what} left {left} behind", advice, rule=rule)
 
     def _left(self, threads: set[threading.Thread], handles: int, dropped: list[str]) -> str:
         """Wait until everything is closed; return a description of the rest."""

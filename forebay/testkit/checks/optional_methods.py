@@ -79,7 +79,7 @@ def positions_at_lose_nothing(subject: Subject) -> None:
                     )
                 if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
                     raise Broken(
-                        f"split {split.id!r}: rows of {wanted} µs or later lie before the answer {answer!r}",
+                        f"split {split.id!r}: positions_at() returned {answer!r}, but rows of ≥ {wanted} µs lie before",
                         "return the first position whose event time is t or later",
                     )
 
@@ -128,11 +128,12 @@ def columns_are_pruned(subject: Subject) -> None:
         if source is None and len(wanted) == 1:
             raise NotApplicable("with_columns() is the default: the host selects")
         if source is None:
-            raise Broken(f"with_columns({wanted}) is None, but for another column it is not", "keep to one answer")
+            raise Broken(f"with_columns({wanted}) returned None, but a source for another column", "keep to one answer")
         other = subject.on(source)
         if other.schema.names != wanted:
             raise Broken(
-                f"with_columns({wanted}) has the schema {other.schema.names}", "keep the given names and order"
+                f"with_columns({wanted}) returned a source with the columns {other.schema.names}",
+                "keep the given names and order",
             )
         for split in subject.splits:
             whole, some = _table(subject, split), _table(other, split)
@@ -166,7 +167,7 @@ def _check_within(subject: Subject, position: Position, split: Split) -> None:
     at: Any = subject.source.order_key(position)
     beyond = split.end is not None and at > subject.source.order_key(split.end)
     if beyond or (split.position is not None and at < subject.source.order_key(split.position)):
-        raise Broken(f"advance() gave {position!r} for {split!r}", "stay between the split's position and its end")
+        raise Broken(f"advance() returned {position!r} for {split!r}", "stay between the split's position and its end")
 
 
 def _event_times(subject: Subject, column: str, split: Split) -> list[int]:

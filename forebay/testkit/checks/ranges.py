@@ -68,7 +68,7 @@ def resumes_in_gaps(subject: Subject) -> None:
     chance = subject.random("gaps")
     gaps = [(trace, mark) for trace in subject.traces for mark in trace.between.gaps]
     if not gaps:
-        raise NotApplicable("its positions have no gaps, or cannot be calculated from its rows")
+        raise NotApplicable("the positions of the source have no gaps, or cannot be calculated from its rows")
     taken = [_resumes_in_gap(subject, *gap) for gap in chance.sample(gaps, min(2 * _SAMPLES, len(gaps)))]
     if not any(taken):
         raise NotApplicable("the source accepts only positions that it returned")

@@ -30,7 +30,7 @@ def pickled(subject: Subject) -> None:
     """SRC-1: a pickled copy is an equal source."""
     copy = copied(subject.source)
     if type(copy) is not type(subject.source) or copy != subject.source:
-        raise Broken(f"{subject.source!r} became {copy!r}", _PLAIN_VALUES)
+        raise Broken(f"the source {subject.source!r} was {copy!r} after pickling", _PLAIN_VALUES)
 
 
 @check_into(FACTORY)
@@ -43,7 +43,7 @@ def schema_stable(subject: Subject) -> None:
         if not other.equals(first):
             raise Broken(f"schema() returned\n{first}\nand then\n{other}", "let the schema depend on the options alone")
     if len(set(first.names)) < len(first.names):
-        raise Broken(f"column names repeat: {first.names}", "give each column its own name")
+        raise Broken(f"schema() has a column name twice: {first.names}", "give each column its own name")
 
 
 @check_into(COPIES)

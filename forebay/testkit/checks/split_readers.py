@@ -37,7 +37,7 @@ def woken(subject: Subject) -> None:
                 _run_woken(reading, number, lambda: _progress(reading) > before or not reading.left())  # noqa: B023 - called at once
                 if chance.random() < 0.3:
                     reading.wake()
-        subject.compare_traces(reading.rows, f"woken on schedule {number}", _WOKEN)
+        subject.compare_traces(reading.rows, f"with calls of wake_up() (schedule {number})", _WOKEN)
         subject.need_time()
 
 
@@ -47,7 +47,7 @@ def _run_woken(reading: SplitReaderSession, number: int, until: Callable[[], boo
     except Broken as broken:
         if broken.rule is not None:
             raise
-        raise Broken(f"woken on schedule {number}: {broken.saw}", _WOKEN) from broken
+        raise Broken(f"with calls of wake_up() (schedule {number}): {broken.saw}", _WOKEN) from broken
 
 
 @check_into(SPLIT_READERS)

@@ -37,7 +37,7 @@ def ids_stable(subject: Subject) -> None:
         if gone or (new and subject.exact):
             subject.blocked = "its ids change: see SPL-1"
             raise Broken(
-                f"a second discovery found other ids: {gone[:3]} were missing, {new[:3]} were new",
+                f"a second discovery returned other split ids: {gone[:3]} were missing, {new[:3]} were new",
                 "derive ids from the part of the input (a path, a partition number): never from random numbers, time "
                 "or order",
             )
@@ -59,7 +59,7 @@ def newer_refused(subject: Subject) -> None:
         wanted = subject.source.split_class
         if type(split) is not wanted:
             raise Broken(
-                f"discovery returned a {type(split).__name__}, but split_class is {wanted.__name__}: a checkpointed "
+                f"discover() returned a {type(split).__name__}, but split_class is {wanted.__name__}: a checkpointed "
                 "split could not be rebuilt",
                 f"set split_class = {type(split).__name__} in the source",
             )

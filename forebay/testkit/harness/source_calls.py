@@ -148,7 +148,9 @@ class SourceCalls:
         """Call the enumerator's `discover(known, first)`, with retries after a `RetriableError`."""
         found: object = self.retried(lambda: enumerator.discover(known, first), "ENU-6", "discover()")
         if not isinstance(found, Discovered) or not all(isinstance(split, Split) for split in found.splits):
-            raise Broken(f"discover() gave {found!r:.200}", "return Discovered(splits) of Split objects", rule="SPL-1")
+            raise Broken(
+                f"discover() returned {found!r:.200}", "return Discovered(splits) of Split objects", rule="SPL-1"
+            )
         return found
 
     def latest(self, splits: Sequence[Split], enumerator: DiscoveryEnumerator | None = None) -> Mapping[str, Position]:

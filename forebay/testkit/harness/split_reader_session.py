@@ -149,7 +149,9 @@ class SplitReaderSession(Closing):
 
     def _keep(self, part: object) -> None:
         if not isinstance(part, Fetched):
-            raise Broken(f"fetch() returned {part!r:.200}", "return a sequence of Fetched", rule="SR-2")
+            raise Broken(
+                f"fetch() returned {part!r:.200}, which is not a Fetched", "return a sequence of Fetched", rule="SR-2"
+            )
         if part.split_id not in self.added:
             raise Broken(
                 f"fetch() returned something for {part.split_id!r}, which was never added",

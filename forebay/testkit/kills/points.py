@@ -63,7 +63,9 @@ class Kill:
     def __post_init__(self) -> None:
         if self.point not in POINTS:
             raise ConfigurationError(
-                f"there is no point {self.point!r}", option="point", advice=f"use one of {', '.join(POINTS)}"
+                f"{self.point!r} is not the name of a kill point",
+                option="point",
+                advice=f"use one of {', '.join(POINTS)}",
             )
 
 

@@ -52,7 +52,7 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in get_args(FaultKind):
             raise ConfigurationError(
-                f"there is no fault {self.kind!r}", advice=f"use one of: {', '.join(get_args(FaultKind))}"
+                f"{self.kind!r} is not a kind of fault", advice=f"use one of: {', '.join(get_args(FaultKind))}"
             )
         if not 0 <= self.probability <= 1:
             raise ConfigurationError(f"a probability of {self.probability} is not between 0 and 1")

@@ -76,10 +76,10 @@ class Wire:
         while (end := self.buffered.find(b"\r\n\r\n")) < 0:
             if not self._more():
                 if self.buffered:
-                    raise ConnectionError("the connection ended inside a head")
+                    raise ConnectionError("the connection ended inside the head of an HTTP message")
                 return None
             if len(self.buffered) > _MOST_HEAD:
-                raise ConnectionError("the head is too long")
+                raise ConnectionError("the head of an HTTP message is too long")
         return Head(self._take(end + 4))
 
     def body(self, head: Head, *, to_end: bool = False) -> Iterator[bytes]:
@@ -127,7 +127,7 @@ class Wire:
 
     def _must_have_more(self) -> None:
         if not self._more():
-            raise ConnectionError("the connection ended inside a body")
+            raise ConnectionError("the connection ended inside the body of an HTTP message")
 
     def _more(self) -> bool:
         data = self.socket.recv(_RECEIVE)

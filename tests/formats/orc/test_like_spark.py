@@ -306,7 +306,7 @@ def test_names_that_differ_in_case(spark_in_zone: SparkSession, tmp_path: Path) 
     orc.write_table(pa.table({"a": [1], "A": ["x"]}), tmp_path / "f.orc")
     with pytest.raises(ConfigurationError, match="two columns have the same name"):
         ours(tmp_path)
-    with pytest.raises(ConfigurationError, match="column 'a' matches several columns of .*: 'a', 'A'"):
+    with pytest.raises(ConfigurationError, match="column 'a' of the schema matches several columns of .*: 'a', 'A'"):
         ours(tmp_path, pa.schema([("a", pa.int64())]))
     spark_in_zone.conf.set("spark.sql.caseSensitive", "true")
     try:

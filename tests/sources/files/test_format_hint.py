@@ -118,7 +118,7 @@ def test_the_advice_for_a_misspelt_option_names_those_of_the_format() -> None:
 
 
 def test_passwords_in_paths_are_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigurationError, match="holds a password") as raised:
+    with pytest.raises(ConfigurationError, match="contains a password") as raised:
         FileSource(paths=["s3://key:hunter2@b/a.csv", "s3://key:hunter2@b/a.json"])
     assert "hunter2" not in str(raised.value)
 
