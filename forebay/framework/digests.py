@@ -181,7 +181,7 @@ def _unpacked(text: str) -> dict[int, int]:
         unpacker = zlib.decompressobj()
         columns = unpacker.decompress(base64.b85decode(text))
         if not unpacker.eof:
-            raise ValueError("their text is incomplete")  # noqa: TRY301 - wrapped below as any other damage
+            raise ValueError("the text of a segment is incomplete")  # noqa: TRY301 - wrapped below as any other damage
         count = len(columns) // _KEY
         rows = bytearray(len(columns))
         for column in range(_KEY):

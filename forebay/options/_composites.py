@@ -222,5 +222,5 @@ def _json(text: str, wanted: type) -> Any:
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"the value is not JSON: {error}") from error
     if not isinstance(found, wanted):
-        raise InvalidValue("JSON, but not " + ("an array" if wanted is list else "an object"))
+        raise InvalidValue("the value is JSON, but not " + ("an array" if wanted is list else "an object"))
     return found

@@ -119,5 +119,5 @@ class _Chunk:
 
 
 def paths_of(files: Sequence[FileStatus]) -> Iterator[str]:
-    """Yield the paths of files, without making each status anew."""
+    """Yield the paths of files, without creating a `FileStatus` for each."""
     return files.paths() if isinstance(files, FileTable) else (file.path for file in files)

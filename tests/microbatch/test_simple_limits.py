@@ -331,7 +331,7 @@ def test_so_are_slices_of_less_than_the_split(monkeypatch, cuts):
 
 def test_a_size_is_a_whole_number(monkeypatch):
     monkeypatch.setattr(Cut, "size", lambda self, split: 0.5)
-    with pytest.raises(ContractError, match=r"size\(\) gave 0.5") as caught:
+    with pytest.raises(ContractError, match=r"size\(\) returned 0.5") as caught:
         plan_bounded(Cut(), HostOptions(num_partitions=2))
     assert caught.value.rule == "DIS-5"
 

@@ -73,7 +73,7 @@ def parse_schema(text: str | bytes) -> Node:
     try:
         return _Parser().node(json.loads(text), "")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise error if isinstance(error, Malformed) else Malformed(f"its schema is wrong: {error!r}") from None
+        raise error if isinstance(error, Malformed) else Malformed(f"the Avro schema is invalid: {error!r}") from None
 
 
 class _Parser:
@@ -86,7 +86,7 @@ class _Parser:
         if isinstance(spec, list):
             return Node("union", children=[self.node(part, space) for part in spec])
         if not isinstance(spec, dict):
-            raise Malformed(f"its schema is wrong: {spec!r}")
+            raise Malformed(f"the Avro schema has {spec!r} where a type is required")
         kind = spec["type"]
         if kind == "error":
             kind = "record"
@@ -133,7 +133,7 @@ class _Parser:
         elif kind == "fixed":
             node.size = int(str(spec["size"]))
             if node.size < 0:
-                raise Malformed(f"its schema is wrong: {full} has {node.size} bytes")
+                raise Malformed(f"the Avro schema is invalid: {full} has {node.size} bytes")
             _logical(node, spec)
         else:
             fields = spec["fields"]

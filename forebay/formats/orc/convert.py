@@ -125,7 +125,7 @@ class Converter:
         return Wanted(pick, lambda array: self.times.timestamps(array, column, local=local))
 
     def _value(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
-        """Return the conversion of a leaf that is no timestamp."""
+        """Return the conversion of a primitive column that is not a timestamp."""
         types = pa.types
         kind = node.kind
         if kind is Kind.DATE and types.is_date32(target):

@@ -88,7 +88,7 @@ class StripeFile(io.RawIOBase):
         filled = [(number, pick) for number, pick in enumerate(root.walk()) if pick.zeros]
         versions = {footer.encodings[pick.source.id][0] in _MODERN for _, pick in filled}
         if len(versions) > 1:
-            raise Malformed(f"stripe {stripe.number} has columns of two versions of the encoding")
+            raise Malformed(f"stripe {stripe.number} mixes encodings of ORC's versions 1 and 2")
         modern = versions != {False}
         self._zeros = stored(_ZEROS[modern], tail.codec, tail.block)
         length = _ZEROS_LENGTH // len(self._zeros) * len(self._zeros)

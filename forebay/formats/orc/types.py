@@ -117,7 +117,7 @@ def _node(raw: Sequence[wire.Fields], taken: list[int], depth: int) -> Node:
     try:
         kind = Kind(wire.number(fields, 1))
     except ValueError as error:
-        raise Malformed(f"a type of kind {wire.number(fields, 1)}") from error
+        raise Malformed(f"a type in the footer has the unknown kind {wire.number(fields, 1)}") from error
     inside = wire.numbers(fields, 2)
     names = tuple(_decoded(name) for name in wire.messages(fields, 3))
     nested = kind in (Kind.STRUCT, Kind.UNION)

@@ -120,7 +120,7 @@ class Converter:
     def _value(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
         """Return the conversion of a primitive column from `source` to `target`.
 
-        None if only the layout needs a cast.
+        None if Arrow's cast converts the values, and nothing else is needed.
         """
         types = pa.types
         if isinstance(target, pa.TimestampType) and target.unit == "us":

@@ -83,7 +83,7 @@ class ObjectFile(io.RawIOBase):
         """Move the position, without a request."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            raise ValueError(f"negative position {base + offset}")
+            raise ValueError(f"the position {base + offset} is negative")
         self._position = base + offset
         return self._position
 

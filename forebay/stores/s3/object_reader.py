@@ -158,7 +158,7 @@ class ObjectReader:
 
     def _broken(self, failure: Exception, at: int) -> RetriableError:
         return RetriableError(
-            f"the answers of the store keep breaking off at byte {at} of {self.file.path!r} "
+            f"the responses of the store repeatedly end early, at byte {at} of {self.file.path!r} "
             f"({type(failure).__name__}: {failure})",
             advice="if this persists, check the network, and proxies between this machine and the store",
         )

@@ -113,7 +113,7 @@ class S3Store:
         return file.etag is not None
 
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`. A compatible store may ignore `If-Match`, or not know it."""
+        """See `Store.delete`. S3-compatible stores may ignore or refuse the condition `If-Match`."""
         at = self._located(file.path)
         with self._wrap_errors(file.path, "delete"):
             return self._delete(at, file.etag)

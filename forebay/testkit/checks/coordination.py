@@ -157,7 +157,7 @@ def _moments(subject: Subject, chance: random.Random) -> list[tuple[int, str]]:
 
 
 def _run_to(host: SingleThreadHost, subject: Subject, moment: int) -> None:
-    """Run to a step, or to the end."""
+    """Run the host until a step, or to the end of the input."""
     host.run(lambda: host.steps >= moment or host.has_read(subject.everything))
 
 

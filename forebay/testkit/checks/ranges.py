@@ -40,7 +40,7 @@ def old_ends(subject: Subject) -> None:
 
 
 def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> bool:
-    """Read again to ends before the input grew, and to ends inside pages; return whether there were some."""
+    """Read again to ends before the input grew, and to ends inside pages; return whether there were such ends."""
     grown = _has_grown(subject, trace)
     if grown:
         check_range(subject, trace, trace.marks[0], (len(trace.rows), trace.split.end), where=OLD_END)

@@ -51,7 +51,7 @@ class Closing(ABC):
         """Close the opened resources."""
 
     def abandon(self) -> None:
-        """Close after an error, and ignore further ones."""
+        """Close the session after an error, and ignore errors of closing."""
         with suppress(Exception):
             self.close()
 

@@ -90,7 +90,7 @@ class FinishedSplits(Mapping[str, Split]):
             self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
 
     def condense(self) -> None:
-        """Replace splits by digests, except those added since `mark_written`: the author is not notified of them."""
+        """Replace splits by digests, except those added since `mark_written`, which `finished` gets later."""
         just_now = set(self.added)
         self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
 
@@ -108,7 +108,7 @@ class FinishedSplits(Mapping[str, Split]):
     def forget(self, below_horizon: Callable[[Split], bool]) -> None:
         """Remove the splits below the horizon, which no discovery can find again.
 
-        Those added since `mark_written` stay: the author is not notified of them yet.
+        Those added since `mark_written` stay: `finished()` is still to be called with them.
         """
         just_now = set(self.added)
         gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]

@@ -140,12 +140,12 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
     n = head.get("n")
     try:
         if isinstance(n, bool) or not isinstance(n, int) or n < BEFORE_FIRST:
-            raise ValueError(f"its number n is {n!r}")  # noqa: TRY301 - all damage is reported in the same way
+            raise ValueError(f"the number n of the micro-batch is {n!r}")  # noqa: TRY301 - all damage is reported in the same way
         if n == BEFORE_FIRST:
             return Offset(source)
         splits = [load_planned(entry, split_class) for entry in _list(head["splits"], "splits")]
         if len({each.split.id for each in splits}) != len(splits):
-            raise ValueError("it contains a split twice")  # noqa: TRY301 - as above
+            raise ValueError("a split occurs twice")  # noqa: TRY301 - as above
         return Offset(
             source,
             n,

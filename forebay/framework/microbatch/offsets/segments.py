@@ -101,11 +101,11 @@ def decode(data: bytes) -> Segment:
     try:
         head = json.loads(next(_lines(data)))
         if head["v"] > VERSION:
-            raise ValueError(f"it was written by a newer forebay, {head.get('forebay', 'unknown')}")
+            raise ValueError(f"the file was written by a newer forebay, {head.get('forebay', 'unknown')}")
         after = None if head["after"] is None else Link(*head["after"])
         return Segment(after, head["parts"], head["drop"], data)
     except (zlib.error, StopIteration, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is not a segment ({type(error).__name__}: {error})") from error
+        raise ValueError(f"the file is not a segment ({type(error).__name__}: {error})") from error
 
 
 def digest_of(data: bytes) -> str:

@@ -169,7 +169,7 @@ def _names(target: str, status: FileStatus) -> Iterator[str]:
 
 
 def _is_copy(store: Store, status: FileStatus, found: FileStatus) -> bool:
-    """Return whether a file in the archive is a copy of this one, whose deletion failed."""
+    """Return whether the archive's file (`found`) is a copy of `status`, left by a move that could not delete it."""
     if is_url(status.path):
         likely = found.size == status.size and found.modified_at >= status.modified_at  # a copy is younger
     else:

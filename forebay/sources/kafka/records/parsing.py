@@ -112,7 +112,7 @@ def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
     delta = cursor.varint()
     if not 0 <= delta <= header.last - header.base:
         raise MalformedError(
-            f"its offset delta {delta} exceeds the {header.last - header.base + 1} offsets of the batch"
+            f"the offset delta {delta} of a record exceeds the {header.last - header.base + 1} offsets of the batch"
         )
     key, value = cursor.blob(), cursor.blob()
     pairs = tuple(_headers(cursor, read=with_headers))
@@ -124,13 +124,13 @@ def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
 def _headers(cursor: Cursor, *, read: bool) -> Iterator[HeaderPair]:
     count = cursor.varint()
     if count < 0 or count > cursor.end - cursor.at:
-        raise MalformedError(f"it has {count} headers in {cursor.end - cursor.at} bytes")
+        raise MalformedError(f"a record states {count} headers in {cursor.end - cursor.at} bytes")
     if count and not read:
         return
     for _ in range(count):
         key = cursor.blob()
         if key is None:
-            raise MalformedError("a header has no key")
+            raise MalformedError("a header of a record has no key")
         yield key.decode("utf-8", "replace"), cursor.blob()
     if cursor.at != cursor.end:
-        raise MalformedError(f"{cursor.end - cursor.at} bytes are left after its headers")
+        raise MalformedError(f"{cursor.end - cursor.at} bytes of the record are left after its headers")
