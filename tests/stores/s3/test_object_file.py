@@ -265,7 +265,7 @@ def test_an_answer_that_breaks_off_is_continued_at_its_byte(error):
 def test_answers_that_keep_breaking_off_are_a_retriable_error():
     client = Client(content(300_000))
     client.cuts = [10] * 50
-    with client.open() as stream, pytest.raises(RetriableError, match=r"breaking off at byte 50 of 's3://b/k'"):
+    with client.open() as stream, pytest.raises(RetriableError, match=r"end early, at byte 50 of 's3://b/k'"):
         stream.read()
     assert len(client.ranges) == 5
 
