@@ -25,11 +25,10 @@ NO_ZIP := $(abspath $(STAMPS))/spark
 PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka
-STREAMS := tests/spark tests/golden
+STREAMS := tests/microbatch tests/spark tests/golden
 # The rest of the tests takes longest, so that these are not among them.
-KIT := tests/testkit tests/examples tests/simulation tests/inprocess tests/microbatch tests/framework tests/reading tests/coordination
-# Kafka's first, because only they need jars.
-AGAINST_SPARK := tests/kafka/like_spark tests/kafka/suites tests/kafka/records tests/kafka/test_contract.py tests/formats
+KIT := tests/testkit tests/examples tests/simulation tests/inprocess tests/framework tests/reading tests/coordination tests/formats
+AGAINST_SPARK := tests/kafka/like_spark tests/kafka/suites tests/kafka/records tests/kafka/test_contract.py
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
 SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
@@ -79,7 +78,7 @@ else
 	beside streams '$(STREAMS)' & streams=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
 	trap 'kill $$types $$kafka $$against $$streams $$kit 2>/dev/null' INT TERM; \
-	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%) --ignore=tests/formats; failed=$$?; \
+	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
 	for group in $$types $$kit $$streams $$against $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed

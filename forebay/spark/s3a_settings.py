@@ -47,7 +47,7 @@ def _settings(spark: SparkSession) -> dict[str, str]:
     """Return all settings of the session, with one call of the JVM: `spark.conf.getAll` makes several for each."""
     java = getattr(spark.conf, "_jconf", None)
     if java is None:  # Spark Connect
-        return dict(spark.conf.getAll)
+        return spark.conf.getAll
     pairs = java.getAll().mkString(_BETWEEN).split(_BETWEEN)  # each is "name -> value"
     return {name: value for name, _, value in (pair.partition(" -> ") for pair in pairs)}
 

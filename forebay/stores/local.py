@@ -171,7 +171,7 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
 def _missing(entry: os.DirEntry[str]) -> ForebayError:
     if entry.is_symlink():
         return ConfigurationError(
-            f"the link {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which does not exist",
+            f"broken link: {entry.path!r} leads to {str(Path(entry.path).readlink())!r}, which does not exist",
             option="path",
             advice="remove the link, or set ignoreMissingFiles=true to skip it",
         )

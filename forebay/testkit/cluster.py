@@ -29,6 +29,8 @@ _POLL = 0.02
 class SparkCluster:
     """A standalone Master and some Workers in a `with` block: `with SparkCluster() as cluster: … cluster.url …`.
 
+    It runs the Spark of SPARK_HOME, else that of the installed PySpark.
+
     A process can have only one SparkContext, so a test uses the cluster from a separate program.
 
     Args:

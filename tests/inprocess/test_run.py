@@ -16,18 +16,17 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.options import Duration
 
-
-@pytest.fixture(autouse=True)
-def _earlier(monkeypatch):
-    """Threads that tests of other files have abandoned are not counted."""
-    monkeypatch.setitem(globals(), "EARLIER", frozenset(threading.enumerate()))
+OTHERS: set[threading.Thread] = set()
 
 
-EARLIER: frozenset[threading.Thread] = frozenset()
+@pytest.fixture(scope="module", autouse=True)
+def _others():
+    """Do not count threads that tests of other files have abandoned."""
+    OTHERS.update(threading.enumerate())
 
 
 def ours():
-    return [each for each in threading.enumerate() if each.name.startswith("forebay-") and each not in EARLIER]
+    return [each for each in threading.enumerate() if each.name.startswith("forebay-") and each not in OTHERS]
 
 
 def wait_for_threads():

@@ -248,7 +248,7 @@ def test_a_zone_that_is_not_known_here_is_no_hindrance_where_no_times_are_read()
 
 def test_an_unknown_column_is_refused() -> None:
     read = unread(**JSON)
-    with pytest.raises(ConfigurationError, match="no column 'valeu'"):
+    with pytest.raises(ConfigurationError, match="the Kafka source has no column 'valeu'"):
         read.with_columns(("valeu",)).schema()
 
 

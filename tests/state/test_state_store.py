@@ -65,7 +65,7 @@ def test_a_directory_takes_no_credentials(tmp_path):
 
 
 def test_an_empty_location_is_refused():
-    with pytest.raises(ConfigurationError, match="no directory"):
+    with pytest.raises(ConfigurationError, match="stateLocation is '', which is no directory"):
         open_state_store("")
 
 

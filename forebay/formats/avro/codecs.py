@@ -7,6 +7,7 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,33 +33,16 @@ def decompressed(codec: str, data: bytes, limit: int) -> bytes:
     try:
         plain = decode(data, limit)
     except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, pa.ArrowException) as error:
-        raise Malformed(f"a block of codec {codec}: {error}") from error
+        raise Malformed(f"a block of the codec {codec} cannot be decompressed: {error}") from error
     if len(plain) > limit:
         raise Malformed(f"a block decompresses to more than {limit} bytes")
     return plain
 
 
-def _deflate(data: bytes, limit: int) -> bytes:
-    decoder = zlib.decompressobj(-15)
-    plain = decoder.decompress(data, limit + 1)
+def _decode(decoder: Any, data: bytes, limit: int) -> bytes:  # noqa: ANN401 - the three share no type
+    plain: bytes = decoder.decompress(data, limit + 1)
     if len(plain) <= limit and not decoder.eof:
-        raise EOFError("a block ends inside its compressed data")
-    return plain
-
-
-def _bzip2(data: bytes, limit: int) -> bytes:
-    decoder = bz2.BZ2Decompressor()
-    plain = decoder.decompress(data, limit + 1)
-    if len(plain) <= limit and not decoder.eof:
-        raise EOFError("a block ends inside its compressed data")
-    return plain
-
-
-def _xz(data: bytes, limit: int) -> bytes:
-    decoder = lzma.LZMADecompressor(memlimit=limit)
-    plain = decoder.decompress(data, limit + 1)
-    if len(plain) <= limit and not decoder.eof:
-        raise EOFError("a block ends inside its compressed data")
+        raise EOFError("the compressed data end early")
     return plain
 
 
@@ -66,10 +50,10 @@ def _snappy(data: bytes, limit: int) -> bytes:
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     size = snappy_size(body)
     if size > limit:
-        raise ValueError(f"a block decompresses to more than {limit} bytes")
+        raise ValueError(f"the data have more than {limit} bytes")
     plain: bytes = pa.Codec("snappy").decompress(body, decompressed_size=size, asbytes=True)
     if zlib.crc32(plain).to_bytes(_CRC_BYTES, "big") != crc:
-        raise ValueError("the checksum of a block does not match its data")
+        raise ValueError("the checksum does not match the data")
     return plain
 
 
@@ -85,9 +69,9 @@ def _zstandard(data: bytes, limit: int) -> bytes:
 
 _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
     "null": lambda data, _: data,
-    "deflate": _deflate,
+    "deflate": lambda data, limit: _decode(zlib.decompressobj(-15), data, limit),
     "snappy": _snappy,
-    "bzip2": _bzip2,
-    "xz": _xz,
+    "bzip2": lambda data, limit: _decode(bz2.BZ2Decompressor(), data, limit),
+    "xz": lambda data, limit: _decode(lzma.LZMADecompressor(memlimit=limit), data, limit),
     "zstandard": _zstandard,
 }

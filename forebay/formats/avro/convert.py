@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
 from forebay.formats.avro.schema import Naming, Node
-from forebay.formats.values.column_names import folded
+from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.rebase import Rebase
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -61,11 +61,7 @@ class Converter:
         key = folded(name, self.case_sensitive)
         found = [at for at, one in enumerate(node.names) if folded(one, self.case_sensitive) == key]
         if len(found) > 1:
-            names = ", ".join(repr(node.names[at]) for at in found)
-            raise ConfigurationError(
-                f"the column {column!r} of the schema matches several columns of {self.path}, apart from case: {names}",
-                advice="set caseSensitive=true, or remove the column from the schema",
-            )
+            raise ambiguous(column, [node.names[at] for at in found], self.path)
         return found[0] if found else None
 
     def convert(self, node: Node, target: pa.DataType, column: str) -> Convert:

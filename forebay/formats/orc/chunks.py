@@ -66,7 +66,7 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
             case Codec.SNAPPY:
                 size = _snappy_size(data)
                 if size > block:
-                    raise Malformed(f"a compressed chunk has {size} bytes, more than a block may have")
+                    raise Malformed(f"a compressed chunk states {size} bytes of data, more than a block may have")
                 return pa.Codec("snappy").decompress(data, size, asbytes=True)
             case Codec.LZ4:
                 return _lz4(data, block)
@@ -102,7 +102,7 @@ def _lz4(data: bytes, block: int) -> bytes:
         length, at = _lz4_length(data, at + 2, token & 15)
         start = len(out) - offset
         if offset == 0 or start < 0 or len(out) + length > block:
-            raise Malformed("an LZ4 chunk refers to bytes before its start")
+            raise Malformed("an LZ4 chunk refers to bytes before its start, or states more data than a block may have")
         length += 4
         repeated = bytes(out[start:]) * (length // offset + 1)
         out += repeated[:length]

@@ -22,7 +22,7 @@ from forebay.formats.orc.stripes import Part
 from forebay.formats.orc.times import Times
 from forebay.formats.orc.types import TEXTS, Kind, Node
 from forebay.formats.orc.wire import Malformed
-from forebay.formats.values.column_names import folded
+from forebay.formats.values.column_names import ambiguous, folded
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 """Converts an array to another of the same length; None keeps it."""
@@ -69,11 +69,7 @@ class Converter:
         key = folded(name, self.case_sensitive)
         found = [place for place, other in enumerate(struct.names) if folded(other, self.case_sensitive) == key]
         if len(found) > 1 and unique:
-            names = ", ".join(repr(struct.names[place]) for place in found)
-            raise ConfigurationError(
-                f"the column {name!r} of the schema matches several columns of {self.path}, apart from case: {names}",
-                advice="set caseSensitive=true, or remove the column from the schema",
-            )
+            raise ambiguous(name, [struct.names[place] for place in found], self.path)
         return struct.children[found[0]] if found else None
 
     def _wanted(self, node: Node, target: pa.DataType, column: str) -> Wanted:

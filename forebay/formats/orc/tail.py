@@ -113,12 +113,12 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[wire.Fields, wire.Fields,
         raise Malformed("the postscript is missing")
     script = wire.parse(data[-1 - length : -1])
     if MAGIC not in (wire.messages(script, 8000) or [read_start(raw)]):
-        raise Malformed("the postscript does not end with 'ORC'")
+        raise Malformed("the postscript does not have the magic text of ORC")
     codec, block = _codec(script, file.path)
     size = wire.number(script, 1)
     whole = size + wire.number(script, 5) + wire.number(script, 7) + length + 1
     if whole > file.size or whole > _MOST_TAIL:
-        raise Malformed(f"the footer and its parts would have {whole} bytes")
+        raise Malformed(f"metadata, footer and postscript would have {whole} bytes together")
     wanted = size + length + 1
     if wanted > len(data):
         raw.seek(file.size - wanted)
@@ -147,7 +147,7 @@ def _codec(script: wire.Fields, path: str) -> tuple[Codec, int]:
         )
     block = wire.number(script, 3, _DEFAULT_BLOCK) or _DEFAULT_BLOCK
     if block > _MOST_BLOCK:
-        raise Malformed(f"the footer declares compressed blocks of {block} bytes")
+        raise Malformed(f"the postscript declares compressed blocks of {block} bytes")
     return codec, block
 
 

@@ -35,7 +35,7 @@ def parse(data: bytes) -> Fields:
                 size = 8 if kind == _FIXED_64 else 4
                 value, at = data[at : at + size], at + size
             case kind:
-                raise Malformed(f"a field of the footer has the unknown Protocol Buffers wire type {kind}")
+                raise Malformed(f"a field has the unknown Protocol Buffers wire type {kind}")
         if at > len(data):
             raise Malformed("a field is longer than its Protocol Buffers message")
         fields.setdefault(key >> 3, []).append(value)

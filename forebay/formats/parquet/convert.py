@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
 from forebay.formats.parquet.schema import LISTS, Leaf, Node
-from forebay.formats.values.column_names import folded
+from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.rebase import Rebase
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -63,11 +63,7 @@ class Converter:
         key = folded(name, self.case_sensitive)
         found = [node for node in nodes if folded(node.name, self.case_sensitive) == key]
         if len(found) > 1:
-            names = ", ".join(repr(node.name) for node in found)
-            raise ConfigurationError(
-                f"the column {column!r} of the schema matches several columns of {self.path}, apart from case: {names}",
-                advice="set caseSensitive=true, or remove the column from the schema",
-            )
+            raise ambiguous(column, [node.name for node in found], self.path)
         return found[0] if found else None
 
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:

@@ -15,6 +15,15 @@ def folded(name: str, case_sensitive: bool) -> str:
     return name if case_sensitive else name.lower()
 
 
+def ambiguous(column: str, found: Iterable[str], path: str) -> ConfigurationError:
+    """Return the error for a column of the schema that several columns of a file match."""
+    return ConfigurationError(
+        f"the column {column!r} of the schema matches several columns of {path}, apart from case: "
+        + ", ".join(map(repr, found)),
+        advice="set caseSensitive=true, or remove the column from the schema",
+    )
+
+
 def same_names(fields: Iterable[pa.Field], case_sensitive: bool, inside: str = "") -> str | None:
     """Return a text that names the first two columns with the same name, at any depth; None if all names differ.
 

@@ -42,48 +42,52 @@ def topics(kafka) -> dict[str, str]:
     return found
 
 
-CASES: list[tuple[str, dict[str, str]]] = [
+Case = tuple[str, dict[str, str]]
+
+CASES: list[Case] = [
     ("plain", {}),
     ("plain", {"includeHeaders": "true"}),
     ("plain", {"startingOffsets": '{"T":{"0":-2,"1":3,"2":5,"3":21}}'}),
-    ("plain", {"endingOffsets": '{"T":{"0":1,"1":3,"2":-1,"3":0}}'}),
     ("plain", {"startingTimestamp": "5002", "startingOffsetsByTimestampStrategy": "latest"}),
+    ("plain", {"minPartitions": "9"}),
+    ("plain", {"subscribePattern": "T"}),
+    ("lz4", {"minPartitions": "7"}),
+    ("appended", {"includeHeaders": "true"}),
+    ("transactions", {"kafka.isolation.level": "read_committed"}),
+    ("skewed", {"minPartitions": "10", "maxRecordsPerPartition": "90"}),
+]
+# Each stream takes seconds: these are read as streams in the soak run alone.
+MORE: list[Case] = [
+    ("plain", {"endingOffsets": '{"T":{"0":1,"1":3,"2":-1,"3":0}}'}),
     ("plain", {"startingTimestamp": "5000", "endingTimestamp": "5003"}),
     ("plain", {"endingTimestamp": "9000", "endingOffsets": '{"T":{"0":0,"1":0,"2":0,"3":0}}'}),
     ("plain", {"startingOffsetsByTimestamp": '{"T":{"0":0,"1":5001,"2":5002,"3":5003}}'}),
-    ("plain", {"minPartitions": "9"}),
     ("plain", {"maxRecordsPerPartition": "3"}),
     ("plain", {"assign": '{"T":[1,3]}'}),
-    ("plain", {"subscribePattern": "T"}),
     ("plain", {"kafka.max.partition.fetch.bytes": "100", "kafka.fetch.max.bytes": "300"}),
     ("gzip", {}),
     ("snappy", {}),
     ("lz4", {}),
     ("zstd", {}),
-    ("lz4", {"minPartitions": "7"}),
     ("zstd", {"startingOffsets": '{"T":{"0":3,"1":16,"2":1,"3":24}}'}),
     ("appended", {}),
-    ("appended", {"includeHeaders": "true"}),
     ("transactions", {}),
-    ("transactions", {"kafka.isolation.level": "read_committed"}),
     ("transactions", {"kafka.isolation.level": "read_committed", "minPartitions": "6"}),
     ("skewed", {}),
-    ("skewed", {"minPartitions": "10", "maxRecordsPerPartition": "90"}),
 ]
-
-
-# Each stream takes seconds; in streams, the codecs and the other limits are left to the soak run.
-IN_STREAMS = (0, 1, 2, 4, 8, 11, 17, 20, 22, 25)
 STREAMS = [
-    pytest.param(*case, "stream", marks=() if number in IN_STREAMS else pytest.mark.soak)
-    for number, case in enumerate(CASES)
-    if not any(name.startswith("ending") for name in case[1])  # Spark's source has no ends in streams
+    *((*case, "stream") for case in CASES),
+    *(
+        pytest.param(*case, "stream", marks=pytest.mark.soak)
+        for case in MORE
+        if not any(name.startswith("ending") for name in case[1])  # Spark's source has no ends in streams
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "how"),
-    [*((*case, "batch") for case in CASES), *STREAMS],
+    [*((*case, "batch") for case in [*CASES, *MORE]), *STREAMS],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_the_same_rows_as_spark_s_own_source(check, topics, kind, options, how):

@@ -77,6 +77,4 @@ class Placeholders:
             if candidate not in self._originals and candidate not in data and candidate not in self._avoided:
                 self._originals[candidate] = (original, raw)
                 return candidate
-        raise OverflowError(
-            "a placeholder needs a character that the block does not contain, and the block contains all of them"
-        )
+        raise OverflowError("no character is left for a placeholder: the block uses all of them")

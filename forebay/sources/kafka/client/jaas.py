@@ -55,7 +55,7 @@ def parse_jaas(given: str | Secret) -> Login:
         rest = rest[3:]
     missing = [name for name in ("username", "password") if not entries.get(name)]
     if missing:
-        raise _wrong(f"it has no {' and no '.join(missing)}")
+        raise _wrong(f"the value has no {' and no '.join(missing)}")
     if entries.keys() - {"username", "password"}:  # do not show them: they may be parts of a password
         raise _wrong("the value has entries besides username and password")
     return Login(entries["username"], _secret(entries["password"]))

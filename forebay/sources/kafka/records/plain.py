@@ -95,7 +95,7 @@ def _old_records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> 
         right = not check_crcs or batch.validate_crc()
         for record in batch if right else ():
             if not 0 <= record.offset <= offset:
-                raise ValueError(f"a record batch contains a record of offset {record.offset}, outside its range")  # noqa: TRY301 - reported below, like others
+                raise ValueError(f"the message contains a record of offset {record.offset}, outside its range")  # noqa: TRY301 - reported below, like others
             stamped = record.timestamp is not None
             kind = record.timestamp_type if record.timestamp_type is not None else -1
             yield Record(record.offset, record.timestamp if stamped else -1, kind, record.key, record.value)
