@@ -17,7 +17,7 @@ from forebay.formats.orc.lengths import MOST_ROWS, rows_per_batch
 from forebay.formats.orc.projection import Pick, StripeFile
 from forebay.formats.orc.scan import scan_stripe, wrap_damage
 from forebay.formats.orc.schema import inferred_schema
-from forebay.formats.orc.stripes import StripeFooter, read_stripe_footer
+from forebay.formats.orc.stripes import StripeFooter, announce_streams, read_stripe_footer
 from forebay.formats.orc.tail import Stripe, Tail, read_tail
 from forebay.formats.orc.times import Times, writer_zone
 from forebay.formats.orc.wire import Malformed
@@ -154,6 +154,7 @@ class _Reader:
         footer = read_stripe_footer(self._raw, self._tail, stripe)
         wanted = self._wanted(footer.zone)
         picks = [item.pick for item in wanted if item.pick is not None]
+        announce_streams(self._raw, stripe, footer, {one.source.id for pick in picks for one in pick.walk()})
         for batch in self._raw_batches(stripe, footer, picks):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows

@@ -17,18 +17,19 @@ from typing import BinaryIO
 from forebay.formats.byte_streams import read_fully
 from forebay.formats.orc import wire
 from forebay.formats.orc.chunks import stored
-from forebay.formats.orc.stripes import DICTIONARIES, Encoding, Part, Stream, StripeFooter
+from forebay.formats.orc.stripes import DICTIONARIES, PARTS, Encoding, Part, Stream, StripeFooter
 from forebay.formats.orc.tail import MAGIC, Stripe, Tail
 from forebay.formats.orc.types import Kind, Node
 from forebay.formats.orc.wire import Malformed
 
 _NO_COLUMN = (1 << 31) - 1
 """The column of streams that are left out; there are never as many columns."""
+_FIRST_READ = 16 << 10
+"""Bytes that Arrow's reader reads at the end of a file, to find the footer in them."""
 _ZEROS = {True: bytes([0xC1, 0xFF, 0, 0]) * 1024, False: bytes([127, 0, 0]) * 1024}
 """Runs of zeros in the run-length encodings of version 2 and 1: base and difference are 0."""
 _ZEROS_LENGTH = 1 << 40
 """The length of a stream of zeros in bytes: more than is ever read."""
-_PARTS = frozenset(map(int, Part))
 _MODERN = (Encoding.DIRECT_V2, Encoding.DICTIONARY_V2)
 
 
@@ -178,7 +179,9 @@ def _tail(tail: Tail, stripe: Stripe, footer: StripeFooter, root: Pick, added: S
             8000: MAGIC,
         }
     )
-    return stripe_footer + new_footer + script + bytes([len(script)])
+    # Without these bytes, Arrow's first read would reach into the stripe, which may cost a request.
+    padding = bytes(max(0, _FIRST_READ - len(new_footer) - len(script) - 1))
+    return stripe_footer + padding + new_footer + script + bytes([len(script)])
 
 
 def _renumbered(footer: StripeFooter, numbers: dict[int, list[tuple[int, Pick]]]) -> Iterator[Stream]:
@@ -199,7 +202,7 @@ def _renumbered(footer: StripeFooter, numbers: dict[int, list[tuple[int, Pick]]]
 
 def _meaning(stream: Stream, numbers: dict[int, list[tuple[int, Pick]]]) -> Stream | None:
     for number, pick in numbers.get(stream.column, ()):
-        if number == 0 or stream.part not in _PARTS:
+        if number == 0 or stream.part not in PARTS:
             continue
         if pick.parts is None:
             return Stream(stream.part, number, stream.length)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate, pairwise
 from typing import BinaryIO
 
 from forebay.formats.byte_streams import read_fully
@@ -15,6 +17,8 @@ from forebay.formats.orc.wire import Malformed
 
 _MOST_FOOTER = 64 << 20
 """A bound for the footer of a stripe in bytes."""
+_MOST_ANNOUNCED = 64 << 20
+"""Bytes of a stripe that are kept in memory: the size of a stripe that writers for Java aim at."""
 
 
 class Part(IntEnum):
@@ -36,6 +40,8 @@ class Encoding(IntEnum):
     DICTIONARY_V2 = 3
 
 
+PARTS = frozenset(map(int, Part))
+"""All of them; streams of other kinds are indexes."""
 _ENCODINGS = frozenset(map(int, Encoding))
 DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
 
@@ -78,6 +84,25 @@ def read_stripe_footer(raw: BinaryIO, tail: Tail, stripe: Stripe) -> StripeFoote
     if len(found) != columns or any(kind not in _ENCODINGS for kind, _ in found):
         raise Malformed(f"stripe {stripe.number} has {len(found)} encodings for {columns} columns")
     return StripeFooter(streams, found, wire.text(fields, 3) or "")
+
+
+def announce_streams(raw: BinaryIO, stripe: Stripe, footer: StripeFooter, columns: Collection[int]) -> None:
+    """Announce the streams of these columns to a file that fetches announced ranges together.
+
+    Files of stores where a request is slow have such a method. Arrow reads all streams in turn, a little of each. So
+    they are announced only if memory may hold them all.
+    """
+    announce = getattr(raw, "expect", None)
+    if announce is None:
+        return
+    ends = list(accumulate((stream.length for stream in footer.streams), initial=stripe.offset))
+    ranges = [
+        (start, end)
+        for stream, (start, end) in zip(footer.streams, pairwise(ends), strict=True)
+        if stream.column in columns and stream.part in PARTS
+    ]
+    fits = sum(end - start for start, end in ranges) <= _MOST_ANNOUNCED
+    announce([ranges] if fits else [], whole=_MOST_ANNOUNCED)
 
 
 def capacity(tail: Tail, compressed: int) -> int:

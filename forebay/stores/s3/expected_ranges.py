@@ -40,10 +40,14 @@ class ExpectedRanges:
     Args:
         reader: The reader.
         groups: Ranges of each group; those outside the object are ignored.
+        whole: Bytes of a group that is fetched as a whole; `GROUP` by default.
     """
 
-    def __init__(self, reader: ObjectReader, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def __init__(
+        self, reader: ObjectReader, groups: Sequence[Sequence[tuple[int, int]]], whole: int | None = None
+    ) -> None:
         self._reader = reader
+        self._whole = GROUP if whole is None else whole
         size = reader.file.size
         inside = [sorted(Range(*found) for found in group if 0 <= found[0] < found[1] <= size) for group in groups]
         self._groups = _joined(sorted(group for group in inside if group))
@@ -65,7 +69,7 @@ class ExpectedRanges:
         return self._of_range(number, position, wanted)
 
     def _is_small(self, number: int) -> bool:
-        return _bytes(self._groups[number]) <= GROUP
+        return _bytes(self._groups[number]) <= self._whole
 
     def _of_group(self, number: int, position: int) -> tuple[Range, bytearray] | None:
         """Fetch a group and the next one. Keep their neighbours: columns do not cross a border at the same time."""

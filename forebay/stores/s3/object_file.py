@@ -60,12 +60,14 @@ class ObjectFile(io.RawIOBase):
         self._kept: deque[tuple[Range, bytearray]] = deque()
         self._ends: dict[int, int] = {}
 
-    def expect(self, groups: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def expect(self, groups: Sequence[Sequence[tuple[int, int]]], *, whole: int | None = None) -> None:
         """Announce the ranges that will be read, group by group, so that they are fetched together and ahead.
 
-        Formats call it, if a stream has it, with the column chunks of row groups. Other ranges can still be read.
+        Formats call it, if a stream has it, with the column chunks of row groups or the streams of a stripe. Other
+        ranges can still be read. A group of up to `whole` bytes is fetched as a whole; the default is that of
+        `ExpectedRanges`. No groups end the announcement.
         """
-        self._random, self._expected = True, ExpectedRanges(self._reader, groups)
+        self._random, self._expected = True, ExpectedRanges(self._reader, groups, whole) if groups else None
 
     def readable(self) -> bool:
         """Return True."""

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError
+from pyarrow import orc
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.formats.orc.format import OrcFormat
 from forebay.formats.parquet.format import ParquetFormat
 from forebay.stores.file_status import FileStatus
 from forebay.stores.s3 import expected_ranges, object_file, object_reader
@@ -216,6 +218,58 @@ def test_parquet_costs_few_requests(monkeypatch, columns, rows_per_group):
     assert pa.Table.from_batches(batches) == (table if columns is None else table.select(columns))
     fetched = sum(end - start for start, end in client.ranges)
     assert fetched <= 1.1 * len(client.data) * len(columns or "abc") / 3 + (300 << 10)
+
+
+@pytest.mark.parametrize("columns", [["b"], ["c", "a"], None])
+@pytest.mark.parametrize("rows_per_stripe", [20_000, 100_000])
+def test_orc_costs_few_requests(monkeypatch, columns, rows_per_stripe):
+    monkeypatch.setattr(expected_ranges, "GAP", 1 << 10)
+    chance = random.Random(1)
+    words = [random.Random(row).randbytes(6).hex() for row in range(100_000)]
+    table = pa.table({"a": words, "b": [chance.random() for _ in words], "c": words[::-1]})
+    sink = io.BytesIO()
+    with orc.ORCWriter(sink, compression="uncompressed", stripe_size=rows_per_stripe * 32) as writer:
+        for start in range(0, len(table), rows_per_stripe):
+            writer.write(table.slice(start, rows_per_stripe))
+    stripes = orc.ORCFile(pa.BufferReader(sink.getvalue())).nstripes
+    client = Client(sink.getvalue())
+
+    class File:
+        path, size = "s3://b/k", len(client.data)
+
+        def open(self) -> Any:
+            return client.open()
+
+    batches = [batch for batch, _ in OrcFormat().read(File(), table.schema, columns=columns)]
+    assert pa.Table.from_batches(batches) == (table if columns is None else table.select(columns))
+    ranges = 2 if columns == ["c", "a"] else 1  # the stream of "b" is between those of the others
+    assert len(client.ranges) <= 1 + stripes * (1 + ranges), "the tail, and of each stripe the footer and the ranges"
+    wanted = {"a": 12, "b": 8, "c": 12}
+    share = sum(wanted[name] for name in columns or "abc") / sum(wanted.values())
+    assert sum(end - start for start, end in client.ranges) <= 1.1 * len(client.data) * share + (100 << 10)
+
+
+def test_a_group_is_fetched_as_a_whole_up_to_the_size_that_the_caller_names():
+    client = Client(content(20 * MB))
+    with client.open() as stream:
+        stream.expect([[(0, 9 * MB), (12 * MB, 15 * MB)]], whole=12 * MB)
+        for start in (0, 12 * MB):
+            for step in range(3):
+                stream.seek(start + step * MB)
+                assert stream.read(100) == client.data[start + step * MB :][:100]
+    assert client.planned() == [(0, 8 * MB), (8 * MB, 9 * MB), (12 * MB, 15 * MB)]
+
+
+def test_without_announced_groups_reads_that_follow_one_another_are_joined_again():
+    client = Client(content(8 * MB))
+    with client.open() as stream:
+        stream.expect([[(0, 1000)]])
+        stream.read(1000)
+        stream.expect([])
+        for step in range(32):
+            stream.seek(MB + step * MB // 8)
+            assert stream.read(MB // 8) == client.data[MB + step * MB // 8 :][: MB // 8]
+    assert len(client.ranges) <= 8
 
 
 def test_any_seeks_and_reads_give_the_bytes_of_the_object(monkeypatch):
