@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -21,7 +21,9 @@ from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.origin import Installed, Origin, Session
-from forebay.spark.stream import StreamReader
+
+if TYPE_CHECKING:
+    from forebay.spark.stream import StreamReader
 
 _WRITING: Final = "pyspark.sql.worker.write_into_data_source"
 """The program in which Spark creates a data source for writing."""
@@ -79,6 +81,9 @@ class ForebayDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a streaming query. Called twice for each query: for the planner, and for the tasks."""
+        # Imported here, because it takes 40 ms in each new process of a batch read.
+        from forebay.spark.stream import StreamReader
+
         with as_spark_error(self._source.name, "schema()"):
             readable, target = self._readable(schema)
             # A source that accepts another schema has inferred its own; otherwise the schema is fixed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import forebay` is cheap: it loads nothing that belongs to an extra."""
+"""Imports are cheap: `import forebay` loads nothing of an extra, and a batch read nothing of streams."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def test_import_forebay_loads_nothing_of_an_extra(record_property):
 def test_import_forebay_loads_no_numpy_of_its_own():
     own = modules_loaded("import forebay").keys() - modules_loaded("import pyarrow").keys()
     assert {name.split(".")[0] for name in own}.isdisjoint({"numpy", "pandas"})
+
+
+def test_a_batch_read_loads_nothing_of_streams():
+    loaded = modules_loaded("import forebay.spark.data_source")
+    assert "forebay.spark.batch" in loaded
+    assert not {"forebay.spark.stream", "forebay.framework.microbatch.stream_planner"} & loaded.keys()
 
 
 @pytest.mark.parametrize("extra", ["fsspec", "pyspark"])
