@@ -70,11 +70,11 @@ class Took:
     python: float
 
 
-def took(work: Callable[[], None]) -> Took:
-    """Run it; return what it took."""
-    before, began = tree(), time.perf_counter()
+def took(work: Callable[[], None], without: int | None = None) -> Took:
+    """Run it; return what it took. A process `without` does not count, with everything below it."""
+    before, began = tree(without), time.perf_counter()
     work()
-    wall, used = time.perf_counter() - began, by_program_since(before)
+    wall, used = time.perf_counter() - began, by_program_since(before, without)
     jvm = used.get("java", 0.0)
     return Took(wall, jvm, sum(used.values()) - jvm)
 
@@ -87,9 +87,8 @@ def scan(spark: SparkSession, reader: str, kind: str, path: str, schema: str) ->
     read.load(path).write.format("noop").mode("overwrite").save()
 
 
-def alone(kind: str, path: str, schema: pa.Schema) -> tuple[float, float]:
+def alone(source: FileSource) -> tuple[float, float]:
     """Return the CPU seconds of reading everything in this process, and of handing it over: medians of three."""
-    source = FileSource(path=path, file_format=kind).with_schema(schema)
     read, given = [], []
     for _ in range(3):
         began, count, some = time.process_time(), 0, deque[pa.RecordBatch](maxlen=8)
@@ -128,13 +127,11 @@ def compare(
         [one.jvm + one.python for one in peer],
         count,
     )
+    source = FileSource(path=path, file_format=kind).with_schema(to_arrow_schema(schema, timezone="UTC"))
     parts = [median(one.jvm for one in peer), median(one.jvm for one in ours), median(one.python for one in ours)]
     return cell, [
         name,
-        *(
-            f"{part / count * 1e6:.2f}"
-            for part in (*parts, *alone(kind, path, to_arrow_schema(schema, timezone="UTC")))
-        ),
+        *(f"{part / count * 1e6:.2f}" for part in (*parts, *alone(source))),
     ]
 
 

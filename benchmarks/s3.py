@@ -3,7 +3,9 @@
 
 Scans take turns in one session: every column of every row, into nothing. "small" is 20,000 objects of 5 KB, JSON lines,
 listed by each read. "first row" is the time from `spark.read` to the first row of a Parquet data set, with its schema
-inferred, in a new process each time. For each data set the server's raw ceiling is measured by plain GETs.
+inferred, in a new process each time. For each data set the server's raw ceiling is measured by plain GETs. If that is
+less than twice our rate, the server may have held us back, and the program says so. The last table says where the CPU
+time goes: in the JVM, in Spark's Python workers, and, measured alone in one process, in reading and in GETs only.
 
 Run it: ``make bench BENCH=s3``, with less data by ``BENCH_ARGS='--megabytes 20 --small 2000 --repeats 3'``. On loopback
 a request costs no time on the way: ``--latency 20`` delays each one by 20 ms, as S3 does. The first run downloads
@@ -18,20 +20,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import pyspark
-from cpu import seconds_since, tree
-from files import ROW_BYTES, rows
+from files import ROW_BYTES, Took, alone, rows, took
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from report import Cell, publish
 from s3_server import KEY, REGION, SECRET, S3Server
 
 import forebay
 from forebay.inspection.tables import text_table
+from forebay.options import Secret
+from forebay.sources.files import FileSource
 from forebay.sources.files.catalog import BUILT_INS
 from forebay.testkit import Fault, FaultProxy
 from forebay.testkit.servers.kafka_jars import Module, fetched
@@ -39,6 +44,8 @@ from forebay.testkit.servers.kafka_jars import Module, fetched
 BUCKET = "bench"
 COUNTED = "counted"
 """The same bucket by another name: s3a has one connector, with one URL, for each name."""
+MOST_SHARE = 0.5
+"""The share of the server's raw ceiling up to which the server does not decide the comparison."""
 PEER = "Spark's own reader through s3a"
 FORMATS = ("csv", "json", "parquet", "orc", "avro")
 ROWS_OF = {**ROW_BYTES, "orc": 62, "avro": 95}
@@ -147,27 +154,59 @@ class Servers(NamedTuple):
     counting: FaultProxy
 
 
-def compare(spark: SparkSession, servers: Servers, data: DataSet, repeats: int) -> tuple[Cell, list[str], list[str]]:
-    """Warm both up once, then take turns; return the comparison, and rows about the server's ceiling and requests."""
-    taken: dict[str, list[tuple[float, float]]] = {"ours": [], "s3a": []}
+class Compared(NamedTuple):
+    """What was measured with one data set: the comparison, and a row of each of the other tables."""
+
+    cell: Cell
+    share: float
+    ceiling: list[str]
+    requests: list[str]
+    cpu: list[str]
+
+
+def compare(spark: SparkSession, servers: Servers, data: DataSet, repeats: int) -> Compared:
+    """Warm both up once, then take turns."""
+    taken: dict[str, list[Took]] = {"ours": [], "s3a": []}
     raw = []
     for turn in range(repeats + 1):
         for who, each in taken.items():
-            before, began = tree(servers.server.pid), time.perf_counter()
-            scan(spark, who == "ours", data, servers.url)
-            wall = time.perf_counter() - began
-            each.append((wall, seconds_since(before, servers.server.pid)))
+            ours = who == "ours"
+            each.append(took(lambda ours=ours: scan(spark, ours, data, servers.url), servers.server.pid))  # type: ignore[misc]  # bound at once
         raw.append(servers.server.raw(data.keys))
-        took = ", ".join(f"{who} {each[-1][0]:.2f} s" for who, each in taken.items())
-        print(f"  {data.name}, turn {turn}: {took}, raw {raw[-1].megabytes_per_s:.0f} MB/s", file=sys.stderr)
-    ours, peer = taken["ours"][1:], taken["s3a"][1:]
-    walls, used = ([[one[at] for one in each] for each in (ours, peer)] for at in (0, 1))
+        times = ", ".join(f"{who} {each[-1].wall:.2f} s" for who, each in taken.items())
+        print(f"  {data.name}, turn {turn}: {times}, raw {raw[-1].megabytes_per_s:.0f} MB/s", file=sys.stderr)
+    both = [each[1:] for each in taken.values()]
+    walls = [[one.wall for one in each] for each in both]
+    used = [[one.jvm + one.python for one in each] for each in both]
     cell = Cell(data.name, PEER, walls[0], walls[1], used[0], used[1], data.rows)
     megabytes = raw[0].megabytes_per_s * len(data.keys) / raw[0].objects_per_s
     ceiling, rate = median(one.megabytes_per_s for one in raw), megabytes / median(cell.ours_s)
     figures = [len(data.keys), megabytes, ceiling, median(one.objects_per_s for one in raw), rate]
     share = [data.name, *(f"{figure:.0f}" for figure in figures), f"{rate / ceiling:.0%}"]
-    return cell, share, [data.name, *(requests(spark, servers.counting, ours, data) for ours in (True, False))]
+    asked = [data.name, *(requests(spark, servers.counting, ours, data) for ours in (True, False))]
+    return Compared(cell, rate / ceiling, share, asked, cpu_row(spark, servers, data, *both))
+
+
+def cpu_row(spark: SparkSession, servers: Servers, data: DataSet, ours: list[Took], peer: list[Took]) -> list[str]:
+    """Return where the CPU time goes, in seconds for a million rows."""
+    path = f"s3://{BUCKET}/{data.name}"
+    secrets = {name.removeprefix("storage."): Secret(value) for name, value in storage(servers.url).items()}
+    schema = to_arrow_schema(spark.createDataFrame([], data.schema).schema, timezone="UTC")
+    source = FileSource(path=path, file_format=data.kind, storage=secrets).with_schema(schema)
+    parts = [median(one.jvm for one in peer), median(one.jvm for one in ours), median(one.python for one in ours)]
+    parts += [alone(source)[0], median(fetch(source) for _ in range(3))]
+    return [data.name, *(f"{part / data.rows * 1e6:.2f}" for part in parts)]
+
+
+def fetch(source: FileSource) -> float:
+    """Return the CPU seconds of getting all objects through the store, without reading what is in them."""
+    files = [source.stored(status) for status in source.list().files]
+    began = time.process_time()
+    for file in files:
+        with file.open() as raw:
+            while raw.read(1 << 20):
+                pass
+    return time.process_time() - began
 
 
 def first_row(url: str, ours: bool) -> float:
@@ -197,6 +236,22 @@ def cold(url: str, repeats: int) -> str:
     return f"First row of Parquet in a new process: {', '.join(figures)}"
 
 
+def show(found: Sequence[Compared], first: str) -> None:
+    """Print all tables, and write the comparison to build/bench."""
+    publish("s3", [one.cell for one in found])
+    print(first)
+    print("The server's raw ceiling, plain GETs of the same objects by four threads, and our share of it:")
+    names = ["cell", "objects", "MB", "raw MB/s", "raw objects/s", "ours MB/s", "share"]
+    print(text_table(names, [one.ceiling for one in found]))
+    near = [one.cell.name for one in found if one.share > MOST_SHARE]
+    print(f"Less than twice our rate, so the server may hold us back: {', '.join(near) or 'none'}")
+    print("Requests of one read:")
+    print(text_table(["cell", "ours", "s3a"], [one.requests for one in found]))
+    print("Where the CPU time goes, in seconds for a million rows; the last two, alone, are parts of the third:")
+    names = ["cell", "s3a's, JVM", "ours, JVM", "ours, Python", "reading", "of it GETs"]
+    print(text_table(names, [one.cpu for one in found]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=300, help="size of the data set of each format")
@@ -211,7 +266,7 @@ def main() -> None:
     if args.first_row:
         print(first_row(args.url, args.first_row == "ours"))
         return
-    found = []
+    found: list[Compared] = []
     slow = Fault("delay", seconds=args.latency / 1000)
     with (
         S3Server(BUCKET, COUNTED) as server,
@@ -229,17 +284,7 @@ def main() -> None:
             found.append(compare(spark, servers, upload_small(server, args.small), args.repeats))
         spark.stop()
         first = cold(servers.url, args.repeats) if "parquet" in args.formats.split(",") else ""
-    publish("s3", [cell for cell, _, _ in found])
-    print(first)
-    print("The server's raw ceiling, plain GETs of the same objects by four threads, and our share of it:")
-    print(
-        text_table(
-            ["cell", "objects", "MB", "raw MB/s", "raw objects/s", "ours MB/s", "share"], [row for _, row, _ in found]
-        )
-    )
-
-    print("Requests of one read:")
-    print(text_table(["cell", "ours", "s3a"], [row for _, _, row in found]))
+    show(found, first)
 
 
 if __name__ == "__main__":
