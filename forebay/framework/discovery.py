@@ -20,7 +20,8 @@ class Discovered:
 
     Args:
         splits: All splits, or only new ones: the framework drops ids that it knows. If `vanished` is overridden they
-            must be all splits, because it is called with the unfinished known splits that are missing here.
+            must be all splits, because it is called with the unfinished known splits that are missing here. A sequence
+            that makes its splits at each access saves memory: a bounded read on Spark never holds them all.
         horizon: True for a split that no later discovery can return: such a split is forgotten once it is finished.
             None = keep every id for ever.
         state: State of the author's own, JSON-ready; checkpointed, and passed to `restore_state` after a restart.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
+from forebay.framework.split import Split
 from forebay.options import hide_options
 from forebay.spark.conform import Conformer
 from forebay.spark.errors import as_spark_error
@@ -72,17 +73,36 @@ class BatchReader(DataSourceReader):
         with as_spark_error(source.name, "planning"):
             hide_options(source)
             plan = plan_bounded(source, readable.options, parallelism=readable.parallelism)
-            tasks = [ReadTask(source, slices, readable.options, index, len(plan)) for index, slices in enumerate(plan)]
-            return input_partitions(tasks, readable, self._target)
+            return [PlannedPartition(plan, index, readable, self._target) for index in range(len(plan))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one partition. Called in tasks, again for each retry and each action."""
         return read_partition(partition)
 
 
-def input_partitions(tasks: Iterable[ReadTask], readable: Readable, target: pa.Schema) -> list[InputPartition]:
-    """Return one InputPartition for each task. `target` is the schema that Spark expects."""
-    return [InputPartition(SparkTask(task, target, readable.promised, readable.follows_zone)) for task in tasks]
+class PlannedPartition(InputPartition):
+    """The partition of one task of a plan. Its splits are made when Spark pickles it, which it does one by one.
+
+    Args:
+        plan: The slices of each task.
+        index: The number of the task.
+        readable: The source.
+        target: The schema that Spark expects.
+    """
+
+    def __init__(self, plan: Sequence[tuple[Split, ...]], index: int, readable: Readable, target: pa.Schema) -> None:
+        super().__init__(None)
+        self._plan, self._index, self._readable, self._target = plan, index, readable, target
+
+    def __reduce__(self) -> tuple[Callable[..., InputPartition], tuple[object, ...]]:
+        readable, index = self._readable, self._index
+        task = ReadTask(readable.source, self._plan[index], readable.options, index, len(self._plan))
+        return InputPartition, (spark_task(task, readable, self._target),)
+
+
+def spark_task(task: ReadTask, readable: Readable, target: pa.Schema) -> SparkTask:
+    """Return what a task needs. `target` is the schema that Spark expects."""
+    return SparkTask(task, target, readable.promised, readable.follows_zone)
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:

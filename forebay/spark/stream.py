@@ -24,7 +24,7 @@ from forebay.framework.arrow.schemas import resolved_schema
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 from forebay.options import hide_options
-from forebay.spark.batch import Readable, input_partitions, read_partition
+from forebay.spark.batch import Readable, read_partition, spark_task
 from forebay.spark.errors import as_spark_error
 
 _GRACE: Final = 5.0
@@ -83,7 +83,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a micro-batch: a pure function of `end` (S2, S5)."""
         readable = self._readable
         with as_spark_error(readable.source.name, "planning"), self._call() as planner:
-            return input_partitions(planner.tasks(start, end), readable, self._target)
+            tasks = planner.tasks(start, end)
+            return [InputPartition(spark_task(task, readable, self._target)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one partition. Called in tasks, again for each retry and each action."""

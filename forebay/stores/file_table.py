@@ -75,6 +75,11 @@ class FileTable(Sequence[FileStatus]):
         for chunk in self._chunks:
             yield from map(chunk.path, range(len(chunk.sizes)))
 
+    def sizes(self) -> Iterator[int]:
+        """Yield the sizes alone."""
+        for chunk in self._chunks:
+            yield from chunk.sizes
+
     def mentions(self, text: str) -> bool:
         """Whether a path may contain a text. Fast."""
         wanted = text.encode()
@@ -121,3 +126,8 @@ class _Chunk:
 def paths_of(files: Sequence[FileStatus]) -> Iterator[str]:
     """Yield the paths of files, without creating a `FileStatus` for each."""
     return files.paths() if isinstance(files, FileTable) else (file.path for file in files)
+
+
+def sizes_of(files: Sequence[FileStatus]) -> Iterator[int]:
+    """Yield the sizes of files, without creating a `FileStatus` for each."""
+    return files.sizes() if isinstance(files, FileTable) else (file.size for file in files)

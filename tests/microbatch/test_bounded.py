@@ -65,7 +65,7 @@ def source_of(enumerator, bounded=True):
 
 
 def plan(enumerator, *, bounded=True, parallelism=4, **options):
-    return plan_bounded(source_of(enumerator, bounded), HostOptions(**options), parallelism=parallelism)
+    return list(plan_bounded(source_of(enumerator, bounded), HostOptions(**options), parallelism=parallelism))
 
 
 def flat(tasks):

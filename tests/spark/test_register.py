@@ -388,10 +388,10 @@ def test_a_module_that_is_not_installed_travels_by_value_with_what_it_imports(tm
 
 
 def test_an_installed_class_travels_by_name():
-    from forebay.framework.microbatch.admission.assign_tasks import pack
+    from forebay.framework.microbatch.admission.assign_tasks import cut
 
-    assert b"forebay.framework.microbatch.admission.assign_tasks" in dumps(pack, "x")
-    assert len(dumps(pack, "x")) < 200
+    assert b"forebay.framework.microbatch.admission.assign_tasks" in dumps(cut, "x")
+    assert len(dumps(cut, "x")) < 200
 
 
 def test_what_cannot_be_imported_where_it_arrives_is_an_error_with_the_next_step():

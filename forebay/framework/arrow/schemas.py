@@ -20,9 +20,10 @@ _RESOLVED = "_resolved_schema"  # without annotation, so not an option; pickled 
 def resolve_schema(source: S, schema: pa.Schema) -> S:
     """Return a copy of the source that keeps `schema` as the answer of `schema()` for this read.
 
-    Hosts call it once per read, before all other calls of the source.
+    Hosts call it once per read, before all other calls of the source. `schema` is the result of `source.schema()`; a
+    source with the method `with_inferred_schema` may keep more of what it learned for that.
     """
-    own = source.with_schema(schema)
+    own = getattr(source, "with_inferred_schema", source.with_schema)(schema)
     if own is not None:
         return own
     resolved = copy.copy(source)

@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from forebay.errors import ContractError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
@@ -32,26 +38,53 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
     Raises:
         ContractError: `result` is not a `Discovered`, contains an object that is not a Split, or a split id twice.
     """
-    if not isinstance(result, Discovered):
-        raise ContractError(
-            f"discover() returned {type(result).__name__}",
-            source=source.name,
-            rule="SRC-1",
-            advice="return Discovered(splits)",
-        )
+    discovered = _checked_type(source, result)
     splits: dict[str, Split] = {}
-    for split in result.splits:
-        if not isinstance(split, Split):
-            raise ContractError(
-                f"discover() returned {split!r}, which is not a Split",
-                source=source.name,
-                rule="SPL-1",
-                advice="return Discovered(splits) with Split objects only",
-            )
+    for found in discovered.splits:
+        split = _checked_split(source, found)
         if split.id in splits:
             raise repeated_id(source.name, split.id)
         splits[split.id] = split
-    return result, splits
+    return discovered, splits
+
+
+def checked_splits(source: Source, result: object) -> Sequence[Split]:
+    """Check `result` as `checked_discovery` does; return its splits. A lazy sequence stays lazy, with 8 bytes a split.
+
+    Raises:
+        ContractError: As `checked_discovery`.
+    """
+    discovered = _checked_type(source, result)
+    splits: object = discovered.splits
+    if not isinstance(splits, Sequence):  # a generator can be iterated only once
+        return list(checked_discovery(source, result)[1].values())
+    hashes = pa.array(array("q", (hash(_checked_split(source, found).id) for found in discovered.splits)), pa.int64())
+    ordered = hashes.take(pc.sort_indices(hashes))  # count_distinct would take 120 bytes for each
+    if not pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
+        return discovered.splits
+    return list(checked_discovery(source, result)[1].values())
+
+
+def _checked_type(source: Source, result: object) -> Discovered:
+    if isinstance(result, Discovered):
+        return result
+    raise ContractError(
+        f"discover() returned {type(result).__name__}",
+        source=source.name,
+        rule="SRC-1",
+        advice="return Discovered(splits)",
+    )
+
+
+def _checked_split(source: Source, found: object) -> Split:
+    if isinstance(found, Split):
+        return found
+    raise ContractError(
+        f"discover() returned {found!r}, which is not a Split",
+        source=source.name,
+        rule="SPL-1",
+        advice="return Discovered(splits) with Split objects only",
+    )
 
 
 def repeated_id(source: str, split_id: str) -> ContractError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from forebay.framework.coordination.validation import checked_discovery
+from forebay.framework.coordination.validation import checked_splits
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.admission.assign_tasks import spread
 from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
@@ -26,8 +26,10 @@ def plan_bounded(
     *,
     parallelism: int | None = None,
     runtime: Runtime | None = None,
-) -> list[tuple[Split, ...]]:
+) -> Sequence[tuple[Split, ...]]:
     """Return the slices of splits that each task reads, one tuple per task; no task if there is nothing to read.
+
+    Each access makes a new tuple, so that millions of splits of a lazy discovery are never in memory at once.
 
     An unbounded source is read up to its latest positions. A split whose latest position is unknown has no end, and is
     read until it is caught up.
@@ -57,20 +59,21 @@ def plan_bounded(
 
 def _plan_discovery(
     source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, cores: int, calls: ConnectorCalls
-) -> list[tuple[Split, ...]]:
+) -> Sequence[tuple[Split, ...]]:
     with closing(source.name, lambda: calls.call("close()", enumerator.close)):
-        _, found = checked_discovery(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
-        splits = list(found.values())
+        splits = checked_splits(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
         ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
         splits = _unread(source, _ended(source, splits, ends))
         return calls.call("tasks(), size() or slices()", lambda: spread(enumerator, splits, options, cores))
 
 
-def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> list[Split]:
+def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> Sequence[Split]:
     """Return the splits with fixed ends: the split's own end, or its present end in `ends` if that comes first.
 
     In a bounded source, the split's own end is used even if its present end comes first.
     """
+    if not ends:
+        return splits
     result = []
     for split in splits:
         if (end := ends.get(split.id)) is None:
@@ -83,7 +86,7 @@ def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]
     return result
 
 
-def _unread(source: Source, splits: Sequence[Split]) -> list[Split]:
+def _unread(source: Source, splits: Sequence[Split]) -> Sequence[Split]:
     """Return the splits that have something to read."""
 
     def done(split: Split) -> bool:
@@ -92,4 +95,4 @@ def _unread(source: Source, splits: Sequence[Split]) -> list[Split]:
             return False
         return position == end or (not source.bounded and before(source, end, position, split.id))
 
-    return [split for split in splits if not done(split)]
+    return [split for split in splits if not done(split)] if any(map(done, splits)) else splits

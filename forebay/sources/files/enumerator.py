@@ -12,6 +12,7 @@ from functools import cached_property
 from forebay.formats.base import FileFormat, even_borders
 from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerator
 from forebay.framework.split import Split
+from forebay.sources.files.listed_splits import ListedSplits
 from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA
@@ -21,10 +22,16 @@ _log = logging.getLogger(__name__)
 
 
 class FileEnumerator(DiscoveryEnumerator):
-    """Creates one split for each file. Slices are cut at positions that the file format allows."""
+    """Creates one split for each file. Slices are cut at positions that the file format allows.
 
-    def __init__(self, source: FileScan) -> None:
+    Args:
+        source: The source.
+        listing: The result of the first discovery, if the files are already listed.
+    """
+
+    def __init__(self, source: FileScan, listing: FileIndex | None = None) -> None:
         self._source = source
+        self._listing = listing
         self._left_out = 0
 
     @cached_property
@@ -33,19 +40,12 @@ class FileEnumerator(DiscoveryEnumerator):
         return self._source.format()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files, sorted by path. Empty files are omitted."""
-        index = self._source.list()
+        """List all files, sorted by path, unless the schema was inferred from a listing. Empty files are omitted."""
+        index, self._listing = self._listing or self._source.list(), None
         if index.files:
             _ = self._format  # raises at planning if the format is unknown or an option is wrong
         self._warn_left_out(index)
-        names = index.partition_schema.names
-        return Discovered(
-            [
-                FileSplit.of(file, tuple(zip(names, texts, strict=True)))
-                for file, texts in zip(index.files, index.partition_texts, strict=True)
-                if file.size
-            ]
-        )
+        return Discovered(ListedSplits(index))
 
     def _warn_left_out(self, index: FileIndex) -> None:
         warned, self._left_out = self._left_out, len(index.left_out)

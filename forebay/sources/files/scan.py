@@ -98,6 +98,8 @@ class FileScan(Source):
     _schema: ClassVar[pa.Schema | None] = None
     _columns: ClassVar[tuple[str, ...] | None] = None
     _found: ClassVar[dict[str, str]] = {}
+    _inferred_from: ClassVar[FileIndex | None] = None
+    _listing: ClassVar[FileIndex | None] = None
 
     def __post_init__(self) -> None:
         if isinstance(self.format_options, Mapping):
@@ -244,6 +246,10 @@ class FileScan(Source):
         if self.file_format is None and not self._found and (name := format_of_files(index.files)) is not None:
             self._found["format"] = name
         return index
+
+    def keep_listing(self, index: FileIndex) -> None:
+        """Keep the listing from which the schema is inferred, so that a bounded read does not list again."""
+        object.__setattr__(self, "_inferred_from", index)
 
     def learn_format(self, path: str) -> None:
         """Infer the file format from the path of a planned file, if it is not known yet. This saves a listing."""

@@ -80,7 +80,16 @@ class FileSource(FileScan):
         """
         check_schema(self, schema)
         # As in Spark: nothing checked the files for nulls when they were written (SPARK-28651).
-        return self._with(_schema=nullable(schema))
+        return self._with(_schema=nullable(schema), _inferred_from=None, _listing=None)
+
+    def with_inferred_schema(self, schema: pa.Schema) -> Self:
+        """Return a copy of this source with the schema that it inferred, and the files that it listed for that.
+
+        A host calls it for the read that it is about to plan.
+        """
+        listing = self._inferred_from
+        object.__setattr__(self, "_inferred_from", None)
+        return self.with_schema(schema)._with(_listing=listing)  # noqa: SLF001 - of this class
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
         """Return a copy of this source with only these columns; the others are not decoded."""
@@ -88,13 +97,16 @@ class FileSource(FileScan):
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
         """Create the enumerator, for a bounded read or for a stream."""
+        # Only the first enumerator may use it, and tasks should not carry it.
+        listing = self._listing
+        object.__setattr__(self, "_listing", None)
         if context.streaming:
             from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
 
             return FileStreamEnumerator(self, context.clock)
         from forebay.sources.files.enumerator import FileEnumerator
 
-        return FileEnumerator(self)
+        return FileEnumerator(self, listing)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
         """Create a split reader, which reads one file after another."""

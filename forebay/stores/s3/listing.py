@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
@@ -14,11 +16,16 @@ from forebay.stores.fsspec_info import nanoseconds
 from forebay.stores.s3.background import Background
 from forebay.stores.s3.client import S3Client
 
+_log = logging.getLogger(__name__)
+
 PAGE: Final = 1000
 """Keys of one answer, which S3 bounds."""
 
 THREADS: Final = 8
 """Ranges of keys that are listed at the same time."""
+
+_REPORT_SECONDS: Final = 10.0
+"""Seconds between reports of progress in the log."""
 
 _DIRECTORY_PAGES: Final = 16
 """Pages of directories that are looked at for borders. Directories after them are listed as one range."""
@@ -95,8 +102,14 @@ class Listing:
         last = first.objects[-1]["Key"]
         borders = [last, *self._borders(prefix, last)]
         work = [partial(self._range, prefix, accepts, start, stop) for start, stop in pairwise([*borders, None])]
-        for part in _in_order(work):
+        reported = time.monotonic()
+        for number, part in enumerate(_in_order(work), start=1):
             found.extend(part)
+            if time.monotonic() - reported >= _REPORT_SECONDS:
+                reported = time.monotonic()
+                _log.info(
+                    "listed %d objects below %s%s, %d of %d ranges", len(found), self._root, prefix, number, len(work)
+                )
         return found
 
     def _range(self, prefix: str, accepts: Callable[[str], bool], after: str | None, stop: str | None) -> FileTable:

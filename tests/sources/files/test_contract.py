@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance kit on the file source, for each format."""
+"""The conformance kit on the file source, for each format: on local files and on S3."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
-import shutil
-import tempfile
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import boto3
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyarrow import orc
 
+from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.testkit import SourceContract
 
@@ -31,25 +34,28 @@ class Files(SourceContract):
     empty: ClassVar[bytes] = b"\n"
 
     def setup_method(self) -> None:
-        self.directory = Path(tempfile.mkdtemp())
         self.files = 0
 
-    def teardown_method(self) -> None:
-        shutil.rmtree(self.directory)
+    @pytest.fixture(autouse=True)
+    def root(self, request: pytest.FixtureRequest) -> None:
+        self.directory = str(request.getfixturevalue("tmp_path"))
+
+    def put(self, path: str, data: bytes) -> None:
+        Path(path).write_bytes(data)
 
     def source(self) -> FileSource:
-        source = FileSource(path=str(self.directory), file_format=self.file_format, format_options=self.options)
+        source = FileSource(path=self.directory, file_format=self.file_format, format_options=self.options)
         return source.with_schema(self.schema)
 
     def add_split(self) -> str:
         self.files += 1
-        path = self.directory / f"{self.files:03d} {self.files % 3}%{self.suffix}"
-        path.write_bytes(self.empty)
-        return str(path)
+        path = f"{self.directory}/{self.files:03d} {self.files % 3}%{self.suffix}"
+        self.put(path, self.empty)
+        return path
 
     def write(self, split_id: str, n: int) -> Sequence[dict[str, Any]]:
         rows = [{"k": number, "v": f"{Path(split_id).name} {number}"} for number in range(n)]
-        Path(split_id).write_bytes(self.encode(rows))
+        self.put(split_id, self.encode(rows))
         return rows
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
@@ -79,7 +85,7 @@ class TestGzippedText(Files):
 
     def write(self, split_id: str, n: int) -> Sequence[dict[str, Any]]:
         lines = [f"line {number} of {split_id}" for number in range(n)]
-        Path(split_id).write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
+        self.put(split_id, gzip.compress("".join(line + "\n" for line in lines).encode()))
         return [{"value": line} for line in lines]
 
 
@@ -130,3 +136,61 @@ class TestAvro(Files):
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:
         return avro_file(rows)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, Any]]:
+    """The URL of a server with the bucket `contract`, and a client."""
+    from moto.server import ThreadedMotoServer
+
+    moto = ThreadedMotoServer("127.0.0.1", port=0)
+    moto.start()
+    url = "http://{}:{}".format(*moto.get_host_and_port())
+    client = boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
+    )
+    client.create_bucket(Bucket="contract")
+    yield url, client
+    client.close()
+    moto.stop()
+
+
+class OnS3(Files):
+    """Files as objects of a bucket."""
+
+    @pytest.fixture(autouse=True)
+    def root(self, request: pytest.FixtureRequest) -> None:
+        self.endpoint, self.client = request.getfixturevalue("server")
+        self.directory = f"s3://contract/{uuid.uuid4().hex}"
+
+    def put(self, path: str, data: bytes) -> None:
+        self.client.put_object(Bucket="contract", Key=path.removeprefix("s3://contract/"), Body=data)
+
+    def source(self) -> FileSource:
+        storage = {"endpoint_url": self.endpoint, "key": "x", "secret": "y"}
+        secrets = {name: Secret(value) for name, value in storage.items()}
+        return replace(super().source(), storage=secrets).with_schema(self.schema)
+
+
+class TestCsvOnS3(OnS3, TestCsv):
+    """CSV."""
+
+
+class TestJsonOnS3(OnS3, TestJson):
+    """JSON lines."""
+
+
+class TestGzippedTextOnS3(OnS3, TestGzippedText):
+    """Text."""
+
+
+class TestParquetOnS3(OnS3, TestParquet):
+    """Parquet."""
+
+
+class TestOrcOnS3(OnS3, TestOrc):
+    """ORC."""
+
+
+class TestAvroOnS3(OnS3, TestAvro):
+    """Avro."""

@@ -48,3 +48,14 @@ def test_any_tree_is_listed_whole_and_in_order(monkeypatch: pytest.MonkeyPatch, 
     assert list(found.paths()) == [f"s3://b/{key}" for key in wanted]
     assert found.is_ascending()
     assert lister.requests <= len(wanted) / page + 1 + listing.THREADS * 4 + listing._DIRECTORY_PAGES * listing._LEVELS
+
+
+def test_a_long_listing_reports_its_progress(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(listing, "_REPORT_SECONDS", 0.0)
+    lister = scripted([f"top/{day}/{part}" for day in range(10) for part in range(10)])
+    with caplog.at_level("INFO", "forebay.stores.s3.listing"):
+        assert len(Listing(lister, "b", "s3").tree("top/", lambda _: True)) == 100
+    reported = [record.getMessage() for record in caplog.records]
+    assert len(reported) > 2
+    assert reported[-1].startswith("listed 100 objects below s3://b/top/, ")

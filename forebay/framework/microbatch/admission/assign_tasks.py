@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
+from array import array
 from collections.abc import Callable, Collection, Sequence
 
 from forebay.errors import ContractError
 from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
+from forebay.framework.microbatch.admission.packing import PartlyCut, Sizes, pack
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
@@ -20,12 +20,12 @@ def spread(
     cores: int,
     *,
     uncut: Collection[str] = (),
-) -> list[tuple[Split, ...]]:
+) -> Sequence[tuple[Split, ...]]:
     """Return the slices of splits that each task reads, one tuple per task. May block: call it by `ConnectorCalls`.
 
     Args:
         enumerator: Provides tasks, sizes and slices; None = a raw `SplitEnumerator`, which cannot.
-        splits: The splits to read.
+        splits: The splits to read; a lazy sequence stays lazy.
         options: The option `num_partitions` is used.
         cores: How many tasks run at once.
         uncut: Ids of splits that must not be cut into slices.
@@ -34,67 +34,70 @@ def spread(
         ContractError: The enumerator's own tasks do not read every split, or a slice has another id than its split.
     """
     if enumerator is None:
-        return pack(splits, [None] * len(splits), options.num_partitions or cores)
+        return pack(splits, Sizes.of([None] * len(splits)), options.num_partitions or cores)
     if (own := chosen(enumerator.tasks(splits), splits)) is not None:
         return own
-    sizes = [enumerator.size(one) for one in splits]
+    size = enumerator.size
+    sizes = Sizes.of(map(size, splits))
     partitions = options.num_partitions or count_partitions(sizes, cores)
     parts = cut(
         splits,
-        enumerator.size,
+        sizes,
         lambda split, count: [split] if split.id in uncut else enumerator.slices(split, count),
         partitions,
         least=1 if options.num_partitions else OPEN_COST,
     )
-    return pack(parts, [enumerator.size(one) for one in parts], partitions)
+    return pack(parts, sizes if parts is splits else Sizes.of(map(size, parts)), partitions)
 
 
 MOST_BYTES = 1 << 30
 """Maximum bytes of one task, to bound the cost of a retry; `numPartitions` overrides it."""
 
 
-def count_partitions(sizes: Sequence[int | None], parallelism: int) -> int:
+MOST_SPLITS = 32_768
+"""Maximum splits of one task, to bound its memory: about 40 MB; `numPartitions` overrides it."""
+
+
+def count_partitions(sizes: Sizes, parallelism: int) -> int:
     """Return the number of partitions for splits of these bytes: one per core, or a multiple for very large inputs."""
-    total = sum(filled(sizes)) if any(size is not None for size in sizes) else 0
-    return parallelism * max(1, -(-total // (parallelism * MOST_BYTES)))
-
-
-def filled(sizes: Sequence[int | None]) -> list[int]:
-    """Return the sizes, with the mean of the known sizes in place of each unknown size (None)."""
-    known = [max(0, size) for size in sizes if size is not None]
-    usual = sum(known) // len(known) if known else OPEN_COST
-    return [usual if size is None else max(0, size) for size in sizes]
+    total = sum(sizes.bytes) if sizes.known else 0
+    least = max(-(-total // MOST_BYTES), -(-len(sizes.bytes) // MOST_SPLITS))
+    return parallelism * max(1, -(-least // parallelism))
 
 
 def cut(
     splits: Sequence[Split],
-    size: Callable[[Split], int | None],
+    sizes: Sizes,
     slices: Callable[[Split, int], Sequence[Split]],
     partitions: int,
     *,
     least: int = OPEN_COST,
-) -> list[Split]:
-    """Cut the splits that are larger than one of `partitions` equal shares; return all slices in order.
+) -> Sequence[Split]:
+    """Cut the splits that are larger than one of `partitions` equal shares.
 
     Args:
         splits: The splits to read.
-        size: Estimates the bytes of a split; None = unknown.
+        sizes: The sizes of the splits.
         slices: Cuts a split into about the given number of slices.
         partitions: The number of tasks.
-        least: Minimum bytes of one share.
+        least: Minimum bytes of one share, if sizes are known.
+
+    Returns:
+        All slices in order; `splits` itself if none is cut.
 
     Raises:
         ContractError: A slice has another id than its split, or `slices` returned no slice.
     """
-    sizes = [size(split) for split in splits]
-    smallest = 1 if all(one is None for one in sizes) else least
-    guessed = filled(sizes)
-    share = max(1, smallest, sum(guessed) // max(1, partitions))
-    result: list[Split] = []
-    for split, bytes_here in zip(splits, guessed, strict=True):
-        count = -(-bytes_here // share)
-        result.extend(_checked(split, slices(split, count)) if count > 1 else [split])
-    return result
+    share = max(1, least if sizes.known else 1, sum(sizes.bytes) // max(1, partitions))
+    places, parts = array("q"), list[Split]()
+    for place, size in enumerate(sizes.bytes):
+        if size <= share:
+            places.append(place)
+            continue
+        for part in _checked(splits[place], slices(splits[place], -(-size // share))):
+            parts.append(part)
+            places.append(-len(parts))
+    return PartlyCut(splits, places, parts) if parts else splits
 
 
 def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> list[tuple[Split, ...]] | None:
@@ -117,40 +120,6 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
             advice="let tasks() return each slice that it is given, whole or cut with split.slice(position, end)",
         )
     return [tuple(task) for task in tasks if task]
-
-
-def pack(slices: Sequence[Split], sizes: Sequence[int | None], partitions: int) -> list[tuple[Split, ...]]:
-    """Return at most `partitions` tasks of even estimated bytes, in the order of their first slice. Deterministic.
-
-    Slices are assigned in descending size, each to the smallest task so far: the largest task has at most 4/3 of the
-    optimum. The slices of a task keep their order; adjacent slices of one split are joined.
-    """
-    costs = [size + OPEN_COST for size in filled(sizes)]
-    tasks: list[list[int]] = [[] for _ in range(min(max(1, partitions), len(slices)))]
-    loads = [(0, number) for number in range(len(tasks))]
-    for index in sorted(range(len(slices)), key=lambda index: (-costs[index], index)):
-        load, number = heapq.heappop(loads)
-        tasks[number].append(index)
-        heapq.heappush(loads, (load + costs[index], number))
-    ordered = sorted(sorted(task) for task in tasks)
-    return [_joined([slices[index] for index in task]) for task in ordered]
-
-
-def _joined(slices: Sequence[Split]) -> tuple[Split, ...]:
-    result: list[Split] = []
-    for one in slices:
-        before = result[-1] if result else None
-        if (
-            before is not None
-            and before.id == one.id
-            and before.end is not None
-            and before.end == one.position
-            and dataclasses.replace(before, end=one.end) == dataclasses.replace(one, position=before.position)
-        ):
-            result[-1] = dataclasses.replace(before, end=one.end)
-        else:
-            result.append(one)
-    return tuple(result)
 
 
 def _checked(split: Split, slices: Sequence[Split]) -> Sequence[Split]:

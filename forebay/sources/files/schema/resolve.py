@@ -27,6 +27,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
         RetriableError: The store did not answer.
     """
     index = source.list()
+    source.keep_listing(index)
     if not index.files and source.chosen_format() is None:
         raise unknown_format(source.all_paths(), (), source.name)
     if not index.files and not source.format().fixed_schema:
