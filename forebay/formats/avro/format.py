@@ -14,6 +14,7 @@ from forebay.formats.avro.container import Block, Header, read_blocks, read_head
 from forebay.formats.avro.convert import Convert, Converter, cast_to
 from forebay.formats.avro.damage import Malformed, wrap_damage
 from forebay.formats.avro.decode import Decoder
+from forebay.formats.avro.resolution import OPTION, Resolver
 from forebay.formats.avro.schema import Naming, Node, parse_schema, spark_type
 from forebay.formats.base import FileFormat, batch_of
 from forebay.formats.values.column_names import check_names
@@ -29,8 +30,15 @@ _BATCH_BLOCKS = 4_096
 
 @dataclass(frozen=True, kw_only=True)
 class AvroOptions:
-    """The options of Avro files."""
+    """The options of Avro files.
 
+    Raises:
+        ConfigurationError: `avroSchema` is not the schema of a record.
+    """
+
+    avro_schema: str | None = option(
+        default=None, doc="the reader's schema as JSON: the schema of each file is resolved to it"
+    )
     positional_field_matching: bool = option(
         default=False, doc="match the columns of the schema with the fields of a file by place, not by name"
     )
@@ -45,6 +53,36 @@ class AvroOptions:
         default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
     )
     max_block_bytes: int = option(default=64 << 20, doc="a longer block, also decompressed, counts as damage")
+
+    def __post_init__(self) -> None:
+        if (root := self.reader_schema()) is not None:
+            spark_type(root, self.naming)
+
+    def reader_schema(self) -> Node | None:
+        """Return the reader's schema; None if it is that of each file.
+
+        Raises:
+            ConfigurationError: It is not the schema of a record.
+        """
+        if self.avro_schema is None:
+            return None
+        try:
+            root = parse_schema(self.avro_schema)
+        except Malformed as error:
+            raise ConfigurationError(
+                f"the option {OPTION} cannot be used: {error}",
+                option=OPTION,
+                advice="give the schema of a record as JSON text",
+            ) from None
+        except ConfigurationError as error:
+            raise error.with_context(option=OPTION) from None
+        if root.kind != "record":
+            raise ConfigurationError(
+                f"the option {OPTION} is the type {root}, and Spark reads records only",
+                option=OPTION,
+                advice="give the schema of a record",
+            )
+        return root
 
     @property
     def naming(self) -> Naming:
@@ -63,8 +101,7 @@ class AvroFormat(FileFormat):
     name: ClassVar[str] = "avro"
     options_class: ClassVar[type] = AvroOptions
     refused: ClassVar[Mapping[str, str]] = {
-        "avroSchema": "the schema in each file is used; give a schema of Spark to choose and convert columns",
-        "avroSchemaUrl": "the schema in each file is used; give a schema of Spark to choose and convert columns",
+        "avroSchemaUrl": "give the text of the schema in avroSchema",
         "compression": "it concerns writing; files say how they are compressed",
         "ignoreExtension": "files of any name are read; use pathGlobFilter=*.avro to read only those",
         "mode": "it concerns the function from_avro; ignoreCorruptFiles is for files",
@@ -74,17 +111,25 @@ class AvroFormat(FileFormat):
     options: AvroOptions = AvroOptions()
 
     @property
+    def fixed_schema(self) -> bool:  # type: ignore[override]  # of one object: with `avroSchema` no file is needed
+        """Whether `avroSchema` is given."""
+        return self.options.avro_schema is not None
+
+    @property
     def case_sensitive(self) -> bool:
         """The option `caseSensitive`."""
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as Spark: from the first file by path."""
-        file = min(files, key=lambda one: one.path)
-        with file.open() as raw, wrap_damage(file.path):
-            root = _root(read_header(raw), file.path)
+        """Infer as Spark: from `avroSchema`, else from the first file by path."""
+        root, place = self.options.reader_schema(), OPTION
+        if root is None:
+            file = min(files, key=lambda one: one.path)
+            place = file.path
+            with file.open() as raw, wrap_damage(place):
+                root = _root(read_header(raw), place)
         schema = pa.schema(list(cast("pa.StructType", spark_type(root, self.options.naming))))
-        check_names(schema, file.path, case_sensitive=self.options.case_sensitive)
+        check_names(schema, place, case_sensitive=self.options.case_sensitive)
         return schema
 
     def sliceable(self, file: InputFile) -> bool:
@@ -113,16 +158,25 @@ class AvroFormat(FileFormat):
 class _Reader:
     def __init__(self, path: str, header: Header, full: pa.Schema, names: Sequence[str], options: AvroOptions) -> None:
         self._path = path
-        root = _root(header, path)
-        self._decoder = Decoder(root)
+        written = _root(header, path)
+        self._decoder = Decoder(written)
+        root = options.reader_schema() or written
+        resolver = None if root is written else Resolver(path, root)
         metadata = {key.encode(): value for key, value in header.metadata.items()}
         rebase = rebase_of(metadata, options.datetime_rebase_mode, "CORRECTED")
         converter = Converter(path, options.case_sensitive, options.positional_field_matching, options.naming, rebase)
         places = [full.get_field_index(name) for name in names]
         self._schema = pa.schema([full.field(place) for place in places])
-        self._columns: list[tuple[int, Convert] | None] = [
-            converter.column(place, field, root) for place, field in zip(places, self._schema, strict=True)
-        ]
+        self._columns: list[tuple[Convert, Convert] | None] = []
+        for place, field in zip(places, self._schema, strict=True):
+            found = converter.column(place, field, root)
+            if found is None:
+                self._columns.append(None)
+            elif resolver is None:
+                self._columns.append((_stored_field(found[0]), found[1]))
+            else:
+                stored = resolver.field(written, root, found[0], root.names[found[0]])
+                self._columns.append((stored, found[1]))
 
     def batches(self, group: Sequence[Block]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the records of blocks: in one record batch, or if one is damaged, the blocks before it one by one."""
@@ -143,7 +197,8 @@ class _Reader:
                 if column is None:
                     arrays.append(pa.nulls(len(records), target.type))
                 else:
-                    arrays.append(cast_to(column[1](records.field(column[0])), target.type))
+                    stored, convert = column
+                    arrays.append(cast_to(convert(stored(records)), target.type))
             except pa.ArrowIndexError as error:
                 raise Malformed(f"column {target.name!r} has a symbol that the enum does not have") from error
             except pa.ArrowInvalid as error:
@@ -154,6 +209,10 @@ class _Reader:
                     advice="give the column another type in the schema, or remove it",
                 ) from None
         return batch_of(arrays, self._schema, len(records))
+
+
+def _stored_field(at: int) -> Convert:
+    return lambda records: cast("pa.StructArray", records).field(at)
 
 
 def _grouped(blocks: Iterator[Block]) -> Iterator[list[Block]]:

@@ -26,7 +26,7 @@ class Node:
     Attributes:
         kind: The name of a primitive type, or `record`, `enum`, `array`, `map`, `union`, `fixed`.
         name: The full name of a record, enum or fixed.
-        aliases: Its other names.
+        aliases: Its other full names.
         names: The names of a record's fields.
         field_aliases: Their other names.
         defaults: The defaults of fields that have one, by name, as JSON.
@@ -125,7 +125,8 @@ class _Parser:
         name = str(spec["name"])
         space = name.rpartition(".")[0] if "." in name else str(spec.get("namespace", space) or "")
         full = name if "." in name or not space else f"{space}.{name}"
-        node = Node(kind, full, _texts(spec.get("aliases")))
+        others = _texts(spec.get("aliases"))
+        node = Node(kind, full, tuple(one if "." in one or not space else f"{space}.{one}" for one in others))
         self._known[full] = None
         if kind == "enum":
             node.symbols = _texts(spec["symbols"])

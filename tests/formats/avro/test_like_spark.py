@@ -19,7 +19,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from forebay.formats.avro.container import read_blocks, read_header
 from forebay.formats.avro.decode import varint
 from forebay.formats.avro.format import AvroFormat, AvroOptions
-from forebay.testkit.servers.kafka_jars import Module, fetched
 
 ZONE = "UTC"
 ROWS = 150
@@ -29,14 +28,6 @@ CODECS = ("null", "deflate", "bzip2", "xz", "snappy", "zstandard")
 RANDOM = random.Random(4)
 
 Value = Callable[[], Any]
-
-
-@pytest.fixture(scope="module")
-def avro(spark: SparkSession) -> SparkSession:
-    """Return the session with spark-avro. That of Spark 4.2 is not on Maven Central."""
-    jar = fetched("spark-avro-4.1.1", [Module("org.apache.spark", "spark-avro_2.13", "4.1.1", alone=True)])
-    spark.sql(f"ADD JAR '{next(jar.iterdir())}'")
-    return spark
 
 
 def number(bits: int) -> Value:
