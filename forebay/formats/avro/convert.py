@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
+from forebay.formats.avro.damage import Malformed
 from forebay.formats.avro.schema import Naming, Node
 from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.rebase import Rebase
@@ -115,6 +116,8 @@ class Converter:
         kind = node.kind
         if kind == "enum" and types.is_string(target):
             return pa.array(node.symbols, pa.string()).take
+        if kind == "boolean":
+            return _booleans if types.is_boolean(target) else None
         if kind in ("bytes", "fixed"):
             if isinstance(target, pa.Decimal128Type) and node.logical == "decimal":
                 holds = target.scale == node.scale and target.precision >= node.precision
@@ -161,7 +164,6 @@ class Converter:
 
 
 _SAME = {
-    ("boolean", pa.bool_()),
     ("int", pa.int32()),
     ("int", pa.int64()),
     ("int", pa.float64()),
@@ -174,6 +176,14 @@ _SAME = {
 
 def _same(array: pa.Array) -> pa.Array:
     return array
+
+
+def _booleans(array: pa.Array) -> pa.Array:
+    """Return the booleans that the decoder stores as 0 and -1."""
+    ends = pc.min_max(array).as_py()
+    if ends["min"] is not None and (ends["min"] < -1 or ends["max"] > 0):
+        raise Malformed("a boolean is neither 0 nor 1")
+    return pc.less(array, 0)
 
 
 def members_of(array: pa.Array) -> list[pa.Array]:

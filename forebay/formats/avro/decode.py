@@ -2,7 +2,8 @@
 """Decodes Avro blocks to Arrow arrays of the stored types: polars does it for most schemas, fastavro for the others.
 
 Both get a schema that describes the same bytes with fewer types: an enum is a number, a map is an array of entries, and
-a branch of a union is a record with one field. Fields have numbers for names.
+a branch of a union is a record with one field. Fields have numbers for names. A boolean is a number too, of which the
+byte 1 is -1: polars and fastavro take every byte but 0 for true, and Avro for Java only 1.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Decoder:
                 return {"type": "array", "items": entry}
             case "union":
                 return self._union(node)
-            case "enum":
+            case "enum" | "boolean":
                 return "int"
             case "fixed":
                 return {"type": "fixed", "name": self._name(), "size": node.size}
@@ -171,7 +172,7 @@ def stored_type(node: Node) -> pa.DataType:
             return stored_type(node.branches[0])
         case "union":
             return pa.struct([pa.field(f"m{at}", stored_type(one)) for at, one in enumerate(node.branches)])
-        case "enum":
+        case "enum" | "boolean":
             return pa.int32()
     return TYPES[node.kind]
 

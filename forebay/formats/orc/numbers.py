@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.formats.orc.wire import Malformed
+from forebay.formats.values.decimals import exceeds_precision
 
 
 def narrowed(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -32,10 +33,8 @@ def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def fitting(array: pa.Array) -> pa.Array:
     """Return decimals as they are; raise Malformed if one has more digits than its type."""
-    kind = cast("pa.Decimal128Type", array.type)
-    ends = pc.min_max(array).as_py()
-    if ends["min"] is not None and max(-ends["min"], ends["max"]) >= Decimal(10) ** (kind.precision - kind.scale):
-        raise Malformed(f"a decimal does not fit into {kind}")
+    if exceeds_precision(array):
+        raise Malformed(f"a decimal does not fit into {array.type}")
     return array
 
 

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
+from forebay.formats.base import damaged_file
 from forebay.formats.parquet.schema import LISTS, Leaf, Node
 from forebay.formats.values.column_names import ambiguous, folded
+from forebay.formats.values.decimals import exceeds_precision
 from forebay.formats.values.rebase import Rebase
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -127,7 +129,8 @@ class Converter:
             return self._integer(leaf, source, target, column)
         if isinstance(target, pa.Decimal128Type):
             self._check_decimal(leaf, target, column)
-            return None
+            checked = self._decimals_in_range(column) if leaf.kind == "DECIMAL" else None
+            return _chain(checked, None if source == target else _cast(target))
         castable = (
             (types.is_boolean(target) and leaf.physical == "BOOLEAN")
             or (types.is_float32(target) and leaf.physical == "FLOAT")
@@ -169,6 +172,16 @@ class Converter:
             holds = leaf.unsigned_bits == 64 and target == pa.decimal128(20, 0)
         if not holds:
             raise self._mismatch(str(leaf), target, column)
+
+    def _decimals_in_range(self, column: str) -> Convert:
+        """Return the check that damage did not give decimals more digits than the file's type has."""
+
+        def check(array: pa.Array) -> pa.Array:
+            if exceeds_precision(array):
+                raise damaged_file(f"{self._place(column)} has a value with more digits than {array.type} allows")
+            return array
+
+        return check
 
     def _timestamp(self, leaf: Leaf, source: pa.DataType, target: pa.TimestampType, column: str) -> Convert | None:
         place = self._place(column)

@@ -54,9 +54,7 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
         DataError: A column has another number of values than its row group has rows.
     """
     chosen = list(groups)
-    if parquet.signed and chosen:
-        for leaf in leaves:
-            _refuse_encrypted(parquet, leaf, chosen[0])
+    _refuse_encrypted(parquet, leaves, chosen)
     for number in chosen:
         group = parquet.metadata.row_group(number)
         for leaf in leaves:
@@ -66,21 +64,20 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
                 raise wrong_footer(parquet, what)
 
 
-def _refuse_encrypted(parquet: OpenParquet, leaf: Leaf, group: int) -> None:
-    """Raise a ConfigurationError if a column of a row group is encrypted.
-
-    It reads one value: this makes Arrow raise an error, while asking for the column's metadata crashes the process.
-    """
-    try:
-        next(parquet.file().iter_batches(1, [group], [leaf.path], use_threads=False), None)
-    except OSError as error:
-        if parquet.failed:
-            raise
-        raise ConfigurationError(
-            f"column {leaf.path!r} of {parquet.path} is encrypted or damaged: {error}",
-            advice="remove the column from the schema, or read the file with Spark's own Parquet source, which "
-            "accepts decryption keys",
-        ) from error
+def _refuse_encrypted(parquet: OpenParquet, leaves: Sequence[Leaf], groups: Sequence[int]) -> None:
+    """Raise a ConfigurationError if columns are encrypted, and an OSError if their metadata are damaged."""
+    if not parquet.signed:
+        parquet.check_columns(groups, [leaf.path for leaf in leaves])
+        return
+    for leaf in leaves:
+        try:
+            parquet.check_columns(groups[:1], [leaf.path])
+        except OSError as error:
+            raise ConfigurationError(
+                f"column {leaf.path!r} of {parquet.path} is encrypted or damaged: {error}",
+                advice="remove the column from the schema, or read the file with Spark's own Parquet source, which "
+                "accepts decryption keys",
+            ) from error
 
 
 def wrong_footer(parquet: OpenParquet, what: str) -> DataError:

@@ -34,7 +34,8 @@ class OpenParquet:
 
     Args:
         path: The file, for errors.
-        metadata: The footer. For an encrypted column, `metadata.row_group(i).column(j)` crashes the process.
+        metadata: The footer. `metadata.row_group(i).column(j)` ends the process if the metadata of the column are
+            encrypted or damaged: call `check_columns` before.
         signed: Whether a signature follows the footer, which only files with encrypted columns have.
     """
 
@@ -50,11 +51,31 @@ class OpenParquet:
         return self._checked.failure is not None
 
     def expect(self, groups: Sequence[int], columns: Sequence[int]) -> None:
-        """Announce to the stream which column chunks will be read. None of the columns may be encrypted."""
+        """Announce to the stream which column chunks will be read. Call `check_columns` before."""
         announce = getattr(self._checked.raw, "expect", None)  # streams of stores for which requests are slow have it
         if announce is not None:
             rows = [self.metadata.row_group(group) for group in groups]
             announce([[_chunk(row.column(column)) for column in columns] for row in rows])
+
+    def check_columns(self, groups: Sequence[int], columns: Sequence[str]) -> None:
+        """Check the metadata of columns by path in some row groups; reads nothing.
+
+        Arrow makes its metadata of columns when it plans to read ahead, where it raises an error for damage. The first
+        read of the file that follows is refused.
+
+        Raises:
+            OSError: They are encrypted or damaged.
+        """
+        if not groups or not columns:
+            return
+        file = pq.ParquetFile(self._source, metadata=self.metadata, pre_buffer=True, **_EXTENSIONS)
+        self._checked.refuses = True
+        try:
+            next(file.iter_batches(1, groups, columns, use_threads=False), None)
+        except _ReadRefused:
+            pass
+        finally:
+            self._checked.refuses = False
 
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
         """Return Arrow's reader of the file.
@@ -97,7 +118,7 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
                 f"{file.path} uses a feature of Parquet that Arrow cannot read: {error}",
                 advice="remove the column with this feature from the schema, or write the file again without it",
             ) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the latter: of a column's name
             if checked.failure is not None:
                 raise checked.failure from None
             raise damaged_file(f"{file.path} is not a complete Parquet file: {error}") from error
@@ -115,12 +136,18 @@ def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaD
         ) from error
 
 
+class _ReadRefused(Exception):
+    """A read while `check_columns` needs none."""
+
+
 class _Checked(io.RawIOBase):
     """A file as Arrow's reader sees it: each read returns the full length, and a storage error is kept in `failure`."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.raw = raw
         self.failure: Exception | None = None
+        self.refuses = False
+        """Whether reads raise _ReadRefused."""
         self.tail = b""
         """The end of the first read, and of the file: the footer's length and a magic number."""
 
@@ -130,6 +157,8 @@ class _Checked(io.RawIOBase):
         return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:
+        if self.refuses:
+            raise _ReadRefused
         try:
             data = read_fully(self.raw.read, size)
         except Exception as error:

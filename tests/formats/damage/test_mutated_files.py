@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged ORC, Avro and Parquet files end in an error or are read: no crash, no hang, bounded memory.
+
+The number of files of the long test is in the environment: `MUTATIONS=5000 make soak`. A file alone:
+`PYTHONPATH=tests/generators python -P -m generated_files.reading orc 17 18`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generated_files.reading import SECONDS, Files, read
+
+PER_PROCESS = 5_000
+GENERATORS = Path(__file__).parents[2] / "generators"
+LEAST_READ = {"avro": 0.03, "orc": 0.1, "parquet": 0.1}
+
+
+def check(kind: str, first: int, last: int) -> dict[str, Any]:
+    """Read files in a process of its own, and return what it counted."""
+    command = [sys.executable, "-P", "-m", "generated_files.reading", kind, str(first), str(last)]
+    # Polars prints what it finds damaged.
+    environment = {**os.environ, "PYTHONPATH": str(GENERATORS), "RUST_BACKTRACE": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_800, env=environment)
+    *numbers, found = done.stdout.splitlines()
+    assert done.returncode == 0, f"file {found or numbers[-1:]}: {done.returncode} {done.stderr[-3_000:]}"
+    result = json.loads(found)
+    files = last - first
+    assert set(result["ends"]) <= {"DataError", "ConfigurationError", "read"}, result
+    assert result["ends"]["DataError"] > files // 4
+    assert result["ends"]["read"] > files * LEAST_READ[kind]
+    assert result["slowest"] < SECONDS, result
+    assert result["megabytes"] < 500, result
+    return result
+
+
+@pytest.mark.parametrize("kind", LEAST_READ)
+def test_damaged_files_are_refused_or_read(kind: str) -> None:
+    check(kind, 0, 400)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", LEAST_READ)
+def test_fifty_thousand_damaged_files_are_refused_or_read(kind: str, record_property) -> None:
+    count = int(os.environ.get("MUTATIONS", "50000"))
+    for first in range(0, count, PER_PROCESS):
+        found = check(kind, first, min(count, first + PER_PROCESS))
+        record_property("report", f"damaged {kind} files from {first}: {json.dumps(found)}")
+
+
+FOUND = {
+    # Arrow ends the process for histograms of the wrong length, unless it reads ahead.
+    **dict.fromkeys([5_251, 16_541, 42_325, 46_183], "histogram size mismatch"),
+    # Arrow does not compare decimals with their type.
+    **dict.fromkeys([203, 343], "column 'w' of /data/f has a value with more digits than decimal128"),
+    672: "codec can't decode byte",
+}
+
+
+@pytest.mark.parametrize(("number", "text"), FOUND.items())
+def test_what_damage_in_parquet_was_found(number: int, text: str) -> None:
+    found = read("parquet", Files("parquet").damaged(number), None)
+    assert isinstance(found, str)
+    assert text in found
