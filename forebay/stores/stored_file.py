@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from forebay.stores.file_changes import changed_error, gone_error
@@ -145,3 +145,34 @@ class StoredFile:
         """
         found = store_for(self.path, self.storage).stat(self.path)
         return found if isinstance(found, FileStatus) else None
+
+    def open_ahead(self) -> FileOpenedAhead | None:
+        """Request the content of a small object of S3 before it is read; None for all other files. Does not block.
+
+        The caller closes the result. An error of the request is raised when the content is read.
+        """
+        if not is_s3(self.path):
+            return None
+        from forebay.stores.s3.store import S3Store
+
+        stream = S3Store(self.storage).open_ahead(self.status)
+        return None if stream is None else FileOpenedAhead(self.status, self.storage, self.read_to, [stream])
+
+
+@dataclass(frozen=True)
+class FileOpenedAhead(StoredFile):
+    """A file of which the content is on its way. For one thread at a time; not picklable.
+
+    The first `open` returns the stream that waits for the content; later ones open the file again.
+    """
+
+    streams: list[BinaryIO] = field(default_factory=list, repr=False, compare=False)
+
+    def open(self) -> BinaryIO:
+        """See `StoredFile.open`."""
+        return self.streams.pop() if self.streams else super().open()
+
+    def close(self) -> None:
+        """Close the stream that nobody has opened, which ends its request."""
+        while self.streams:
+            self.streams.pop().close()

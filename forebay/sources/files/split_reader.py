@@ -23,6 +23,7 @@ from forebay.sources.files.filtering import RowFilter
 from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
+from forebay.sources.files.small_files import SmallFiles
 from forebay.sources.files.split import FileSplit, offset_and_rows
 from forebay.stores.stored_file import StoredFile
 
@@ -48,6 +49,7 @@ class FileSplitReader(SplitReader):
         self._source = source
         self._options = options or HostOptions()
         self._waiting: deque[FileSplit] = deque()
+        self._small_files = SmallFiles(source.stored)
         self._reading: _Reading | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
@@ -66,6 +68,7 @@ class FileSplitReader(SplitReader):
             if not self._waiting:
                 return []
             self._reading = self._begin(self._waiting.popleft())
+            self._small_files.request(self._waiting)
         reading = self._reading
         try:
             part = reading.next()
@@ -84,7 +87,8 @@ class FileSplitReader(SplitReader):
         """Do nothing, because a fetch ends after one block in any case."""
 
     def close(self) -> None:
-        """Close the current file."""
+        """Close the current file, and those requested ahead."""
+        self._small_files.close()
         if self._reading is not None:
             self._reading.rewind()
             self._reading = None
@@ -119,7 +123,7 @@ class FileSplitReader(SplitReader):
         wanted = [name for name in schema.names if name not in constants and name != METADATA]
         # A read without columns of the file still has to count its rows.
         columns = wanted or data.names[:1]
-        stored = self._source.stored(split.status)
+        stored = self._small_files.take(split)
         if METADATA in schema.names:
             start, length = split.block or (0, split.size)
             constants[METADATA] = metadata_value(split.status, start, length, schema.field(METADATA).type)

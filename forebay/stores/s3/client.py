@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import email.utils
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ from forebay.errors import ConfigurationError
 from forebay.options.secret import Secret
 from forebay.stores.s3.settings import S3Settings
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
+from forebay.version import __version__
 
 ATTEMPTS: Final = 3
 """Attempts of botocore at one request, within a few seconds. Longer pauses are those of the framework's retry policy,
@@ -153,6 +155,8 @@ def _config(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no type
     style = settings.addressing_style or ("path" if settings.endpoint_url else None)
     s3 = {**({"addressing_style": style} if style else {}), **more.pop("s3", {})}
     arguments: dict[str, Any] = {
+        # A fixed text: botocore's own, with all its parts, is built anew for each request, which costs 0.1 ms.
+        "user_agent": f"forebay/{__version__} botocore/{importlib.import_module('botocore').__version__}",
         "connect_timeout": settings.connect_timeout,
         "read_timeout": settings.read_timeout,
         "max_pool_connections": settings.max_pool_connections,
@@ -179,13 +183,13 @@ def _session(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no typ
 
 
 def _moment(value: object) -> dt.datetime:
-    """Parse a time of an answer. botocore's own parser takes most of the time of a listing."""
+    """Parse a time of an answer. botocore's own parser takes most of the time of a listing, and 0.1 ms of each GET."""
     if isinstance(value, str):
-        try:
-            found = dt.datetime.fromisoformat(value)
-        except ValueError:  # in a header, or of another kind
-            pass
-        else:
+        for parse in (dt.datetime.fromisoformat, email.utils.parsedate_to_datetime):  # of a listing, of a header
+            try:
+                found = parse(value)
+            except ValueError:
+                continue
             return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
     moment: dt.datetime = importlib.import_module("botocore.utils").parse_timestamp(value)
     return moment

@@ -13,7 +13,7 @@ from forebay.stores.paths import join
 from forebay.stores.s3.client import S3Client, client_of
 from forebay.stores.s3.errors import Request, is_changed, is_gone, is_unsupported, s3_error
 from forebay.stores.s3.listing import Listing
-from forebay.stores.s3.object_file import ObjectFile
+from forebay.stores.s3.object_file import SMALL, ObjectFile
 from forebay.stores.s3.object_reader import ObjectReader
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.store import Children, Directory
@@ -100,13 +100,27 @@ class S3Store:
 
     def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
         """See `Store.open`. Nothing is requested before the first read, unless `file` has to be looked up."""
+        return cast("BinaryIO", self._open(path, file, read_to))
+
+    def open_ahead(self, file: FileStatus) -> BinaryIO | None:
+        """Open a small object, and request its content at once, on another thread. It holds at most 1 MB.
+
+        Return None, without a request, for an object that is larger, empty, or cannot be pinned.
+        """
+        if not 0 < file.size <= SMALL or not self.pins(file):
+            return None
+        stream = self._open(file.path, file)
+        stream.fetch_ahead()
+        return cast("BinaryIO", stream)
+
+    def _open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> ObjectFile:
         status = file or self.stat(path)
         if not isinstance(status, FileStatus):
             raise FileNotFoundError(path)
         at = self._located(path)
         request = self._request(path, at, "read")
         reader = ObjectReader(self._client, at.bucket, at.key or "", status, request, lambda: self._now(path))
-        return cast("BinaryIO", ObjectFile(reader, read_to))
+        return ObjectFile(reader, read_to)
 
     def pins(self, file: FileStatus) -> bool:
         """See `Store.pins`: by the ETag."""

@@ -275,7 +275,7 @@ def test_without_announced_groups_reads_that_follow_one_another_are_joined_again
 def test_any_seeks_and_reads_give_the_bytes_of_the_object(monkeypatch):
     monkeypatch.setattr(object_file, "CHUNK", 4000)
     monkeypatch.setattr(object_file, "FIRST", 500)
-    monkeypatch.setattr(object_file, "_WHOLE", 100)
+    monkeypatch.setattr(object_file, "SMALL", 100)
     monkeypatch.setattr(object_file, "_TAIL", 300)
     monkeypatch.setattr(expected_ranges, "GROUP", 5000)
     monkeypatch.setattr(expected_ranges, "PIECE", 900)

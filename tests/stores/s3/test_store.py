@@ -115,7 +115,7 @@ def _all(_: str) -> bool:
 def chunks(monkeypatch):
     """Short chunks, so that a read takes several requests."""
     monkeypatch.setattr(object_file, "CHUNK", 1 << 20)
-    monkeypatch.setattr(object_file, "_WHOLE", 1000)
+    monkeypatch.setattr(object_file, "SMALL", 1000)
 
 
 def test_an_object_that_was_overwritten_or_deleted_is_named_and_never_mixed(bucket, chunks):

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests the next small files of a task before they are read, so that each one does not cost a round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from forebay.sources.files.split import FileSplit
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import is_s3
+from forebay.stores.stored_file import FileOpenedAhead, StoredFile
+
+AHEAD: Final = 8
+"""Files requested ahead of the one that is read, at the same time. Each holds at most 1 MB (`S3Store.open_ahead`).
+
+With 20 ms a request and 3 ms of work on each file, seven are under way.
+"""
+
+
+class SmallFiles:
+    """The next small files of one split reader, opened ahead. For one thread at a time.
+
+    Args:
+        stored: Returns a listed file with the settings of its store.
+    """
+
+    def __init__(self, stored: Callable[[FileStatus], StoredFile]) -> None:
+        self._stored = stored
+        self._opened: dict[str, FileOpenedAhead] = {}
+
+    def request(self, waiting: Iterable[FileSplit]) -> None:
+        """Request those of the next `AHEAD` splits that are small and in S3. Does not block."""
+        for split in islice(waiting, AHEAD):
+            if split.id in self._opened or not is_s3(split.path):
+                continue
+            if (opened := self._stored(split.status).open_ahead()) is not None:
+                self._opened[split.id] = opened
+
+    def take(self, split: FileSplit) -> StoredFile:
+        """Return the file of a split, which the caller reads next, opened ahead or not."""
+        return self._opened.pop(split.id, None) or self._stored(split.status)
+
+    def close(self) -> None:
+        """End the requests of files that were not read."""
+        for opened in self._opened.values():
+            opened.close()
+        self._opened.clear()
