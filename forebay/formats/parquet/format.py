@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat, batch_of
 from forebay.formats.filters.expressions import Expression, leaves
 from forebay.formats.parquet.convert import Converter, Wanted
-from forebay.formats.parquet.groups import check_groups, group_bytes, row_starts, wrong_footer
+from forebay.formats.parquet.groups import check_groups, group_bytes, longest_chunk, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
 from forebay.formats.parquet.schema import columns_of, inferred_schema
 from forebay.formats.parquet.skipping import FilteredColumn, matching_groups
@@ -144,8 +145,9 @@ class ParquetFormat(FileFormat):
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with opened(file) as parquet:
             converter = self._converter(file, parquet)
-            nodes = columns_of(parquet.file())
-            reader = _Reader(parquet, wanted, [converter.column(item, nodes) for item in wanted])
+            whole = parquet.file()
+            nodes = columns_of(whole)
+            reader = _Reader(parquet, whole, wanted, [converter.column(item, nodes) for item in wanted])
             yield from reader.read(position, end)
 
     def _converter(self, file: InputFile, parquet: OpenParquet) -> Converter:
@@ -155,16 +157,15 @@ class ParquetFormat(FileFormat):
 
 
 class _Reader:
-    def __init__(self, parquet: OpenParquet, schema: pa.Schema, wanted: list[Wanted]) -> None:
+    def __init__(self, parquet: OpenParquet, file: pq.ParquetFile, schema: pa.Schema, wanted: list[Wanted]) -> None:
         self._schema = schema
         self._wanted = wanted
         self._leaves = [leaf for item in wanted for leaf in item.leaves]
         self._starts = row_starts(parquet)
         self._open = parquet
-        buffer = _READ_AHEAD_BYTES // max(1, len(self._leaves))
-        self._parquet = parquet.file(max(_LEAST_BUFFER, min(_MOST_BUFFER, buffer)))
+        self._parquet = file
         # Arrow cannot join dictionaries of several row groups inside nested columns.
-        self._one_group_at_a_time = any(_has_inner_dictionary(kind) for kind in self._parquet.schema_arrow.types)
+        self._one_group_at_a_time = any(_has_inner_dictionary(kind) for kind in file.schema_arrow.types)
         self._rows_per_batch = _BATCH_ROWS
         self._measured = False
 
@@ -180,6 +181,7 @@ class _Reader:
         groups = self._groups(position, end)
         check_groups(self._open, groups, self._leaves)
         self._open.expect(groups, [leaf.index for leaf in self._leaves])
+        self._parquet = self._open.file(self._buffer_bytes(groups))
         while position < end:
             group = self._group_of(position)
             self._plan(group)
@@ -194,6 +196,14 @@ class _Reader:
                 raise wrong_footer(
                     self._open, f"it declares {self._starts[-1]} rows, but the columns end at row {position}"
                 )
+
+    def _buffer_bytes(self, groups: range) -> int:
+        """Return how much to read of a column at a time; 0 for whole column chunks, if none is longer than that.
+
+        What the header of a page says about its size is a bound only for reads of whole column chunks.
+        """
+        buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_AHEAD_BYTES // len(self._leaves)))
+        return 0 if longest_chunk(self._open, groups, self._leaves) <= buffer else buffer
 
     def _plan(self, group: int) -> None:
         """Choose the number of rows of a batch for a row group.

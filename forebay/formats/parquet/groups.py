@@ -64,6 +64,12 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
                 raise wrong_footer(parquet, what)
 
 
+def longest_chunk(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> int:
+    """Return the stored bytes of the longest column chunk; the groups must have been checked."""
+    rows = [parquet.metadata.row_group(group) for group in groups]
+    return max((group.column(leaf.index).total_compressed_size for group in rows for leaf in leaves), default=0)
+
+
 def _refuse_encrypted(parquet: OpenParquet, leaves: Sequence[Leaf], groups: Sequence[int]) -> None:
     """Raise a ConfigurationError if columns are encrypted, and an OSError if their metadata are damaged."""
     if not parquet.signed:

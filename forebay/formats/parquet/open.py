@@ -80,7 +80,7 @@ class OpenParquet:
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
         """Return Arrow's reader of the file.
 
-        For each column it reads `buffer_bytes` at a time, never a whole column chunk.
+        For each column it reads `buffer_bytes` at a time, never a whole column chunk; 0 for whole column chunks.
         """
         return pq.ParquetFile(
             self._source,
