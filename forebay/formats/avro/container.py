@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
+from forebay.errors import ConfigurationError
 from forebay.formats.avro.codecs import decompressed
 from forebay.formats.avro.damage import Malformed
 from forebay.formats.base import InputFile
@@ -85,7 +86,10 @@ def read_blocks(
         data = head[at:] + read_fully(raw.read, max(0, size + SYNC_BYTES - (len(head) - at)))
         if data[size : size + SYNC_BYTES] != header.sync:
             raise Malformed(f"the sync marker is missing at byte {start + size}")
-        plain = decompressed(codec, data[:size], max_bytes)
+        try:
+            plain = decompressed(codec, data[:size], max_bytes)
+        except ConfigurationError as error:
+            raise error.with_context(source=file.path) from None
         yield Block(count, plain, marker, start + size)
         marker = start + size
 

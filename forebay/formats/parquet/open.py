@@ -72,8 +72,9 @@ class OpenParquet:
         self._checked.refuses = True
         try:
             next(file.iter_batches(1, groups, columns, use_threads=False), None)
-        except _ReadRefused:
-            pass
+        except _ReadRefused as refused:
+            # Arrow's reader keeps the exception, whose traceback keeps this frame, and so the reader.
+            refused.__traceback__ = None
         finally:
             self._checked.refuses = False
 

@@ -208,8 +208,9 @@ def test_schemas_that_are_damaged(memory_file: Files, schema: bytes) -> None:
 
 
 def test_an_unknown_codec_is_named(memory_file: Files) -> None:
-    with pytest.raises(ConfigurationError, match="'lzo'"):
+    with pytest.raises(ConfigurationError, match="'lzo'") as caught:
         found(block(1, 2, b"\x02a", b"lzo"), memory_file)
+    assert caught.value.source == memory_file(b"").path
 
 
 def test_records_without_bytes_are_counted(memory_file: Files) -> None:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from generated_files.reading import SECONDS, Files, read
 
@@ -68,3 +69,12 @@ def test_what_damage_in_parquet_was_found(number: int, text: str) -> None:
     found = read("parquet", Files("parquet").damaged(number), None)
     assert isinstance(found, str)
     assert text in found
+
+
+def test_reads_of_parquet_keep_no_memory() -> None:
+    files = Files("parquet")
+    whole = [files.whole(number) for number in range(5)]
+    before = pa.total_allocated_bytes()
+    for data in whole * 20:
+        assert not isinstance(read("parquet", data, None), str)
+    assert pa.total_allocated_bytes() <= before

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +26,18 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _ordered(value: Any) -> Any:
-    """Entries of maps in order: those of Spark's Avro reader are in that of a hash table."""
+    """Return a value without what is allowed to differ.
+
+    Entries of maps are in order, and of a repeated key the last one stays: those of Spark's Avro reader are in a hash
+    table. U+FFFD replaces bytes that are not UTF-8, as forebay does in ORC and Avro.
+    """
+    if isinstance(value, bytes):
+        return re.sub("\ufffd+", "\ufffd", value.decode("utf-8", "replace"))
     if isinstance(value, dict):
         return {key: _ordered(inside) for key, inside in value.items()}
     if isinstance(value, list):
         found = [_ordered(one) for one in value]
-        return sorted(found, key=repr) if found and isinstance(found[0], tuple) else found
+        return sorted(dict(found).items(), key=repr) if found and isinstance(found[0], tuple) else found
     return tuple(_ordered(one) for one in value) if isinstance(value, tuple) else value
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads damaged files with Spark's own readers, in a process of its own: some of them hang or end the JVM.
 
-`python -m generated_files.reading_by_spark orc 0 400 DIRECTORY` reads the files that `reading --write DIRECTORY` wrote.
-It prints each number, reads the file, and prints what it gave as JSON.
+`python -m generated_files.reading_by_spark orc DIRECTORY 3 5 8` reads some of the files that `reading --write` wrote
+there. It prints each number, reads the file, and prints what it gave as JSON. A file that takes too long ends the
+process.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -51,10 +52,10 @@ def schemas(spark: SparkSession, kind: str, directory: Path) -> Callable[[int], 
     return schema
 
 
-def main(kind: str, first: int, last: int, directory: Path) -> None:
+def main(kind: str, directory: Path, numbers: Sequence[int]) -> None:
     spark = session()
     schema_of = schemas(spark, kind, directory)
-    for number in range(first, last):
+    for number in numbers:
         sys.stdout.write(f"{number}\n")
         sys.stdout.flush()
         faulthandler.dump_traceback_later(SECONDS, exit=True)
@@ -71,4 +72,4 @@ def main(kind: str, first: int, last: int, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), [int(number) for number in sys.argv[3:]])
