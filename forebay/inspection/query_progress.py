@@ -15,14 +15,13 @@ from forebay.framework.microbatch.offsets.offset import UnknownEnd
 from forebay.inspection.dropped_rows import dropped_rows, dropped_rows_advice, ours
 from forebay.inspection.event_time import EventTimeState, event_time_words
 from forebay.inspection.tables import printable
+from forebay.inspection.views import bar
 
-_WIDTH: Final = 24
 _SPLITS: Final = 5
 _WINDOW: Final = 12
 """Reports over which the speed is averaged."""
 
 _NO_POSITION: Final = {UnknownEnd.WHOLE.value, UnknownEnd.NEGOTIATED.value}
-_FULL, _EMPTY = "█", "░"
 
 
 @dataclass(frozen=True)
@@ -223,10 +222,7 @@ def _title(state: QueryProgress) -> str:
 
 
 def _bar(source: SourceProgress) -> str:
-    if source.share is None:
-        return ""
-    full = int(source.share * _WIDTH)
-    return f"{_FULL * full}{_EMPTY * (_WIDTH - full)} {_percent(source)}"
+    return "" if source.share is None else f"{bar(source.share)} {_percent(source)}"
 
 
 def _percent(source: SourceProgress) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 from forebay.errors import RetriableError
@@ -24,6 +25,21 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
 """Seconds between two discoveries, if the user sets no `discoveryInterval`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How far a run is.
+
+    Args:
+        splits: All splits that are known.
+        finished: Those of them that have been delivered to their end.
+        bytes_left: The estimated bytes of the other splits, each from its last assignment on; None if unknown.
+    """
+
+    splits: int
+    finished: int
+    bytes_left: int | None
 
 
 class DiscoveringEnumerator(SplitEnumerator):
@@ -76,6 +92,13 @@ class DiscoveringEnumerator(SplitEnumerator):
     def splits(self) -> Mapping[str, tuple[Split, SplitState]]:
         """Return by id all splits not yet forgotten, at the position of their last assignment, with their state."""
         return {split_id: (split, self._life.state(split_id)) for split_id, split in self._life.known().items()}
+
+    def backlog(self) -> Backlog:
+        """Return how many splits are known and finished, and the bytes of the others."""
+        known = self._life.known().values()
+        left = [self._author.size(split) for split in known if self._life.state(split.id) is not SplitState.FINISHED]
+        sizes = [size for size in left if size is not None]
+        return Backlog(len(known), len(known) - len(left), sum(sizes) if len(sizes) == len(left) else None)
 
     def caught_up(self, behind: Iterable[str]) -> bool:
         """Whether a discovery of this run has succeeded and the readers have caught up with all its splits.

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.arrow.schemas import resolve_schema, resolved_schema
+from forebay.framework.coordination.discovering import Backlog
 from forebay.framework.inprocess.checkpointing.checkpoint_store import CheckpointStore
 from forebay.framework.inprocess.checkpointing.checkpointer import CheckpointPlan
 from forebay.framework.inprocess.delivery_log import SplitProgress
@@ -117,6 +118,11 @@ class Run(Iterator[pa.RecordBatch]):
             self._engine.close(orderly=False)
 
     @property
+    def source(self) -> Source:
+        """The source."""
+        return self._source
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of every record batch."""
         return (
@@ -148,6 +154,13 @@ class Run(Iterator[pa.RecordBatch]):
     def progress(self) -> list[SplitProgress]:
         """Return the progress of each known split, sorted by split id."""
         return self._engine.progress()
+
+    def backlog(self) -> Backlog | None:
+        """Return how many splits are known and finished, and the bytes of the others.
+
+        None for a source with a `SplitEnumerator` of its own. The cost grows with the number of splits.
+        """
+        return self._engine.backlog()
 
     def to_table(self) -> pa.Table:
         """Read all remaining rows into one table, and close the run.
