@@ -88,6 +88,17 @@ class FileFormat(ABC):
             ConfigurationError: No schema can be inferred, or an option contradicts the files.
         """
 
+    def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """Return the schema with the columns of all files; by default `infer_schema`, for formats that read them all.
+
+        Called at planning time with all files, and on a fetcher thread with one, if columns may be added.
+
+        Raises:
+            DataError: A file is damaged, or two files have different types for a column.
+            ConfigurationError: As `infer_schema`, or an option contradicts files with different columns.
+        """
+        return self.infer_schema(files)
+
     @abstractmethod
     def sliceable(self, file: InputFile) -> bool:
         """Return whether a planner may cut the file at any position; False if it is compressed. Reads no data."""

@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import forebay
 from forebay.sources.rate import RateSource
@@ -154,3 +157,45 @@ def test_kills_of_the_driver_lose_and_double_nothing(undisturbed, kills, tmp_pat
     assert MicroBatchFiles(tmp_path / "rows").rows() == undisturbed
     assert kills.armed() == []
     assert starts == len(DRIVER) + 1
+
+
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
+def test_a_new_column_over_an_error_kills_and_restarts_is_read_once(spark, program, kills, tmp_path, file_format):
+    forebay.register(spark, *program.SOURCES)
+    inbox, files = tmp_path / "in", MicroBatchFiles(tmp_path / "rows", kills)
+    inbox.mkdir()
+    options = {"fileFormat": file_format, "schemaEvolution": "addNewColumns", "maxFilesPerTrigger": 2}
+
+    def put(name, **columns):
+        if file_format == "json":
+            (inbox / name).write_text(json.dumps({"a": name, **columns}))
+        else:
+            pq.write_table(pa.table({key: [value] for key, value in {"a": name, **columns}.items()}), inbox / name)
+
+    def start(arriving=()):
+        frame = spark.readStream.format("killable_files").options(**options, kills=kills.directory).load(str(inbox))
+        for name, columns in arriving:  # after the schema was inferred
+            put(name, **columns)
+        writer = frame.writeStream.foreachBatch(files).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    for number in range(3):
+        put(f"old-{number}")
+    kills.arm(Kill("read-first"), Kill("plan-ends"))
+    restart_until_done(start, kills)
+    before = [f'["old-{number}"]' for number in range(3)]
+    assert files.rows() == before
+
+    with pytest.raises(StreamingQueryException) as raised:
+        start([("old-3", {}), ("new-0", {"c": 1})]).awaitTermination()
+    error = forebay.unwrap(raised.value)
+    assert isinstance(error, forebay.DataError)
+    assert error.option == "schemaEvolution"
+    assert "new-0' has new columns" in error.message and "'c'" in error.message
+    assert files.rows() == before
+
+    put("new-1", c=2)
+    kills.arm(Kill("tasks-begin"), Kill("read-first"), Kill("plan-begins"), Kill("commit-begins"))
+    assert restart_until_done(start, kills) > 2
+    assert kills.armed() == []
+    assert files.rows() == sorted([*before, '["old-3", null]', '["new-0", 1]', '["new-1", 2]'])

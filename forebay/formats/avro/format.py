@@ -19,6 +19,7 @@ from forebay.formats.avro.schema import Naming, Node, parse_schema, spark_type
 from forebay.formats.base import FileFormat, batch_of
 from forebay.formats.values.column_names import check_names
 from forebay.formats.values.rebase import RebaseMode, rebase_of
+from forebay.formats.values.spark_types import merged
 from forebay.options import option
 
 if TYPE_CHECKING:
@@ -130,6 +131,16 @@ class AvroFormat(FileFormat):
                 root = _root(read_header(raw), place)
         schema = pa.schema(list(cast("pa.StructType", spark_type(root, self.options.naming))))
         check_names(schema, place, case_sensitive=self.options.case_sensitive)
+        return schema
+
+    def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """Merge the columns of all files, in the order of their paths."""
+        if self.fixed_schema:
+            return self.infer_schema(files)
+        first, *others = sorted(files, key=lambda one: one.path)
+        schema = self.infer_schema([first])
+        for file in others:
+            schema = merged(schema, self.infer_schema([file]), file.path, self.options.case_sensitive)
         return schema
 
     def sliceable(self, file: InputFile) -> bool:

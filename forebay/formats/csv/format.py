@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from forebay.formats.base import FileFormat, InputFile
-from forebay.formats.csv.infer import infer_schema
+from forebay.formats.csv.infer import infer_schema, merged_schema
 from forebay.formats.csv.options import REFUSED, CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.rows import RowMaker
@@ -30,6 +30,13 @@ class CsvFormat(FileFormat):
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """See `FileFormat.infer_schema`. Without `inferSchema` all columns are strings, and only the header is read."""
         return infer_schema(self.options, files)
+
+    def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """Infer from the files with the most columns. Columns match by position, so new ones must come last.
+
+        Rows of the other files have too few fields, which only `PERMISSIVE` accepts.
+        """
+        return merged_schema(self.options, files)
 
     def sliceable(self, file: InputFile) -> bool:
         """Return whether the file is uncompressed UTF-8 in which no record spans several lines."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from forebay.errors import ConfigurationError
 from forebay.formats.base import InputFile
 from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
@@ -24,11 +25,45 @@ def infer_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
     if first is None:
         return pa.schema([])
     tokens, text = first
-    names = names_of(tokens, options.null_value) if options.header else [f"_c{index}" for index in range(len(tokens))]
+    return _typed(options, _names(options, tokens), [(file, text) for file in files])
+
+
+def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
+    """Return the schema of the longest header; an empty schema if no file has a record.
+
+    Raises:
+        ConfigurationError: Another header is not the beginning of the longest one, or an option refuses short records.
+    """
+    if options.mode != "PERMISSIVE" or not options.enforce_schema:
+        raise ConfigurationError(
+            "CSV files whose columns differ in number need mode=PERMISSIVE and enforceSchema=true",
+            option="enforceSchema" if options.mode == "PERMISSIVE" else "mode",
+            advice="leave the option out, or give a schema",
+        )
+    found = [(file, first) for file in files if (first := _first_record(options, file)) is not None]
+    headers = [(_names(options, tokens), file.path) for file, (tokens, _) in found]
+    names, longest = max(headers, key=lambda one: len(one[0]), default=([], ""))
+    for header, path in headers:
+        if [name.lower() for name in header] != [name.lower() for name in names[: len(header)]]:
+            raise ConfigurationError(
+                f"{path} has the columns {', '.join(header)}, and {longest} has {', '.join(names)}: columns of CSV "
+                "files match by position, so new ones must come last",
+                option="header",
+                advice="give a schema, or exclude one kind of files with pathGlobFilter",
+            )
+    return _typed(options, names, [(file, text) for file, (_, text) in found])
+
+
+def _names(options: CsvOptions, tokens: list[str | None]) -> list[str]:
+    return names_of(tokens, options.null_value) if options.header else [f"_c{index}" for index in range(len(tokens))]
+
+
+def _typed(options: CsvOptions, names: list[str], files: Sequence[tuple[InputFile, str]]) -> pa.Schema:
+    """Return the types of columns that fit all records of the files, each given with the text of its header."""
     if not options.infer_schema:
         return pa.schema([pa.field(name, pa.string()) for name in names])
     columns = [ColumnTypes(options) for _ in names]
-    for file in files:
+    for file, text in files:
         with within_limits(file.path):
             _widen(columns, options, file, names, text)
     return pa.schema([pa.field(name, column.arrow) for name, column in zip(names, columns, strict=True)])

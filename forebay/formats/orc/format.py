@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import pyarrow as pa
@@ -76,6 +76,10 @@ class OrcFormat(FileFormat):
         if schema is None:
             raise ValueError("no files to infer a schema from")
         return schema
+
+    def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """Infer as with `mergeSchema`."""
+        return replace(self, options=replace(self.options, merge_schema=True)).infer_schema(files)
 
     def sliceable(self, file: InputFile) -> bool:
         """Return True: any row index is a position."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -81,6 +81,10 @@ class ParquetFormat(FileFormat):
         if schema is None:
             raise ValueError("infer_schema needs at least one file")
         return schema
+
+    def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
+        """Infer as with `mergeSchema`."""
+        return replace(self, options=replace(self.options, merge_schema=True)).infer_schema(files)
 
     def sliceable(self, file: InputFile) -> bool:
         """Return True: a Parquet file can be cut at any row."""

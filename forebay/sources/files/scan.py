@@ -86,6 +86,9 @@ class FileScan(Source):
         default="off", doc="what a stream does with files it has read to their end"
     )
     source_archive_dir: str | None = option(default=None, doc="where `cleanSource=archive` moves files")
+    schema_evolution: Literal["error", "addNewColumns"] = option(
+        default="error", doc="what a stream does with columns that only later files have"
+    )
     list_after: str = option(default="", doc="on S3: list only keys that sort after this one")
     storage: dict[str, Secret] = option(
         default_factory=dict, prefix="storage.", doc="arguments of the store of a URL, for fsspec"
@@ -96,6 +99,7 @@ class FileScan(Source):
     """`storage` may hold the `fs.s3a.*` settings of a Spark session, if the user gives no option of it."""
 
     _schema: ClassVar[pa.Schema | None] = None
+    _schema_inferred: ClassVar[bool] = False
     _columns: ClassVar[tuple[str, ...] | None] = None
     _found: ClassVar[dict[str, str]] = {}
     _inferred_from: ClassVar[FileIndex | None] = None
@@ -205,6 +209,16 @@ class FileScan(Source):
     @abstractmethod
     def with_schema(self, schema: pa.Schema) -> Self:
         """Return a copy of this scan with the user's schema."""
+
+    @property
+    def adds_columns(self) -> bool:
+        """Whether a restarted stream may infer more columns than before."""
+        return self.schema_evolution == "addNewColumns"
+
+    @property
+    def schema_inferred(self) -> bool:
+        """Whether the resolved schema was inferred from the files."""
+        return self._schema_inferred
 
     def bound_row_filter(self, full: pa.Schema) -> Expression | None:
         """Return the row filter with the types of its columns; None if there is none.

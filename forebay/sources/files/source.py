@@ -17,6 +17,7 @@ from forebay.framework.split_reader import SplitReader
 from forebay.sources.files.event_time import parse_event_time
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import nullable
+from forebay.sources.files.schema.evolution import check_evolution
 from forebay.sources.files.schema.resolve import check_schema, inferred_schema
 from forebay.sources.files.split import FileSplit, offset_and_rows
 from forebay.sources.files.streaming.cleaning import check_cleaning
@@ -80,7 +81,7 @@ class FileSource(FileScan):
         """
         check_schema(self, schema)
         # As in Spark: nothing checked the files for nulls when they were written (SPARK-28651).
-        return self._with(_schema=nullable(schema), _inferred_from=None, _listing=None)
+        return self._with(_schema=nullable(schema), _schema_inferred=False, _inferred_from=None, _listing=None)
 
     def with_inferred_schema(self, schema: pa.Schema) -> Self:
         """Return a copy of this source with the schema that it inferred, and the files that it listed for that.
@@ -89,7 +90,7 @@ class FileSource(FileScan):
         """
         listing = self._inferred_from
         object.__setattr__(self, "_inferred_from", None)
-        return self.with_schema(schema)._with(_listing=listing)  # noqa: SLF001 - of this class
+        return self.with_schema(schema)._with(_schema_inferred=True, _listing=listing)  # noqa: SLF001 - of this class
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
         """Return a copy of this source with only these columns; the others are not decoded."""
@@ -101,6 +102,7 @@ class FileSource(FileScan):
         listing = self._listing
         object.__setattr__(self, "_listing", None)
         if context.streaming:
+            check_evolution(self)
             from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
 
             return FileStreamEnumerator(self, context.clock)

@@ -23,6 +23,7 @@ from forebay.sources.files.filtering import RowFilter
 from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
+from forebay.sources.files.schema.evolution import check_new_columns
 from forebay.sources.files.small_files import SmallFiles
 from forebay.sources.files.split import FileSplit, offset_and_rows
 from forebay.stores.stored_file import StoredFile
@@ -30,6 +31,8 @@ from forebay.stores.stored_file import StoredFile
 _log = logging.getLogger(__name__)
 
 Batches = Generator[tuple[pa.RecordBatch, int], None, None]
+ReadRange = Callable[[int, int | None], Batches]
+"""Reads the records that start from a position on, before an end."""
 RowPosition = tuple[int, int]
 """The position of a format, and the number of rows after it."""
 Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
@@ -152,8 +155,23 @@ class FileSplitReader(SplitReader):
                 yield nothing, end
 
         skips = row_filter is not None and self._format.counts_rows
-        read = matching if skips else batches
+        read = self._checked(matching if skips else batches, stored)
         return _Reading(split, stored, read, self._options, row_filter, counts_rows=self._format.counts_rows)
+
+    def _checked(self, read: ReadRange, stored: StoredFile) -> ReadRange:
+        """Return `read` with a check for new columns at the start of the file, if columns may be added."""
+        full, schema, _ = self._schemas
+        source = self._source
+        # The option `columns` selects from the known columns, so it leaves new ones out.
+        if not (source.adds_columns and source.schema_inferred and schema.names == full.names):
+            return read
+
+        def checked(position: int, end: int | None) -> Batches:
+            if not position:
+                check_new_columns(source, self._format, stored, full)
+            yield from read(position, end)
+
+        return checked
 
     def _end_if_ignored(self, reading: _Reading, error: DataError) -> Fetched:
         """Log an error that the options ignore, and return the end of the file.
@@ -182,7 +200,7 @@ class _Reading:
         self,
         split: FileSplit,
         stored: StoredFile,
-        batches: Callable[[int, int | None], Batches],
+        batches: ReadRange,
         options: HostOptions,
         row_filter: RowFilter | None,
         *,

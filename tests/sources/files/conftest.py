@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.clock import ManualClock
+from forebay.framework.arrow.schemas import resolve_schema
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import StreamPlanner
@@ -146,7 +147,7 @@ class Stream:
         own = {name: options.pop(name) for name in list(options) if name in FileSource.__dataclass_fields__}
         source = FileSource(**own)
         inferred = source.schema() if schema is None else None
-        source = source.with_schema(schema or source.schema())
+        source = resolve_schema(source, source.schema()) if schema is None else source.with_schema(schema)
         runtime = ThreadRuntime(clock=self.clock)
         self.planner: StreamPlanner = open_stream(
             source, HostOptions(**options), parallelism=2, inferred=inferred, runtime=runtime

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import changed_on_restart, class_options, format_options
+
+_COMMA = ", "
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,15 @@ class RestartGuard:
         source: The source.
         options: The texts of the options that must not change; contains no secret.
         schema: The inferred columns and their types; empty if the schema was not inferred.
+        same: Other texts of the same schema.
+        adds_columns: The source may infer more columns after a restart, also inside structs.
     """
 
     source: Source
     options: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
+    same: str = ""
+    adds_columns: bool = False
 
     @classmethod
     def of(cls, source: Source, options: HostOptions, inferred: pa.Schema | None) -> RestartGuard:
@@ -39,7 +45,13 @@ class RestartGuard:
             specs = [spec for spec in class_options(type(owner)) if not spec.may_change]
             values = {spec.python_name: getattr(owner, spec.python_name) for spec in specs}
             texts |= format_options(specs, values)
-        return cls(source, texts, "" if inferred is None else schema_text(inferred))
+        if inferred is None:
+            return cls(source, texts)
+        columns, leaves = schema_text(inferred), _COMMA.join(_leaves(inferred))
+        # A source that may add columns, such as forebay_files, has this property.
+        if getattr(source, "adds_columns", False):
+            return cls(source, texts, leaves, columns, adds_columns=True)
+        return cls(source, texts, columns, leaves)
 
     def check(self, offset: Offset) -> None:
         """Check that an offset was written with the same options and the same inferred schema.
@@ -51,7 +63,7 @@ class RestartGuard:
             return
         specs = [*class_options(type(self.source)), *class_options(HostOptions)]
         changed_on_restart(specs, offset.options, self.options, source=self.source.name)
-        if offset.schema and self.schema and offset.schema != self.schema:
+        if offset.schema and self.schema and not self._continues(offset.schema):
             raise ConfigurationError(
                 f"the inferred schema has changed since the query began: it was {offset.schema}, and is now "
                 f"{self.schema}",
@@ -60,7 +72,25 @@ class RestartGuard:
                 advice="give the schema by .schema(…): the old one, or a new one that the sink of the query accepts",
             )
 
+    def _continues(self, before: str) -> bool:
+        """Return whether a query with an earlier schema may go on with the present one."""
+        if before in (self.schema, self.same):
+            return True
+        now = {*self.schema.split(_COMMA), *self.same.split(_COMMA)}
+        return self.adds_columns and now.issuperset(before.split(_COMMA))
+
 
 def schema_text(schema: pa.Schema) -> str:
     """Return the columns of a schema and their types as a text of one line."""
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return _COMMA.join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Yield the columns and their types as texts, and those of the fields of structs in their place."""
+    for each in fields:
+        path = above + each.name
+        inside = [each.type.field(at) for at in range(each.type.num_fields)]
+        if inside:
+            yield from _leaves(inside, f"{path}.")
+        else:
+            yield f"{path}: {each.type}"

@@ -61,13 +61,14 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
     """Infer the schema from the content of the files, except those that the options allow to skip."""
     file_format = source.format()
     stored = _StoredFiles(source, files)
+    infer = file_format.merged_schema if source.adds_columns else file_format.infer_schema
     try:
-        return file_format.infer_schema(stored)
+        return infer(stored)
     except DataError as error:
         kept = [one for one in stored if is_readable(source, file_format, one)]
         if not 0 < len(kept) < len(stored):
             raise with_file(error, source) from error.__cause__
-        return file_format.infer_schema(kept)
+        return infer(kept)
 
 
 class _StoredFiles(Sequence[StoredFile]):

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New columns in later files of a stream (`schemaEvolution=addNewColumns`).
+
+Spark fixes the schema of a query at its start. So a file with a new column ends the query before its micro-batch is
+committed, and a restart infers the schema anew, from old and new files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.base import FileFormat
+from forebay.sources.files.scan import FileScan
+from forebay.stores.stored_file import StoredFile
+
+
+def check_evolution(source: FileScan) -> None:
+    """Refuse new columns for a stream whose schema the user or the file format has fixed.
+
+    Raises:
+        ConfigurationError: The error says which of the options to leave out.
+    """
+    if not source.adds_columns or (source.schema_inferred and not source.format().fixed_schema):
+        return
+    fixed = f"the columns of {source.format_name()} files are fixed" if source.schema_inferred else "a schema is given"
+    raise ConfigurationError(
+        f"schemaEvolution=addNewColumns needs an inferred schema, and {fixed}",
+        source=source.name,
+        option="schemaEvolution",
+        advice="leave schemaEvolution out, or let the schema be inferred; a restart may give another schema",
+    )
+
+
+def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredFile, known: pa.Schema) -> None:
+    """Refuse a file that has more columns than the schema. Called on a fetcher thread before its first record is read.
+
+    Raises:
+        DataError: The error names the file and the columns.
+    """
+    try:
+        found = file_format.merged_schema([stored])
+    except DataError:
+        return  # the read finds the same, and may keep the rows before the damage
+    added = list(_added(known, found))
+    if added:
+        columns = ", ".join(map(repr, added))
+        raise DataError(
+            f"the file {stored.path!r} has new columns, which are not in the schema of this query: {columns}",
+            source=source.name,
+            split=stored.path,
+            option="schemaEvolution",
+            advice="restart the query from load(): it infers the schema anew, and reads this file with the new columns",
+        )
+
+
+def _added(known: Iterable[pa.Field], found: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Yield the paths of the fields of `found` that are not in `known`, also inside structs, arrays and maps."""
+    before = {field.name.lower(): field.type for field in known}
+    for field in found:
+        path = above + field.name
+        kind = before.get(field.name.lower())
+        if kind is None:
+            yield path
+        else:
+            yield from _added(_inside(kind), _inside(field.type), f"{path}.")
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(at) for at in range(kind.num_fields)]
