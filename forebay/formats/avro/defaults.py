@@ -34,6 +34,8 @@ def stored_default(node: Node, value: object, column: str) -> object:
             return node.symbols.index(str(value))
     if not _is_primitive(node, value):
         raise _mismatch(node, value, column)
+    if isinstance(value, bool):
+        return -int(value)  # as a decoder stores it
     if isinstance(value, str) and node.kind != "string":
         return value.encode("latin-1")
     return value

@@ -50,6 +50,7 @@ def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 PAIRS: dict[str, tuple[Any, Any, list[Any]]] = {
+    "boolean": (["null", "boolean"], ["boolean", "null"], [None, True, False]),
     "int_long": ("int", "long", [1, -(2**31), 2**31 - 1]),
     "int_float": ("int", "float", [1, 16_777_217, 2**31 - 1]),
     "int_double": ("int", "double", [1, 2**31 - 1, -5]),
