@@ -69,6 +69,41 @@ def test_by_default_new_columns_are_not_read(put: Put, stream: Begin, file_forma
         assert query.trigger() == AS_READ
 
 
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_by_default_csv_rows_with_a_new_column_are_malformed(put: Put, stream: Begin, mode: str) -> None:
+    put("1", encoded("csv", OLD))
+    query = stream(**options_of("csv", format={"mode": mode}))
+    assert query.trigger() == AS_READ
+    put("2", encoded("csv", NEW), at=1)
+    if mode == "FAILFAST":
+        with pytest.raises(DataError):
+            query.trigger()
+    else:
+        assert query.trigger() == []
+
+
+@pytest.mark.parametrize("file_format", ["avro", "csv", "parquet"])
+def test_by_default_a_new_first_file_changes_the_schema(put: Put, stream: Begin, file_format: str) -> None:
+    put("1", encoded(file_format, OLD))
+    query = stream(**options_of(file_format))
+    assert query.trigger() == AS_READ
+    put("0", encoded(file_format, NEW), at=1)
+    query.restart()
+    with pytest.raises(ConfigurationError, match="inferred schema has changed"):
+        query.trigger()
+
+
+def test_the_column_of_malformed_json_is_a_new_column(put: Put, stream: Begin) -> None:
+    put("1", '{"a": 1}')
+    query = stream(**options_of("json", schema_evolution="addNewColumns"))
+    assert query.trigger() == [(1,)]
+    put("2", '{"a": 2}\nnonsense\n', at=1)
+    with pytest.raises(DataError, match="'_corrupt_record'"):
+        query.trigger()
+    query.restart()
+    assert query.trigger() == [(None, 2), ("nonsense", None)]
+
+
 @pytest.mark.parametrize("file_format", [*FORMATS, "csv with types"])
 def test_a_new_column_ends_the_query_and_is_there_after_a_restart(put: Put, stream: Begin, file_format: str) -> None:
     file_format, _, types = file_format.partition(" with ")
