@@ -11,6 +11,8 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import damaged_file
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from forebay.formats.parquet.open import OpenParquet
     from forebay.formats.parquet.schema import Leaf
 
@@ -68,6 +70,15 @@ def longest_chunk(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[
     """Return the stored bytes of the longest column chunk; the groups must have been checked."""
     rows = [parquet.metadata.row_group(group) for group in groups]
     return max((group.column(leaf.index).total_compressed_size for group in rows for leaf in leaves), default=0)
+
+
+def statistics_of(group: pq.RowGroupMetaData, leaf: Leaf) -> pq.Statistics | None:
+    """Return the statistics of a column that has been checked; None without any.
+
+    None too if the footer gives the column another type, for which Arrow ends the process.
+    """
+    column = group.column(leaf.index)
+    return column.statistics if column.physical_type == leaf.physical else None
 
 
 def _refuse_encrypted(parquet: OpenParquet, leaves: Sequence[Leaf], groups: Sequence[int]) -> None:

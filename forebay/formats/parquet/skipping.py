@@ -24,6 +24,7 @@ from forebay.formats.filters.expressions import (
     range_outcomes,
 )
 from forebay.formats.parquet.convert import Wanted
+from forebay.formats.parquet.groups import statistics_of
 from forebay.formats.parquet.open import OpenParquet
 from forebay.formats.parquet.schema import Leaf as Column
 
@@ -57,6 +58,9 @@ def matching_groups(parquet: OpenParquet, expression: Expression, columns: Mappi
     if parquet.signed:  # asked for an encrypted column, Arrow ends the process
         return [True] * parquet.metadata.num_row_groups
 
+    used = [leaf.path for column in columns.values() for leaf in column.wanted.leaves]
+    parquet.check_columns(range(parquet.metadata.num_row_groups), used)
+
     def may_match(number: int) -> bool:
         group = parquet.metadata.row_group(number)
         return may_be_true(expression, lambda leaf: _outcomes(leaf, columns.get(leaf.column), group))
@@ -75,7 +79,7 @@ def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes
         only = _only_leaf(column.wanted)
         if only is None:
             return ANY
-        statistics = group.column(only.index).statistics
+        statistics = statistics_of(group, only)
         nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
     if isinstance(leaf, IsNull):
         return frozenset([*([True] if nulls != 0 else []), *([False] if nulls != group.num_rows else [])])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from forebay.formats.base import InputFile
+from forebay.formats.parquet.groups import statistics_of
 from forebay.formats.parquet.open import OpenParquet, opened
 from forebay.formats.parquet.schema import Leaf, columns_of
 from forebay.formats.values.column_names import folded
@@ -61,12 +62,13 @@ def _unit(leaf: Leaf) -> str | None:
 
 def _least(parquet: OpenParquet, leaf: Leaf, unit: str) -> FirstTime:
     """Return the least value of the column in all row groups; unknown if a row group with values has no statistics."""
+    parquet.check_columns(range(parquet.metadata.num_row_groups), [leaf.path])
     least: int | None = None
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
         if not group.num_rows:
             continue
-        statistics = group.column(leaf.index).statistics
+        statistics = statistics_of(group, leaf)
         if statistics is None or not statistics.has_min_max:
             if statistics is not None and statistics.has_null_count and statistics.null_count == group.num_rows:
                 continue

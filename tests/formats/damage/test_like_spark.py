@@ -25,6 +25,11 @@ GENERATORS = Path(__file__).parents[2] / "generators"
 FILES = {"avro": 8_000, "orc": 1_500, "parquet": 3_000}
 REFUSED_SAMPLE = 25
 """Of the files that forebay refuses, Spark reads one in this many."""
+TIMESTAMPS = {"t", "z"}
+"""ORC's reader for C++ adds nanoseconds of more than a second, which Arrow does not tell.
+
+That for Java refuses them, but cuts them to 32 bits before, so that some seem right.
+"""
 Outcome = dict[str, str] | str
 """Digests of the columns, or the text of an error."""
 
@@ -85,7 +90,10 @@ def test_damaged_files_are_read_as_by_spark_or_refused(kind: str, tmp_path: Path
             counts["the same rows"] += 1
         else:
             columns = [name for name in {**mine, **spark} if mine.get(name) != spark.get(name)]
-            differ.append((number, columns))
+            if kind == "orc" and TIMESTAMPS.issuperset(columns):
+                counts["other times, of damaged nanoseconds"] += 1
+            else:
+                differ.append((number, columns))
     record_property("report", f"damaged {kind} files: {json.dumps(dict(counts.most_common()), indent=1)}")
     assert counts["the same rows"] > len(ours) * 0.02
     assert not differ

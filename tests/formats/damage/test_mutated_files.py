@@ -71,6 +71,31 @@ def test_what_damage_in_parquet_was_found(number: int, text: str) -> None:
     assert text in found
 
 
+FILTERED = """
+import sys, forebay
+from forebay.errors import DataError
+from forebay.sources.files import FileSource
+condition = " AND ".join(f"{name} IS NOT NULL" for name in "insbtzdwefgoy")
+for path in sys.argv[1:]:
+    try:
+        forebay.run(FileSource(path=path, row_filter=condition)).to_table()
+    except DataError:
+        print("refused")
+"""
+
+
+def test_filters_on_damaged_metadata_of_columns_do_not_end_the_process(tmp_path: Path) -> None:
+    files = Files("parquet")
+    # In file 592 a column has no known type.
+    paths = [tmp_path / f"{number}.parquet" for number in (5_251, 16_541, 42_325, 46_183, 592)]
+    for path in paths:
+        path.write_bytes(files.damaged(int(path.stem)))
+    command = [sys.executable, "-P", "-c", FILTERED, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() >= ["refused"] * 4
+
+
 def test_reads_of_parquet_keep_no_memory() -> None:
     files = Files("parquet")
     whole = [files.whole(number) for number in range(5)]
