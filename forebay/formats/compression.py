@@ -9,19 +9,25 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.base import damaged_file
+from forebay.formats.base import damaged_file, even_borders
 from forebay.formats.byte_streams import STEP_BYTES, decoded_stream, read_fully
+from forebay.formats.bzip2_blocks import Bzip2Blocks
 from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
 _MAX_BLOCK_BYTES = 1 << 30
+_SLICE = 10**15
+"""In a slice of a compressed file, a position is this × the byte at which the slice starts + a decompressed offset."""
+_LEAST_SLICE_BYTES = 1 << 20
+"""A slice decodes a block more than it owns, of about 0.2 MB, so smaller ones would cost more than they save."""
+
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 
 _ARCHIVE = "it is an archive, not a compressed stream"
@@ -70,9 +76,55 @@ def open_decompressed(file: InputFile) -> BinaryIO:
     return raw if codec is None else decoded_stream(raw, _decompressed(raw, file.path, codec))
 
 
+class OpenSlice(NamedTuple):
+    """The decompressed bytes of a slice and of what follows it, as `open_slice` returns them."""
+
+    stream: BinaryIO
+    start: int
+    """The position of the first byte of the stream."""
+    end: Callable[[], int | None]
+    """Returns the position at which the slice ends; None if it ends with the file or beyond what has been read."""
+
+
+def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
+    """Return the inner positions that cut a compressed file into slices of about `target_bytes` compressed bytes.
+
+    [] for a codec whose files are one slice. Reads no data.
+    """
+    if codec_of(file.path) != "bz2":
+        return []
+    return [border * _SLICE for border in even_borders(file.size, max(target_bytes, _LEAST_SLICE_BYTES))]
+
+
+def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
+    """Open a file for the bytes `[position, end)` and those after them. The stream may begin before `position`.
+
+    A slice of bzip2 begins with the first block that begins inside it. Errors are those of `open_decompressed`.
+    """
+    first, last = position // _SLICE, None if end is None else end // _SLICE
+    if codec_of(file.path) != "bz2" or not (first or last):
+        return OpenSlice(open_decompressed(file), 0, lambda: end)
+    raw = file.open()
+    raw.seek(first)
+    compressed = _Raw(raw)
+    blocks = Bzip2Blocks(compressed.read, first, last)
+
+    def found_end() -> int | None:
+        if end is None or last == first:
+            return end
+        return None if blocks.border is None else first * _SLICE + blocks.border + end % _SLICE
+
+    chunks = _wrap_damage(blocks.decode(), file.path, "bz2")
+    return OpenSlice(decoded_stream(raw, chunks), first * _SLICE, found_end)
+
+
 def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
+    return _wrap_damage(_DECODERS[codec](_Raw(file)), path, codec)
+
+
+def _wrap_damage(chunks: Iterator[bytes], path: str, codec: str) -> Iterator[bytes]:
     try:
-        yield from _DECODERS[codec](_Raw(file))
+        yield from chunks
     except _ReadFailed as error:
         raise (error.__cause__ or error) from None
     except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:

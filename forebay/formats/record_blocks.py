@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from forebay.formats.compression import codec_of, open_decompressed
+from forebay.formats.base import even_borders
+from forebay.formats.compression import codec_of, open_slice, slice_borders
 from forebay.formats.encodings import as_utf8
 
 if TYPE_CHECKING:
@@ -71,20 +72,30 @@ class RecordBlocks:
         """
         return self.seekable(file) and not self._ambiguous
 
+    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
+        """Return the inner positions that cut a file into slices of about `target_bytes`; see `FileFormat.borders`."""
+        if self.sliceable(file):
+            return even_borders(file.size, target_bytes)
+        if self._ambiguous or self.encoding != "UTF-8":
+            return []
+        # A record that starts at the border belongs to the slice before it: only that one knows where it starts.
+        return [border + self._width for border in slice_borders(file, target_bytes)]
+
     def read(self, file: InputFile, *, position: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yield the blocks of the records that start in `[position, end)`."""
         if end is not None and end <= position:
             return
         _keep_freed_memory()
-        with as_utf8(open_decompressed(file), self.encoding) as stream:
-            window = Window(stream)
+        before = max(0, position - self._width)
+        opened = open_slice(file, before, end)
+        with as_utf8(opened.stream, self.encoding) as stream:
+            window = Window(stream, opened.start)
             if position:
-                before = max(0, position - self._width)
                 window.skip_to(before, seekable=self.seekable(file))
                 if not self._drop_to_start(window, position - before):
                     return
-            while end is None or window.base < end:
-                block = self._next(window, end)
+            while (stop := opened.end()) is None or window.base < stop:
+                block = self._next(window, opened.end)
                 if block is None:
                     return
                 yield block
@@ -121,10 +132,11 @@ class RecordBlocks:
         """Return whether byte offsets in the text equal byte offsets in the file, so that a read can seek."""
         return codec_of(file.path) is None and self.encoding == "UTF-8"
 
-    def _next(self, window: Window, end: int | None) -> Block | None:
-        """Return the next block of records that start before `end`; None at the end of the file."""
+    def _next(self, window: Window, found_end: Callable[[], int | None]) -> Block | None:
+        """Return the next block of records that start before the end of the slice; None at the end of the file."""
         step = max(1, min(self.block_bytes, self.max_record_bytes // 2))
         while True:
+            end = found_end()
             missing = step if end is None else end - window.base - len(window.data)
             stop = self._stop(window, None if end is None else end - window.base, step)
             if stop > self.max_record_bytes or (not stop and len(window.data) > self.max_record_bytes):
@@ -248,11 +260,11 @@ class RecordBlocks:
 class Window:
     """A window on a stream: its bytes from offset `base` to the last byte read."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, base: int = 0) -> None:
         self._stream = stream
         self._scratch = bytearray()
         self.data = bytearray()
-        self.base = 0
+        self.base = base
         self.ended = False
 
     def skip_to(self, offset: int, *, seekable: bool) -> None:
@@ -260,7 +272,7 @@ class Window:
         if seekable:
             self._stream.seek(offset)
         else:
-            missing = offset
+            missing = offset - self.base
             while missing and (part := self._stream.read(min(missing, BLOCK_BYTES))):
                 missing -= len(part)
         self.base = offset

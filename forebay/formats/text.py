@@ -70,6 +70,10 @@ class TextFormat(FileFormat):
         """Return whether a file is uncompressed and gives one row per line."""
         return not self.options.wholetext and self.options.blocks().sliceable(file)
 
+    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
+        """See `FileFormat.borders`. A bzip2 file is cut at compressed bytes."""
+        return [] if self.options.wholetext else self.options.blocks().borders(file, target_bytes)
+
     def read(
         self,
         file: InputFile,

@@ -42,6 +42,10 @@ class CsvFormat(FileFormat):
         """Return whether the file is uncompressed UTF-8 in which no record spans several lines."""
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
+    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
+        """See `FileFormat.borders`. A bzip2 file is cut at compressed bytes."""
+        return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
+
     def read(
         self,
         file: InputFile,

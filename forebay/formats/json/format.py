@@ -45,6 +45,10 @@ class JsonFormat(FileFormat):
         """Return whether the file is uncompressed and has one record per line."""
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
+    def borders(self, file: InputFile, target_bytes: int) -> list[int]:
+        """See `FileFormat.borders`. A bzip2 file is cut at compressed bytes."""
+        return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
+
     def read(
         self,
         file: InputFile,

@@ -77,13 +77,13 @@ class FileEnumerator(DiscoveryEnumerator):
         stored = self._source.stored(split.status)
         size = self._bytes(split)
         target = max(1, min(-(-size // max(1, count)), self._source.max_partition_bytes))
-        if target >= size or not self._format.sliceable(stored):
+        if target >= size:
             return [split]
         whole = start == 0 and end is None
         if whole or self._format.counts_rows:
             borders = self._format.borders(stored, target)
         else:
-            borders = [start + border for border in even_borders(size, target)]
+            borders = [start + cut for cut in even_borders(size, target)] if self._format.sliceable(stored) else []
         cuts = [start, *(cut for cut in borders if start < cut and (end is None or cut < end)), end]
         if len(cuts) == 2:
             return [split]
