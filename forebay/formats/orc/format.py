@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +13,14 @@ import pyarrow as pa
 
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat, batch_of
+from forebay.formats.filters.expressions import Expression, leaves
+from forebay.formats.filters.statistics import kept_ranges
 from forebay.formats.orc.convert import Converter, Wanted
 from forebay.formats.orc.lengths import MOST_ROWS, rows_per_batch
 from forebay.formats.orc.projection import Pick, StripeFile
 from forebay.formats.orc.scan import scan_stripe, wrap_damage
 from forebay.formats.orc.schema import inferred_schema
+from forebay.formats.orc.skipping import matching_stripes
 from forebay.formats.orc.stripes import StripeFooter, announce_streams, read_stripe_footer
 from forebay.formats.orc.tail import Stripe, Tail, read_tail
 from forebay.formats.orc.times import Times, writer_zone
@@ -27,6 +31,8 @@ from forebay.options import option
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
+
+_log = logging.getLogger(__name__)
 
 _WRITING = "it concerns writing; files say how they are compressed"
 
@@ -100,6 +106,21 @@ class OrcFormat(FileFormat):
             filled += stripe.size
         return cuts
 
+    def matching_ranges(
+        self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
+    ) -> list[tuple[int, int | None]]:
+        """Return the rows of the stripes whose statistics do not exclude the filter. Reads footer and statistics."""
+        if not file.size:
+            return [(position, end)]
+        names = sorted({leaf.column for leaf in leaves(row_filter)}.intersection(schema.names))
+        with file.open() as raw:
+            tail = read_tail(raw, file)
+            wanted = _Reader(file.path, raw, tail, schema, names, self.options).wanted("")
+            columns = {name: (one, schema.field(name).type) for name, one in zip(names, wanted, strict=True)}
+            keep = matching_stripes(raw, tail, row_filter, columns)
+        _log.info("%s: rowFilter leaves out %d of %d stripes", file.path, keep.count(False), len(keep))
+        return kept_ranges(keep, tail.starts, position, end)
+
     def read(
         self,
         file: InputFile,
@@ -128,7 +149,7 @@ class _Reader:
         self._options = options
         self._places = [full.get_field_index(name) for name in columns]
         self._schema = pa.schema([full.field(place) for place in self._places])
-        self._wanted("")  # refuses a schema that contradicts the file also if the slice is empty
+        self.wanted("")  # refuses a schema that contradicts the file also if the slice is empty
 
     def read(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the rows `[position, end)` in order."""
@@ -143,7 +164,8 @@ class _Reader:
                 if position < stop:
                     raise Malformed(f"stripe {stripe.number} ends before its row {stripe.rows}")
 
-    def _wanted(self, zone: str) -> list[Wanted]:
+    def wanted(self, zone: str) -> list[Wanted]:
+        """Return what to read for each column. `zone` is the name of the writer's time zone."""
         try:
             writer = writer_zone(zone)
         except ValueError as error:
@@ -156,7 +178,7 @@ class _Reader:
     def _stripe(self, stripe: Stripe, skip: int, rows: int, position: int) -> Iterator[pa.RecordBatch]:
         """Yield `rows` rows of a stripe from its row `skip` on. `position` is that of the first one, for errors."""
         footer = read_stripe_footer(self._raw, self._tail, stripe)
-        wanted = self._wanted(footer.zone)
+        wanted = self.wanted(footer.zone)
         picks = [item.pick for item in wanted if item.pick is not None]
         announce_streams(self._raw, stripe, footer, {one.source.id for pick in picks for one in pick.walk()})
         for batch in self._raw_batches(stripe, footer, picks):

@@ -58,6 +58,7 @@ class Tail:
         starts: The first row of each stripe, then the number of rows.
         proleptic: Whether old dates are in the proleptic Gregorian calendar.
         writer: The number of the program that wrote the file.
+        statistics: Where the statistics of the stripes are in the file: offset and bytes.
     """
 
     codec: Codec
@@ -68,6 +69,7 @@ class Tail:
     starts: tuple[int, ...]
     proleptic: bool
     writer: int
+    statistics: tuple[int, int]
 
 
 def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
@@ -101,7 +103,9 @@ def _read(raw: BinaryIO, file: InputFile) -> Tail:
     if starts[-1] != rows:
         raise Malformed(f"the footer declares {rows} rows, and its stripes {starts[-1]}")
     proleptic = wire.number(footer, 11) == _PROLEPTIC
-    return Tail(codec, block, wire.number(script, 6), root, stripes, starts, proleptic, wire.number(footer, 9))
+    statistics = end + wire.number(script, 7), wire.number(script, 5)
+    version, writer = wire.number(script, 6), wire.number(footer, 9)
+    return Tail(codec, block, version, root, stripes, starts, proleptic, writer, statistics)
 
 
 def _messages(raw: BinaryIO, file: InputFile) -> tuple[wire.Fields, wire.Fields, int]:

@@ -7,7 +7,6 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat, batch_of
 from forebay.formats.filters.expressions import Expression, leaves
+from forebay.formats.filters.statistics import kept_ranges
 from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.groups import check_groups, group_bytes, longest_chunk, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
@@ -123,16 +123,7 @@ class ParquetFormat(FileFormat):
             wanted = matching_groups(parquet, row_filter, columns)
             starts = row_starts(parquet)
         _log.info("%s: rowFilter leaves out %d of %d row groups", file.path, wanted.count(False), len(wanted))
-        last = starts[-1] if end is None else end
-        found: list[tuple[int, int | None]] = []
-        for keep, (first, following) in zip(wanted, pairwise(starts), strict=True):
-            start, stop = max(first, position), min(following, last)
-            if not keep or start >= stop:
-                continue
-            if found and found[-1][1] == start:
-                start = found.pop()[0]
-            found.append((start, stop))
-        return found
+        return kept_ranges(wanted, starts, position, end)
 
     def read(
         self,

@@ -11,24 +11,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from forebay.formats.filters.expressions import (
-    ANY,
-    Compare,
-    Constant,
-    Expression,
-    IsNull,
-    Leaf,
-    Outcomes,
-    Value,
-    may_be_true,
-    range_outcomes,
-)
+from forebay.formats.filters.expressions import ANY, Expression, Leaf, Outcomes, Value, may_be_true
+from forebay.formats.filters.statistics import Statistics, outcomes
 from forebay.formats.parquet.convert import Wanted
 from forebay.formats.parquet.groups import statistics_of
 from forebay.formats.parquet.open import OpenParquet
 from forebay.formats.parquet.schema import Leaf as Column
 
-_NULL: Outcomes = frozenset({None})
 _MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
 
 
@@ -73,20 +62,14 @@ def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes
     if column is None:
         return ANY
     if column.wanted.source is None:
-        nulls: int | None = group.num_rows
-        statistics = None
-    else:
-        only = _only_leaf(column.wanted)
-        if only is None:
-            return ANY
-        statistics = statistics_of(group, only)
-        nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
-    if isinstance(leaf, IsNull):
-        return frozenset([*([True] if nulls != 0 else []), *([False] if nulls != group.num_rows else [])])
-    if nulls == group.num_rows:
-        return _NULL
-    found = frozenset({leaf.outcome}) if isinstance(leaf, Constant) else _compared(leaf, column, statistics)
-    return found if nulls == 0 else found | _NULL
+        return outcomes(leaf, Statistics(group.num_rows, group.num_rows))
+    only = _only_leaf(column.wanted)
+    if only is None:
+        return ANY
+    found = statistics_of(group, only)
+    nulls = found.null_count if found is not None and found.has_null_count else None
+    least, greatest = _range(column, found)
+    return outcomes(leaf, Statistics(group.num_rows, nulls, least, greatest, nan=pa.types.is_floating(column.type)))
 
 
 def _only_leaf(wanted: Wanted) -> Column | None:
@@ -96,17 +79,15 @@ def _only_leaf(wanted: Wanted) -> Column | None:
     return wanted.leaves[0]
 
 
-def _compared(leaf: Compare, column: FilteredColumn, statistics: Any) -> Outcomes:  # noqa: ANN401 - as above
+def _range(column: FilteredColumn, statistics: Any) -> tuple[Value | None, Value | None]:  # noqa: ANN401 - as above
+    """Return the least and the greatest value of the statistics as values of the filter."""
     value_of = _reader(column)
     if value_of is None or statistics is None or not statistics.has_min_max:
-        return ANY - _NULL
+        return None, None
     try:
-        least, greatest = value_of(statistics.min_raw), value_of(statistics.max_raw)
+        return value_of(statistics.min_raw), value_of(statistics.max_raw)
     except (UnicodeDecodeError, OverflowError):
-        return ANY - _NULL
-    found = range_outcomes(leaf, least, greatest)
-    # Statistics leave NaN out, which is greater than every number.
-    return found | {">" in leaf.operator} if pa.types.is_floating(column.type) else found
+        return None, None
 
 
 def _reader(column: FilteredColumn) -> Callable[[Any], Value | None] | None:

@@ -59,7 +59,7 @@ class FileScan(Source):
     )
     row_filter: str | None = option(
         default=None,
-        doc="read only rows for which this SQL condition is true; Parquet row groups without such are skipped",
+        doc="read only rows for which this SQL condition is true; row groups and stripes without such are skipped",
     )
     ignore_missing_files: bool = option(default=False, doc="skip files that no longer exist when they are read")
     ignore_corrupt_files: bool = option(default=False, doc="keep the rows before the damage of a file, and continue")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import random
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 import forebay
 from forebay import FileSource, HostOptions
 from forebay.errors import ConfigurationError
+from forebay.formats.orc.tail import read_tail
 from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.listing.listing import ListOptions
+from forebay.stores.file_status import FileStatus
+from forebay.stores.stored_file import StoredFile
 
 ROWS, GROUP = 400, 40
+COPIES = 26
 ZONE = "Europe/Berlin"
 
 
@@ -64,27 +70,90 @@ FILTERS = [
 ]  # fmt: skip
 
 
-def test_the_rows_are_those_of_where(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = str(tmp_path / "rows.parquet")
-    pq.write_table(table(), path, row_group_size=GROUP)
+def write(spark: Any, kind: str, path: str) -> None:
+    """Write the rows in groups of `GROUP`, as Parquet or ORC by Arrow, or as ORC by Spark."""
+    if kind == "parquet":
+        pq.write_table(table(), path, row_group_size=GROUP)
+    elif kind == "orc":
+        orc.write_table(table(), path, stripe_size=1, batch_size=GROUP)
+    else:
+        # Spark writes 1,024 rows at least into a stripe.
+        rows = spark.createDataFrame(table()).crossJoin(spark.range(COPIES).select())
+        rows.orderBy("id").coalesce(1).write.option("orc.stripe.row.count", COPIES * GROUP).orc(path)
+
+
+# In Spark's ORC files, times are wall-clock times of the JVM, which is in UTC here.
+@pytest.mark.parametrize(("kind", "zone"), [("parquet", ZONE), ("orc", ZONE), ("orc of Spark", "UTC")])
+def test_the_rows_are_those_of_where(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, zone: str
+) -> None:
+    path, judged = str(tmp_path / "rows"), str(tmp_path / "judged")
     before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", ZONE)
+    spark.conf.set("spark.sql.session.timeZone", zone)
     try:
-        masks = spark.read.parquet(path).selectExpr(
+        write(spark, "parquet", judged)
+        write(spark, kind, path)
+        masks = spark.read.parquet(judged).selectExpr(
             "id", *(f"({text}) AS m{number}" for number, text in enumerate(FILTERS))
         )
         expected = [sorted(row.id for row in rows) for rows in _by_mask(masks.collect(), len(FILTERS))]
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
+    file_format = "parquet" if kind == "parquet" else "orc"
     for text, wanted in zip(FILTERS, expected, strict=True):
-        found = forebay.run(FileSource(path=path, row_filter=text, time_zone=ZONE)).to_table()
-        assert found.column("id").to_pylist() == wanted, text
+        source = FileSource(path=path, file_format=file_format, row_filter=text, time_zone=zone)
+        with caplog.at_level(logging.INFO):
+            found = forebay.run(source).to_table()
+        copies = COPIES if kind == "orc of Spark" else 1
+        assert found.column("id").to_pylist() == [number for number in wanted for _ in range(copies)], text
         assert found.schema.names == table().schema.names
     assert 0 < sum(len(wanted) for wanted in expected) < ROWS * len(FILTERS)
+    counts = [(int(out), int(of)) for out, of in re.findall(r"leaves out (\d+) of (\d+) ", caplog.text)]
+    assert len(counts) == len(FILTERS)
+    assert all(of >= 6 for _, of in counts)
+    assert sum(out for out, _ in counts) > 0.3 * sum(of for _, of in counts)
 
 
 def _by_mask(rows: list[Any], count: int) -> list[list[Any]]:
     return [[row for row in rows if row[f"m{number}"]] for number in range(count)]
+
+
+def test_a_damaged_stripe_that_cannot_match_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.orc"
+    orc.write_table(table(), path, stripe_size=1, batch_size=GROUP)
+    data = path.read_bytes()
+    with path.open("rb") as raw:
+        first = read_tail(raw, StoredFile(FileStatus(str(path), len(data), 0))).stripes[0]
+    start, end = first.offset + first.index, first.offset + first.size
+    path.write_bytes(data[:start] + b"\xff" * (end - start) + data[end:])
+    kept = forebay.run(
+        FileSource(path=str(path), row_filter="id >= 360"), options=HostOptions(columns=["id"])
+    ).to_table()
+    assert kept.num_rows == 40
+    with pytest.raises(forebay.DataError):
+        forebay.run(FileSource(path=str(path), row_filter="id >= 0"), options=HostOptions(columns=["id"])).to_table()
+
+
+def test_statistics_of_orc_keep_what_reading_changes(tmp_path: Path) -> None:
+    """A value may become null or another one: numbers that do not fit, times in another zone, rounded decimals."""
+    path = str(tmp_path / "rows.orc")
+    noon = dt.datetime(2024, 1, 1, 12)
+    rows = pa.table(
+        {
+            "n": pa.array([1, 2, 3], pa.int64()),
+            "d": pa.array([Decimal("1.26"), Decimal("1.27"), Decimal("99.99")], pa.decimal128(4, 2)),
+            "at": pa.array([noon, noon, None], pa.timestamp("us")),
+        }
+    )
+    orc.write_table(rows, path)
+    schema = pa.schema([("n", pa.int8()), ("d", pa.decimal128(4, 1)), ("at", pa.timestamp("us", "UTC"))])
+    for text, wanted in [
+        ("d = 1.3", 2), ("d IS NULL", 0), ("at IS NULL", 1), ("at > '2024-01-01 11:59:59'", 2), ("n < 1000", 3),
+        ("at >= '2024-01-02'", 0), ("n IS NULL", 0), ("n > 3", 0), ("d > 99.9", 1),
+    ]:  # fmt: skip
+        for zone in ("UTC", "Pacific/Kiritimati", "Etc/GMT+12"):
+            source = FileSource(path=path, row_filter=text, time_zone=zone).with_schema(schema)
+            assert forebay.run(source).to_table().num_rows == wanted, (text, zone)
 
 
 def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +190,6 @@ def test_rows_of_texts_are_filtered_too(tmp_path: Path, name: str) -> None:
 
 
 def test_rows_of_orc_are_filtered_too(tmp_path: Path) -> None:
-    orc = pytest.importorskip("pyarrow.orc")
     path = str(tmp_path / "rows.orc")
     orc.write_table(table().select(["id", "name", "price", "at"]), path)
     for text in ("id BETWEEN 100 AND 130", "name = 'ä3'", "price > 10 AND at >= '2024-01-10 13:30:00'"):

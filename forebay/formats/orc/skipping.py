@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the stripes of an ORC file that may have rows which match a filter, from the statistics of the stripes.
+
+The messages are `Metadata`, `StripeStatistics` and `ColumnStatistics` of orc_proto.proto.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import struct
+from collections.abc import Mapping
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+from forebay.formats.byte_streams import read_fully
+from forebay.formats.filters.expressions import ANY, Expression, Leaf, Outcomes, Value, may_be_true
+from forebay.formats.filters.statistics import Statistics, outcomes
+from forebay.formats.orc import wire
+from forebay.formats.orc.chunks import decompress
+from forebay.formats.orc.convert import Wanted
+from forebay.formats.orc.tail import Stripe, Tail
+from forebay.formats.orc.types import Kind, Node
+from forebay.formats.orc.wire import Malformed
+from forebay.formats.values.calendars import FIRST_COMMON_DAY
+
+_HIVE_8732: Final = 1
+"""The first version of writers whose statistics of texts are right."""
+_DAY_US: Final = 86_400_000_000
+_ZONES_US: Final = 2 * _DAY_US
+"""More than the difference of any two time zones in microseconds."""
+_WIDTHS: Final = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
+_FLOATS: Final = {Kind.FLOAT: (pa.float32(), pa.float64()), Kind.DOUBLE: (pa.float64(),)}
+
+_Range = tuple[Value | None, Value | None]
+_UNKNOWN: Final[_Range] = (None, None)
+
+
+def matching_stripes(
+    raw: BinaryIO, tail: Tail, expression: Expression, columns: Mapping[str, tuple[Wanted, pa.DataType]]
+) -> list[bool]:
+    """Return for each stripe whether some of its rows may match.
+
+    Args:
+        raw: The open file.
+        tail: Its tail.
+        expression: A bound filter.
+        columns: Its columns by name, each with its type in the schema, except those that are not in the files.
+    """
+    try:
+        parts = _statistics(raw, tail)
+    except Malformed:  # the rows tell whether the file is damaged
+        parts = []
+
+    def possible(leaf: Leaf, stripe: Stripe) -> Outcomes:
+        column = columns.get(leaf.column)
+        if column is None:
+            return ANY
+        wanted, target = column
+        if wanted.pick is None:
+            return outcomes(leaf, Statistics(stripe.rows, stripe.rows))
+        if stripe.number >= len(parts):
+            return ANY
+        try:
+            found = _column(parts[stripe.number], wanted.pick.source, target, stripe, tail)
+        except (Malformed, ValueError, ArithmeticError, struct.error):
+            return ANY
+        return ANY if found is None else outcomes(leaf, found)
+
+    def may_match(stripe: Stripe) -> bool:
+        return may_be_true(expression, lambda leaf: possible(leaf, stripe))
+
+    return [may_match(stripe) for stripe in tail.stripes]
+
+
+def _statistics(raw: BinaryIO, tail: Tail) -> list[list[bytes]]:
+    """Return the statistics of each stripe, one message for each type of the file."""
+    if tail.writer_version < _HIVE_8732:
+        return []
+    offset, size = tail.statistics
+    raw.seek(offset)
+    fields = wire.parse(decompress(read_fully(raw.read, size), tail.codec, tail.block))
+    return [wire.messages(wire.parse(part), 1) for part in wire.messages(fields, 1)]
+
+
+def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe, tail: Tail) -> Statistics | None:
+    """Return the statistics of a column in a stripe; None if they are missing or contradict themselves."""
+    if node.id >= len(parts) or node.kind in (Kind.STRUCT, Kind.LIST, Kind.MAP, Kind.UNION):
+        return None
+    fields = wire.parse(parts[node.id])
+    if 1 not in fields:
+        return None
+    nulls = stripe.rows - wire.number(fields, 1)
+    if nulls < 0 or (nulls and not wire.number(fields, 10, 1)):
+        return None
+    least, greatest = _range(fields, node, target, tail)
+    # A value that does not fit into its type is read as null, or is an error.
+    known = nulls if _keeps_nulls(node, target) else None
+    return Statistics(stripe.rows, known, least, greatest, nan=pa.types.is_floating(target))
+
+
+def _keeps_nulls(node: Node, target: pa.DataType) -> bool:
+    """Whether reading makes no value null."""
+    if node.kind is Kind.DECIMAL:
+        return False
+    width = _WIDTHS.get(node.kind)
+    return width is None or (pa.types.is_signed_integer(target) and target.bit_width >= width)
+
+
+def _range(fields: wire.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
+    """Return the least and the greatest value as values of the filter."""
+    kind = node.kind
+    if kind in _WIDTHS and pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]:
+        return _both(_message(fields, 2), 1)
+    if target in _FLOATS.get(kind, ()):
+        return _doubles(_message(fields, 3))
+    if kind is Kind.STRING and pa.types.is_string(target):
+        found = _message(fields, 4)
+        return _text(found, 1, 4), _text(found, 2, 5)
+    if kind is Kind.BOOLEAN and pa.types.is_boolean(target):
+        return _booleans(fields)
+    if kind is Kind.DECIMAL and target == pa.decimal128(node.precision, node.scale):
+        found = _message(fields, 6)
+        return _decimal(found, 1), _decimal(found, 2)
+    if kind is Kind.DATE and pa.types.is_date32(target):
+        return _common(_both(_message(fields, 7), 1), 1, tail)
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_INSTANT) and pa.types.is_timestamp(target):
+        return _times(_message(fields, 9), tail)
+    return _UNKNOWN
+
+
+def _message(fields: wire.Fields, field: int) -> wire.Fields:
+    found = wire.messages(fields, field)
+    return wire.parse(found[-1]) if found else {}
+
+
+def _both(fields: wire.Fields, first: int) -> tuple[int | None, int | None]:
+    """Return two signed numbers, of which the first has this field number."""
+    least, greatest = (_signed(fields, number) for number in (first, first + 1))
+    return least, greatest
+
+
+def _signed(fields: wire.Fields, number: int) -> int | None:
+    if number not in fields:
+        return None
+    found = wire.number(fields, number)
+    return (found >> 1) ^ -(found & 1)
+
+
+def _doubles(fields: wire.Fields) -> _Range:
+    found = [struct.unpack("<d", part)[0] if part else None for part in (_last(fields, 1), _last(fields, 2))]
+    # A writer whose first value is NaN keeps it as both.
+    return _UNKNOWN if any(one is None or math.isnan(one) for one in found) else (found[0], found[1])
+
+
+def _last(fields: wire.Fields, number: int) -> bytes | None:
+    found = wire.messages(fields, number)
+    return found[-1] if found else None
+
+
+def _text(fields: wire.Fields, exact: int, bound: int) -> str | None:
+    """Return an extreme value, or the bound that replaces a long one."""
+    found = wire.text(fields, exact)
+    return wire.text(fields, bound) if found is None else found
+
+
+def _booleans(fields: wire.Fields) -> _Range:
+    counts = wire.numbers(_message(fields, 5), 1)
+    if not counts:
+        return _UNKNOWN
+    values = wire.number(fields, 1)
+    return counts[0] == values, counts[0] > 0
+
+
+def _decimal(fields: wire.Fields, number: int) -> decimal.Decimal | None:
+    found = wire.text(fields, number)
+    return None if not found else decimal.Decimal(found)
+
+
+def _times(fields: wire.Fields, tail: Tail) -> _Range:
+    """Return a range in microseconds that holds in any time zone; the statistics are wall-clock times in ms."""
+    least, greatest = _both(fields, 3)
+    if least is None or greatest is None:
+        return _UNKNOWN
+    return _common((least * 1000 - _ZONES_US, (greatest + 1) * 1000 + _ZONES_US), _DAY_US, tail)
+
+
+def _common(found: tuple[int | None, int | None], day: int, tail: Tail) -> _Range:
+    """Return a range of dates or times, unless reading moves some of it to the new calendar.
+
+    `day` is the length of a day in the unit of the range.
+    """
+    least, greatest = found
+    if least is None or greatest is None or (not tail.proleptic and least < FIRST_COMMON_DAY * day):
+        return _UNKNOWN
+    return least, greatest
