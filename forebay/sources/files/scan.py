@@ -86,8 +86,8 @@ class FileScan(Source):
         default="off", doc="what a stream does with files it has read to their end"
     )
     source_archive_dir: str | None = option(default=None, doc="where `cleanSource=archive` moves files")
-    schema_evolution: Literal["error", "addNewColumns"] = option(
-        default="error", doc="what a stream does with columns that only later files have"
+    schema_evolution: Literal["none", "addNewColumns"] = option(
+        default="none", doc="what a stream does with columns that only later files have"
     )
     list_after: str = option(default="", doc="on S3: list only keys that sort after this one")
     storage: dict[str, Secret] = option(
