@@ -86,7 +86,7 @@ class DiscoveryEnumerator(ABC):
         """Restore `Discovered.state` of the last discovery. Called after a restart, before any other method."""
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
-        """Convert another source's offset to open splits at their positions; None if its format is unknown.
+        """Return the unfinished splits of another source's offset, at their positions; None for an unknown format.
 
         Called before any discovery, if a stream starts on the checkpoint of another source. May block.
         """

@@ -51,7 +51,7 @@ class SplitEnumerator(ABC):
             )
 
     def start(self) -> None:
-        """Start discovery, with `call_async`. The first call on the coordinator thread, after `restore_state`."""
+        """Start discovery, with `call_async`. Called first on the coordinator thread, after `restore_state` alone."""
 
     @abstractmethod
     def handle_split_request(self, subtask: int, host: str | None) -> None:

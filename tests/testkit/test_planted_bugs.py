@@ -334,7 +334,7 @@ class ResumesOneLateWithSparseIds(SkipsOneWhenResumed):
     """The same with sparse ids."""
 
 
-@planted("RDR-3", "read() gave 10 rows", "has not returned", "return from read() when it is caught up")
+@planted("RDR-3", "read() gave 10 rows", "has not returned", "return from read() when the split is caught up")
 class BlocksWithoutLatest(Feed):
     def read(self, split):
         yield from super().read(split)
@@ -342,7 +342,7 @@ class BlocksWithoutLatest(Feed):
             pass
 
 
-@planted("RDR-3", "read() gave 10 rows", "has not returned", "return from read() when it is caught up")
+@planted("RDR-3", "read() gave 10 rows", "has not returned", "return from read() when the split is caught up")
 class YieldsNothingForEverWithoutLatest(Feed):
     def read(self, split):
         yield from super().read(split)

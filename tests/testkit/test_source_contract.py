@@ -188,7 +188,7 @@ def test_a_read_that_does_not_return_is_waited_for_once():
 
     contract = type("Waiting", (OfLists,), {"kind": WaitsForMore, "seconds": 3.0})()
     contract.setup_method()
-    with pytest.raises(ConformanceError, match=r"has not returned.*return from read\(\) when it is caught up"):
+    with pytest.raises(ConformanceError, match=r"has not returned.*return from read\(\) when the split is caught up"):
         contract.test_rdr_3_available()
     RELEASE.set()
     before = len(reads)

@@ -252,7 +252,7 @@ def _root(header: Header, path: str) -> Node:
         raise error.with_context(source=path) from None
     if root.kind != "record":
         raise ConfigurationError(
-            f"{path} has records of type {root}, and Spark reads files of records only",
+            f"the type of {path} is {root}, and Avro files are read only if their type is a record",
             advice="exclude it with pathGlobFilter",
         )
     return root

@@ -42,7 +42,7 @@ class RowMaker:
         missing = [name for name in wanted if name not in names]
         if missing:
             raise ConfigurationError(
-                f"the option columns names {missing[0]!r}, which is not a column of the schema",
+                f"{missing[0]!r} in the option `columns` is not a column of the schema",
                 option="columns",
                 advice=f"select only columns of the schema: {', '.join(map(repr, names))}",
             )

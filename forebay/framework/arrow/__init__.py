@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts the rows of an author to record batches: packing, safe casts, selected columns."""
+"""Converts the rows that a connector yields to record batches: packing, safe casts, selected columns."""

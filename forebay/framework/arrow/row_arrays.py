@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts the rows of an author, dicts and tuples, to record batches; errors name column, row and value."""
+"""Converts the dicts and tuples that a connector yields to record batches; errors name column, row and value."""
 
 from __future__ import annotations
 

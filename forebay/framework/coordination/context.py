@@ -124,7 +124,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         return self._holders.get(split_id)
 
     def release(self, split_id: str) -> None:
-        """Note that a split is finished or was returned by its reader, so that its id may be assigned again."""
+        """Record that a split is finished or was returned by its reader, so that its id may be assigned again."""
         self._holders.pop(split_id, None)
 
     def _assign(self, assignment: Mapping[int, tuple[Split, ...]]) -> None:

@@ -81,7 +81,7 @@ class EventTime:
         self._taken_over({split_id})
 
     def release(self, subtask: int, split_id: str) -> None:
-        """Note that a split is finished: it no longer holds back the watermark (OUT-3)."""
+        """Record that a split is finished, so that it no longer holds back the watermark (OUT-3)."""
         reader = self._readers[subtask]
         reader.outputs.release(split_id)
         reader.splits.discard(split_id)

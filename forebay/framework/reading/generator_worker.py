@@ -203,7 +203,7 @@ class GeneratorWorker:
         return split
 
     def _is_empty(self, split: Split) -> bool:
-        """Whether there is nothing to read; an outdated `latest` may be before the position."""
+        """Whether there is nothing to read: the end is the position, or before it because `latest` is outdated."""
         if split.end is None:
             return False
         if split.position is None:

@@ -44,7 +44,7 @@ class SplitScheduler:
             heapq.heappush(self._timers, (until, self._count, entry))
 
     def has_next(self, now: float) -> bool:
-        """Whether a split may run."""
+        """Whether at least one split is ready to run now."""
         while self._timers and self._timers[0][0] <= now:
             self._ready.append(heapq.heappop(self._timers)[2])
         while self._ready:

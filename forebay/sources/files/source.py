@@ -59,7 +59,7 @@ class FileSource(FileScan):
         missing = [name for name in self._columns if name not in full.names]
         if missing:
             raise ConfigurationError(
-                f"the option columns names {missing[0]!r}, which is not a column of the schema",
+                f"{missing[0]!r} in the option `columns` is not a column of the schema",
                 source=self.name,
                 option="columns",
                 advice=f"select from {', '.join(full.names)}",

@@ -80,7 +80,7 @@ def latest_is_exclusive(subject: Subject) -> None:
     if subject.source.bounded:
         raise NotApplicable("the source is bounded: its splits are read to their own ends")
     if not subject.live:
-        raise NotApplicable("the tests of SourceContract that write rows check it")
+        raise NotApplicable("latest() is checked by the tests of SourceContract that write rows")
     with subject.discovery() as enumerator:
         _need_latest(subject, enumerator)
         probe = subject.on(subject.source, patience=min(1.0, subject.patience))

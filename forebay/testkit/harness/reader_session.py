@@ -232,9 +232,9 @@ class ReaderSession(Closing):
             return Broken(
                 f"split {left[0]!r}: read() gave {len(self.rows[left[0]])} rows and has not returned; nothing came "
                 f"for {seconds:.1f} s",
-                "return from read() when it is "
-                + ("at its end" if source.bounded else "caught up; it is called again after pollInterval")
-                + "; give outside calls a time-out",
+                "return from read() when the split is "
+                + ("at its end" if source.bounded else "caught up (read() is called again after pollInterval)")
+                + "; set a time-out for calls to other systems",
             )
         return Broken(
             f"nothing came for {seconds:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",

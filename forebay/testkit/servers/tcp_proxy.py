@@ -68,7 +68,7 @@ class TcpProxy:
         self._call(self._flowing.set)
 
     def _call(self, work: Callable[[], object]) -> None:
-        """Run work on the proxy's thread, and wait for its end."""
+        """Run `work` on the proxy's thread, and wait until it is done."""
 
         async def call() -> None:
             work()

@@ -153,7 +153,7 @@ _ARROW = {
 def arrow_type(kind: Kind, options: JsonOptions) -> pa.DataType | None:
     """Return the Arrow type for a kind.
 
-    None where Spark omits the column: an object without fields, or an empty name.
+    None if Spark omits the column: an object without named fields, or only nulls with `dropFieldIfAllNull`.
     """
     if isinstance(kind, Struct):
         fields = [(name, arrow_type(inside, options)) for name, inside in kind.fields if name]

@@ -132,8 +132,8 @@ class Cuts:
                 split=split.id,
                 position=split.position,
                 rule="DIS-4",
-                advice="let positions_at() return a position from that of the split on, or leave the split out if it "
-                "does not know one",
+                advice="let positions_at() return the split's position or a later one, or leave the split out if the "
+                "answer is unknown",
             )
 
     def _before(self, one: Position, other: Position, split: Split) -> bool:

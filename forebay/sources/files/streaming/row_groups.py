@@ -47,9 +47,9 @@ class RowGroups:
         return max(0, self.before[min(last, len(self.before) - 1)] - self.before[min(first, len(self.before) - 1)])
 
     def advance(self, start: int, byte_budget: int) -> int | None:
-        """Return the row after the row groups that fit into `byte_budget`, beginning at row `start`.
+        """Return the row at which to stop, so that the row groups from row `start` on fit into `byte_budget`.
 
-        None for the file's end.
+        None for the end of the file.
         """
         first = bisect_right(self.starts, start) - 1
         last = bisect_right(self.before, self.before[first] + byte_budget) - 1

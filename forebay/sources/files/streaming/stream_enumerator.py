@@ -199,9 +199,11 @@ class FileStreamEnumerator(FileEnumerator):
         return sorted(splits, key=_age, reverse=self._source.latest_first)
 
     def _begun(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
-        """Return the splits of files that were read in part, except those whose new version is read instead.
+        """Return the splits of files that were read in part.
 
-        A file that changed or disappeared is an error here, before a micro-batch that can never be read is planned.
+        With `onChangedFile=reread`, a changed file is left out, because its new version is read from the start. Any
+        other changed file, and one that disappeared, is an error here, before a micro-batch is planned that cannot be
+        read.
         """
         begun = self._tracker.begun(known)
         listed = {file.path: file for file in index.files} if begun else {}

@@ -44,9 +44,9 @@ _HAS_LOW_WATER = sys.platform == "linux"
 
 
 def misfit() -> str | None:
-    """Return the name of the first internal that differs from what the raw-bytes hook needs.
+    """Return the name of the first internal function or class of kafka-python that the raw-bytes hook cannot use.
 
-    None if all are as needed.
+    None if it can use all of them.
     """
     records = getattr(Fetcher, "PartitionRecords", None)
     found = first_misfit(
@@ -65,7 +65,7 @@ def misfit() -> str | None:
 
 
 def receiver_misfit() -> str | None:
-    """Return the name of the first internal that differs from what the receiver needs; None if all are as needed."""
+    """Return the name of the first internal function or class that the receiver cannot use; None if it can use all."""
     if not issubclass(KafkaBytes, bytearray):
         return "KafkaBytes"
     found = first_misfit(

@@ -164,9 +164,9 @@ def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> 
             )
     if corrupt_column in COLUMNS:
         raise ConfigurationError(
-            f"the source already has a column {corrupt_column!r}",
+            f"the source already has a column with the name of the column for corrupt records, {corrupt_column!r}",
             option="columnNameOfCorruptRecord",
-            advice="give another name",
+            advice="set columnNameOfCorruptRecord to another name",
         )
 
 
