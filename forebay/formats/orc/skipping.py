@@ -102,16 +102,27 @@ def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe,
 
 def _keeps_nulls(node: Node, target: pa.DataType) -> bool:
     """Whether reading makes no value null."""
-    if node.kind is Kind.DECIMAL:
-        return False
-    width = _WIDTHS.get(node.kind)
-    return width is None or (pa.types.is_signed_integer(target) and target.bit_width >= width)
+    match node.kind:
+        case Kind.DECIMAL:
+            return False
+        case Kind.BOOLEAN:
+            return pa.types.is_boolean(target)
+        case Kind.FLOAT | Kind.DOUBLE:
+            return pa.types.is_floating(target)
+        case kind if kind in _WIDTHS:
+            return _holds(target, kind)
+    return True  # texts, bytes, dates and times
+
+
+def _holds(target: pa.DataType, kind: Kind) -> bool:
+    """Whether a type is an integer that has every value of this kind of integers."""
+    return pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]
 
 
 def _range(fields: wire.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
     """Return the least and the greatest value as values of the filter."""
     kind = node.kind
-    if kind in _WIDTHS and pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]:
+    if kind in _WIDTHS and _holds(target, kind):
         return _both(_message(fields, 2), 1)
     if target in _FLOATS.get(kind, ()):
         return _doubles(_message(fields, 3))

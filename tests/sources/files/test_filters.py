@@ -143,13 +143,17 @@ def test_statistics_of_orc_keep_what_reading_changes(tmp_path: Path) -> None:
             "n": pa.array([1, 2, 3], pa.int64()),
             "d": pa.array([Decimal("1.26"), Decimal("1.27"), Decimal("99.99")], pa.decimal128(4, 2)),
             "at": pa.array([noon, noon, None], pa.timestamp("us")),
+            "x": pa.array([1.5, float("nan"), 1e300], pa.float64()),
+            "yes": pa.array([True, False, True]),
         }
     )
     orc.write_table(rows, path)
     schema = pa.schema([("n", pa.int8()), ("d", pa.decimal128(4, 1)), ("at", pa.timestamp("us", "UTC"))])
+    schema = schema.append(pa.field("x", pa.int64())).append(pa.field("yes", pa.decimal128(1, 1)))
     for text, wanted in [
         ("d = 1.3", 2), ("d IS NULL", 0), ("at IS NULL", 1), ("at > '2024-01-01 11:59:59'", 2), ("n < 1000", 3),
         ("at >= '2024-01-02'", 0), ("n IS NULL", 0), ("n > 3", 0), ("d > 99.9", 1),
+        ("x IS NULL", 2), ("x = 1", 1), ("yes IS NULL", 2), ("yes IS NOT NULL", 1),
     ]:  # fmt: skip
         for zone in ("UTC", "Pacific/Kiritimati", "Etc/GMT+12"):
             source = FileSource(path=path, row_filter=text, time_zone=zone).with_schema(schema)
