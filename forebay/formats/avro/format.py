@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
@@ -56,11 +57,12 @@ class AvroOptions:
     max_block_bytes: int = option(default=64 << 20, doc="a longer block, also decompressed, counts as damage")
 
     def __post_init__(self) -> None:
-        if (root := self.reader_schema()) is not None:
-            spark_type(root, self.naming)
+        if self.reader_schema is not None:
+            spark_type(self.reader_schema, self.naming)
 
+    @cached_property
     def reader_schema(self) -> Node | None:
-        """Return the reader's schema; None if it is that of each file.
+        """The reader's schema; None if it is that of each file.
 
         Raises:
             ConfigurationError: It is not the schema of a record.
@@ -123,7 +125,7 @@ class AvroFormat(FileFormat):
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """Infer as Spark: from `avroSchema`, else from the first file by path."""
-        root, place = self.options.reader_schema(), OPTION
+        root, place = self.options.reader_schema, OPTION
         if root is None:
             file = min(files, key=lambda one: one.path)
             place = file.path
@@ -171,7 +173,7 @@ class _Reader:
         self._path = path
         written = _root(header, path)
         self._decoder = Decoder(written)
-        root = options.reader_schema() or written
+        root = options.reader_schema or written
         resolver = None if root is written else Resolver(path, root)
         metadata = {key.encode(): value for key, value in header.metadata.items()}
         rebase = rebase_of(metadata, options.datetime_rebase_mode, "CORRECTED")

@@ -7,12 +7,11 @@ import gzip
 import io
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import boto3
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -139,20 +138,10 @@ class TestAvro(Files):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, Any]]:
+def server(moto: tuple[str, Any]) -> tuple[str, Any]:
     """The URL of a server with the bucket `contract`, and a client."""
-    from moto.server import ThreadedMotoServer
-
-    moto = ThreadedMotoServer("127.0.0.1", port=0)
-    moto.start()
-    url = "http://{}:{}".format(*moto.get_host_and_port())
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
-    client.create_bucket(Bucket="contract")
-    yield url, client
-    client.close()
-    moto.stop()
+    moto[1].create_bucket(Bucket="contract")
+    return moto
 
 
 class OnS3(Files):

@@ -19,7 +19,7 @@ from forebay.sources.files import FileSource
 from forebay.testkit.servers.kafka_jars import Module, fetched
 
 pytest.importorskip("pyspark")
-boto3 = pytest.importorskip("boto3")
+pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
 NUMBERS = [*range(8), *(pytest.param(number, marks=pytest.mark.soak) for number in range(8, 300))]
@@ -47,20 +47,10 @@ def session() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[Any, dict[str, Secret]]]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
+def s3(moto: tuple[str, Any]) -> tuple[Any, dict[str, Secret]]:
+    endpoint, client = moto
     client.create_bucket(Bucket=BUCKET)
-    yield client, {"key": Secret("x"), "secret": Secret("y"), "endpoint_url": Secret(endpoint)}
-    client.close()
-    server.stop()
+    return client, {"key": Secret("x"), "secret": Secret("y"), "endpoint_url": Secret(endpoint)}
 
 
 def rows(table: pa.Table) -> list[tuple[str, ...]]:

@@ -18,29 +18,18 @@ from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.testkit import FaultProxy
 
-boto3 = pytest.importorskip("boto3")
-
 KEYS = [f"orders/day={day}/{part}.csv" for day in range(3) for part in range(4)]
 
 
 @pytest.fixture
-def bucket() -> Iterator[FaultProxy]:
+def bucket(moto: tuple[str, Any]) -> Iterator[FaultProxy]:
     """A server with a bucket of 12 CSV files, behind a proxy that keeps the requests."""
-    from moto.server import ThreadedMotoServer
-
-    moto = ThreadedMotoServer("127.0.0.1", port=0)
-    moto.start()
-    url = "http://{}:{}".format(*moto.get_host_and_port())
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
+    url, client = moto
     client.create_bucket(Bucket="shop")
     for number, key in enumerate(KEYS):
         client.put_object(Bucket="shop", Key=key, Body=f"n\n{number}\n".encode())
     with FaultProxy(url) as proxy:
         yield proxy
-    client.close()
-    moto.stop()
 
 
 def listings(bucket: FaultProxy) -> int:

@@ -21,7 +21,7 @@ from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.testkit import Fault, FaultProxy
 
-boto3 = pytest.importorskip("boto3")
+pytest.importorskip("boto3")
 
 BUCKET = "faults"
 OBJECTS = 60
@@ -44,16 +44,9 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def server(moto: tuple[str, Any]) -> str:
     """The URL of a server with a bucket of small and of long objects."""
-    from moto.server import ThreadedMotoServer
-
-    moto = ThreadedMotoServer("127.0.0.1", port=0)
-    moto.start()
-    url = "http://{}:{}".format(*moto.get_host_and_port())
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
+    url, client = moto
     client.create_bucket(Bucket=BUCKET)
     for number in range(OBJECTS):
         body = "".join(f"{number:03} {line}\n" for line in range(20))
@@ -65,9 +58,7 @@ def server() -> Iterator[str]:
         rows = pa.table([range(4000), [f"{number} {row} {'x' * 300}" for row in range(4000)]], schema=NUMBERS)
         pq.write_table(rows, sink, row_group_size=500, compression="none")
         client.put_object(Bucket=BUCKET, Key=f"parquet/{number}.parquet", Body=sink.getvalue().to_pybytes())
-    yield url
-    client.close()
-    moto.stop()
+    return url
 
 
 @pytest.fixture
