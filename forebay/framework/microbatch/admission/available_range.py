@@ -208,6 +208,6 @@ def unknown_end(source: Source, split: Split) -> ConfigurationError:
         source=source.name,
         split=split.id,
         option="stateLocation",
-        advice="set stateLocation, so that tasks agree on an end while they read; or let latest() of the connector "
-        "return the end, which is the position after the newest complete record",
+        advice="set stateLocation, so that tasks agree on an end while they read; or, in the connector, return the end "
+        "from latest(): the position after the newest complete record",
     )
