@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import inspect
 import io
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
 _FOOTER_BUFFER = 64 << 10
+_RELEASE_SECONDS = 1.0
+_RELEASE_POLL_SECONDS = 50e-6
 _ENCRYPTED_FOOTER = b"PARE"
 # Since pyarrow 21, types such as UUID or JSON are extension types by default.
 _EXTENSIONS: dict[str, Any] = {"arrow_extensions_enabled": False}
@@ -69,14 +73,17 @@ class OpenParquet:
         if not groups or not columns:
             return
         file = pq.ParquetFile(self._source, metadata=self.metadata, pre_buffer=True, **_EXTENSIONS)
-        self._checked.refuses = True
+        refusals: weakref.WeakSet[_ReadRefused] = weakref.WeakSet()
+        self._checked.refusals = refusals
         try:
             next(file.iter_batches(1, groups, columns, use_threads=False), None)
         except _ReadRefused as refused:
             # Arrow's reader keeps the exception, whose traceback keeps this frame, and so the reader.
             refused.__traceback__ = None
         finally:
-            self._checked.refuses = False
+            self._checked.refusals = None
+        del file
+        _await_release(refusals)
 
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
         """Return Arrow's reader of the file.
@@ -141,14 +148,21 @@ class _ReadRefused(Exception):
     """A read while `check_columns` needs none."""
 
 
+def _await_release(refusals: weakref.WeakSet[_ReadRefused]) -> None:
+    """Wait until no thread of Arrow holds a refused read: one that frees it while Python exits ends the process."""
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while refusals and time.monotonic() < deadline:
+        time.sleep(_RELEASE_POLL_SECONDS)
+
+
 class _Checked(io.RawIOBase):
     """A file as Arrow's reader sees it: each read returns the full length, and a storage error is kept in `failure`."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.raw = raw
         self.failure: Exception | None = None
-        self.refuses = False
-        """Whether reads raise _ReadRefused."""
+        self.refusals: weakref.WeakSet[_ReadRefused] | None = None
+        """The refused reads that somebody still holds; None if reads are not refused."""
         self.tail = b""
         """The end of the first read, and of the file: the footer's length and a magic number."""
 
@@ -158,8 +172,10 @@ class _Checked(io.RawIOBase):
         return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:
-        if self.refuses:
-            raise _ReadRefused
+        if self.refusals is not None:
+            refused = _ReadRefused()
+            self.refusals.add(refused)
+            raise refused
         try:
             data = read_fully(self.raw.read, size)
         except Exception as error:
