@@ -18,7 +18,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.split_reader import FileSplitReader
+from forebay.sources.files.reading.split_reader import FileSplitReader
 
 SLICE = 10**15
 RANDOM = random.Random(7)

@@ -112,7 +112,7 @@ class FileSource(FileScan):
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
         """Create a split reader, which reads one file after another."""
-        from forebay.sources.files.split_reader import FileSplitReader
+        from forebay.sources.files.reading.split_reader import FileSplitReader
 
         return FileSplitReader(self, context.options)
 

@@ -20,7 +20,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.split_reader import FileSplitReader
+from forebay.sources.files.reading.split_reader import FileSplitReader
 
 ROWS = 1000
 RECORDS = [{"k": number, "v": f"value {number}" * (number % 7)} for number in range(ROWS)]

@@ -20,7 +20,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.split_reader import FileSplitReader
+from forebay.sources.files.reading.split_reader import FileSplitReader
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
 

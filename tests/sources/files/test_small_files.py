@@ -15,8 +15,8 @@ import pytest
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.options import Secret
 from forebay.sources.files import FileSource, small_files
+from forebay.sources.files.reading.split_reader import FileSplitReader
 from forebay.sources.files.split import FileSplit
-from forebay.sources.files.split_reader import FileSplitReader
 from forebay.stores.file_status import FileStatus
 
 pytest.importorskip("boto3")
