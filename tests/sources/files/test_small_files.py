@@ -14,7 +14,8 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.options import Secret
-from forebay.sources.files import FileSource, small_files
+from forebay.sources.files import FileSource
+from forebay.sources.files.reading import small_files
 from forebay.sources.files.reading.split_reader import FileSplitReader
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
