@@ -15,7 +15,7 @@ from forebay.inspection.tables import printable
 def dropped_rows(report: Mapping[str, Any]) -> int:
     """Return how many rows Spark dropped in the micro-batch of a progress report.
 
-    An aggregation counts rows after each task has combined its own, so more rows may be lost than it counts.
+    More rows may be lost: an aggregation counts rows only after each task has combined its rows.
     """
     return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ())
 
@@ -34,13 +34,13 @@ def ours(latest: object) -> Mapping[str, Any] | None:
 
 
 def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
-    """Return advice on how to avoid the loss of the rows that Spark dropped, in one or two sentences, safe to print.
+    """Return advice on how to avoid such dropped rows: one or two sentences, with external names escaped.
 
     Args:
         report: A progress report of Spark, as JSON values.
 
     Returns:
-        None if no row was dropped, or no source is one of forebay.
+        The advice; None if no row was dropped, or the query has no source of forebay.
     """
     if not dropped_rows(report):
         return None
@@ -55,7 +55,7 @@ def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
 
 
 def _unaligned(sources: list[Mapping[str, Any]]) -> str:
-    """Return the advice for sources that do not align their splits. It names the split with the largest lag."""
+    """Return the advice for sources that do not align their splits. The advice names the split with the largest lag."""
     found = [
         (int(each.get("behind") or each.get("bytes") or 0), source, each)
         for source in sources
@@ -72,7 +72,7 @@ def _unaligned(sources: list[Mapping[str, Any]]) -> str:
 
 
 def _aligned(source: Mapping[str, Any], state: EventTimeState, spark: datetime | None) -> str:
-    """Return the advice for a source that aligns its splits. It names the split with the lowest watermark.
+    """Return the advice for a source that aligns its splits. The advice names the split with the lowest watermark.
 
     `spark` is Spark's own watermark; None if unknown.
     """

@@ -19,7 +19,7 @@ class SplitEventTime:
         split: The id of the split.
         watermark: The split's watermark: no unread record that is on time has an earlier event time.
         held: Whether alignment stops reading the split before its present end.
-        idle: Whether the other splits do not wait for it.
+        idle: Whether the split is idle: no other split waits for it.
     """
 
     split: str
@@ -43,7 +43,8 @@ class EventTimeState:
         slowest: The split with the lowest watermark, for which held splits wait; empty if unknown.
         why: Why the slowest split holds back others: `unread` (it has unread records) or `caught up`.
         splits: The slowest and the fastest splits.
-        limit: The event time up to which splits may be read, or, of splits in order, may begin; None before the first.
+        limit: The event time up to which splits may be read. Splits that are read in order may begin up to this time.
+            None before the first limit.
     """
 
     watermark: datetime | None
@@ -84,9 +85,9 @@ class EventTimeState:
 
 
 def event_time_words(state: EventTimeState) -> str:
-    """Return one line for people: the watermark, the drift, and which splits wait for which split. Safe to print.
+    """Return one line for people: the watermark, the drift, and the waiting splits. External names are escaped.
 
-    Splits that are read in order, such as files, have no watermarks; for them the line shows the limit.
+    Splits that are read in order, such as files, have no watermarks. Their line shows the limit instead.
     """
     if state.watermark is None:
         return _limit_words(state)

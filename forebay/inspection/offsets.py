@@ -32,7 +32,7 @@ _HEADER: Final = ("source", "split", "read to", "being read to", "end")
 _LONGEST: Final = 200
 _TIMEOUT: Final = 60.0
 _NOTHING: Final = "-"
-"""Spark's entry for a source without an offset."""
+"""Spark's entry in an offset file for a source without an offset."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class SplitOffset:
     """The positions of one split, as texts.
 
     Args:
-        source: The format name of its source, with a number if several sources have it.
+        source: The format name of the split's source, with a number if several sources have this name.
         split: The id of the split.
         read_to: The end of the rows that are read, exclusive.
         being_read_to: The end of the planned micro-batch in this split; empty if there is none.
         end: The split's own end; empty if it has none.
-        position: `read_to` as the source's position; None if nothing is read yet, or only the tasks know it.
+        position: `read_to` as the source's position; None if nothing is read yet, or only the tasks know the position.
         fields: The split's other fields.
-        event_time: Its watermark when the last micro-batch was planned; None if alignment is off, or it is neither
-            among the slowest nor the fastest splits.
+        event_time: The split's watermark when the last micro-batch was planned. None if alignment is off, or if the
+            split is neither among the slowest nor the fastest ones.
     """
 
     source: str
@@ -71,7 +71,7 @@ class Offsets:
         done: The last committed micro-batch, or None.
         planned_at: When the last micro-batch was planned.
         splits: The splits of forebay's sources.
-        notes: Finished splits, other sources, and what could not be read.
+        notes: Sentences about finished splits, other sources, and parts that could not be read.
         others: The offsets of other sources, as written.
         watermark: Spark's own watermark of the query when the last micro-batch was planned; None if the query has none.
     """
@@ -125,7 +125,8 @@ class Offsets:
 def offsets(checkpoint_directory: str) -> Offsets:
     """Return the position of every split of a streaming query. Read-only; needs no Spark.
 
-    It reads the last offset of the checkpoint, and forebay's state below `stateLocation`. The query may be running.
+    The function reads the last offset of the checkpoint, and forebay's state below `stateLocation`. The query may be
+    running.
 
     Args:
         checkpoint_directory: The `checkpointLocation` of the query: a directory, or a URL that fsspec supports.
@@ -205,7 +206,7 @@ def _time(at: object) -> datetime | None:
 
 
 def _named(entries: list[str]) -> list[tuple[str, Any]]:
-    """Return the name and the offset of each source. The offset of a source that is not forebay's stays a text."""
+    """Return the name and the offset of each source. Offsets of other sources than forebay's stay texts."""
     found: list[Any] = [_ours(entry) for entry in entries]
     names = [entry["source"] if isinstance(entry, dict) else "" for entry in found]
     return [
@@ -283,7 +284,7 @@ def _event_time(time: SplitEventTime | None) -> str:
 
 
 def _claims(offset: Offset, at: object) -> dict[str, Claim]:
-    """Return the latest claims, by which tasks negotiated the ends of splits, as far as the state has them.
+    """Return the latest claims in the state: the ends of splits that tasks negotiated.
 
     `at` is the state location that the offset names.
     """

@@ -67,7 +67,7 @@ def _text(column: pa.ChunkedArray) -> str:
 def peek(source: Source, n: int = 20) -> Peek:
     """Return the first rows of a source, read in this process without Spark and Java.
 
-    It reads as little as possible. Of an unbounded source it reads no further than the current end.
+    The function reads as little as possible. It reads an unbounded source no further than its current end.
 
     Args:
         source: The source.

@@ -41,20 +41,20 @@ def progress(read: Run, *, every: float = 1.0, file: TextIO | None = None) -> It
 def progress(read: Query | Run, *, every: float = 1.0, file: TextIO | None = None) -> Iterator[pa.RecordBatch] | None:
     """Show the progress of a streaming query until it ends, or of a run while it is read.
 
-    A query: blocks; interrupting it leaves the query running. For each source of forebay it shows a bar of the backlog,
-    the rows per second, the estimated time to catch up, and the lag of the worst splits.
+    For a query, `progress` blocks; interrupting it leaves the query running. Each source of forebay has a bar of the
+    backlog, the rows per second, the estimated time to catch up, and the lag of the worst splits.
 
-    A run, `for batch in forebay.progress(forebay.run(source))`: yields its record batches, and shows the finished and
-    all splits (files), the bytes of both, and the rates. Bytes count when their split is finished.
+    For a run, `for batch in forebay.progress(forebay.run(source))`, it yields the record batches. It shows how many
+    splits (files) and bytes are finished, of how many, and the rates. Bytes count when their split is finished.
 
-    A terminal is updated in place if `rich` is installed (the extra `cli`), a notebook as HTML; otherwise each new
-    report is one line. An error while showing progress ends neither the wait nor what is read.
+    A terminal is updated in place if `rich` is installed (the extra `cli`), and a notebook shows HTML. Otherwise each
+    new report is one line. An error while showing progress ends neither the wait nor the read.
 
     Args:
         read: The result of `DataStreamWriter.start`, or of `forebay.run`.
         every: Seconds between two updates.
-        file: The output. By default standard output for a query, and for a run standard error, if that is a terminal:
-            the progress of a run is no part of a log.
+        file: The output. The default for a query is standard output. The default for a run is standard error if it is a
+            terminal, else no output.
 
     Raises:
         StreamingQueryException: The query failed, as from `query.awaitTermination()`.

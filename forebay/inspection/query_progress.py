@@ -19,7 +19,7 @@ from forebay.inspection.views import bar
 
 _SPLITS: Final = 5
 _WINDOW: Final = 12
-"""Reports over which the speed is averaged."""
+"""Number of reports over which the speed is averaged."""
 
 _NO_POSITION: Final = {UnknownEnd.WHOLE.value, UnknownEnd.NEGOTIATED.value}
 
@@ -67,29 +67,29 @@ class SourceProgress:
 class QueryProgress:
     """The progress of a query, computed from its progress reports.
 
-    Used on one thread; a repeated report has no effect.
+    For one thread. A repeated report has no effect.
     """
 
     def __init__(self) -> None:
         self.query = "query"
         """The name of the query."""
         self.batch: int | None = None
-        """The number of its last micro-batch; None before the first report."""
+        """The number of the query's last micro-batch; None before the first report."""
         self.ended = False
         """Whether the query has ended."""
         self.sources: tuple[SourceProgress, ...] = ()
-        """Its sources."""
+        """The progress of each source of the query."""
         self.dropped = 0
-        """The rows that Spark's watermark dropped, in the reports that were seen."""
+        """The number of rows that Spark's watermark dropped, summed over all reports so far."""
         self.advice = ""
-        """What would have saved them; empty if none were dropped."""
+        """Advice on how to avoid dropped rows; empty if none were dropped."""
         self._stamp: object = None
         self._backlogs: dict[int, _Backlog] = {}
 
     def update(self, name: str | None, report: Mapping[str, Any] | None, *, ended: bool = False) -> None:
         """Update the state from the query's last progress report.
 
-        `name` is the query's name; `ended` says that it ended.
+        `name` is the name of the query; `ended` is whether the query has ended.
         """
         self.query, self.ended = printable(name or "query"), ended
         if not report or report["timestamp"] == self._stamp:

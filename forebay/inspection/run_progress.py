@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of a run in this process: splits, or files, and bytes that are done, and the rate."""
+"""The progress of a run in this process: finished splits (or files), finished bytes, and the rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.inspection.tables import printable
 from forebay.inspection.views import Shown, bar, in_notebook, open_view, try_show
 
 _SHARE: Final = 20
-"""An update takes at most this part, one in so many, of the time: that of a million splits takes a second."""
+"""Updates take at most 1 / `_SHARE` of the time: one update takes a second for a million splits."""
 
 
 def follow(run: Run, *, every: float, file: TextIO | None) -> Iterator[pa.RecordBatch]:
@@ -40,7 +40,7 @@ def follow(run: Run, *, every: float, file: TextIO | None) -> Iterator[pa.Record
 
 
 class RunProgress:
-    """How far a run is. Used on the thread that reads it.
+    """The progress of a run. For the thread that reads the run.
 
     Args:
         run: The run, before its first record batch.
@@ -48,7 +48,7 @@ class RunProgress:
 
     def __init__(self, run: Run) -> None:
         self.rows = 0
-        """Rows that were yielded."""
+        """Number of rows yielded so far."""
         self._run = run
         self._began = time.monotonic()
         self._seen = False

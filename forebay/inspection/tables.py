@@ -42,7 +42,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def printable(text: str, *, lines: bool = False) -> str:
     """Return a text that is safe to print: control characters and direction marks are escaped.
 
-    Call it for every external name: of a file, a split, a query. With `lines`, line feeds are kept.
+    Call this function for every external name: of a file, a split, a query. With `lines`, line feeds are kept.
     """
     if text.isprintable():
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where progress is shown: a terminal, a notebook, or lines of text."""
+"""The outputs of progress: a terminal, a notebook, or lines of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FULL, _EMPTY = "█", "░"
 
 
 class Shown(NamedTuple):
-    """The progress at one time, for each kind of output."""
+    """A rendered progress, with one form for each kind of output."""
 
     lines: Sequence[str]
     line: str
@@ -32,7 +32,7 @@ class View(Protocol):
 
 @contextmanager
 def open_view(file: TextIO) -> Iterator[View]:
-    """Open the view that fits an output: a cell of a notebook for its standard output, a terminal, or lines."""
+    """Return the view for an output: a notebook cell (for its standard output), a terminal, or lines."""
     if file is sys.stdout and (display := _notebook()) is not None:
         yield _Notebook(display)
         return
@@ -51,7 +51,7 @@ def open_view(file: TextIO) -> Iterator[View]:
 
 
 def try_show(view: View, progress: Callable[[], Shown]) -> None:
-    """Show progress. An error, of a closed terminal or a stopped session, is logged: it must not end what is shown."""
+    """Show progress. Log an error, such as that of a closed terminal, because it must not end the query or run."""
     try:
         view.show(progress())
     except Exception:  # noqa: BLE001 - see above

@@ -36,11 +36,11 @@ _WORD = (1 << 64) - 1
 
 
 class RateSplit(Split):
-    """One generator of rows. Its position is the number of the next row.
+    """One generator of rows. The split's position is the number of the next row.
 
     Args:
         index: The number of the split, from 0.
-        started_at: The event time of row 0, in µs since 1970, fixed at discovery; rows are due from then on.
+        started_at: The event time of row 0, in µs since 1970. Discovery sets it once; row 0 is due at that time.
     """
 
     index: int
@@ -50,8 +50,8 @@ class RateSplit(Split):
 class RateSource(Source):
     """Rows at a chosen rate: `timestamp` (event time), `value` (unique), `split`. The same options make the same rows.
 
-    With `rows`, the source is bounded, and all rows are due at once. Without it, row n is due n / rate seconds after
-    the start.
+    With `rows`, the source is bounded, and all rows are due at once. Without `rows`, row n is due n / rate seconds
+    after the start.
     """
 
     rows_per_second: float = option(default=1000.0, doc="rows per second of each split")
@@ -82,7 +82,7 @@ class RateSource(Source):
         """Check the options.
 
         Raises:
-            ConfigurationError: A rate, count or skew gives no rows. The error names the option.
+            ConfigurationError: With this rate, count or skew there would be no rows. The error names the option.
         """
         for name, good in (
             ("rowsPerSecond", self.rows_per_second > 0),
@@ -111,7 +111,7 @@ class RateSource(Source):
         return RateSplitReader(self, context)
 
     def make(self, split: RateSplit, start: int, stop: int) -> pa.RecordBatch:
-        """Return the rows `start` up to `stop` of a split: row n of split i has value n · splits + i."""
+        """Return the rows `[start, stop)` of a split. Row n of split i has the value n · splits + i."""
         numbers = pa.array(range(start, stop), pa.int64())
         columns = [
             self._times(split, numbers).cast(RATE_SCHEMA.field("timestamp").type),
@@ -149,7 +149,7 @@ class RateSource(Source):
         return pc.subtract(times, self._lag(numbers, split.index, disorder)) if disorder else times
 
     def _lag(self, numbers: pa.Array, index: int, disorder: int) -> pa.Array:
-        """Return a pseudo-random number in [0, disorder] for each row of split `index`."""
+        """Return a pseudo-random delay in [0, disorder] µs for each row of split `index`."""
         salt = (self.seed * _MULTIPLIER + index * _INCREMENT) & _WORD
         mixed = pc.add(numbers.cast(pa.uint64()), pa.scalar(salt, pa.uint64()))
         for _ in range(2):
@@ -194,7 +194,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return {split.id: self._source.due(cast("RateSplit", split), now) for split in splits}
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
-        """Return the event time of each split's next row; of the last row if there is no next one."""
+        """Return the event time of each split's next row, or of its last row if no row follows."""
         if column != self._source.event_time:
             return None
         found: dict[str, int] = {}
@@ -215,7 +215,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return found
 
     def size(self, split: Split) -> int | None:
-        """Return the bytes of the unread rows."""
+        """Return the size of the unread rows in bytes."""
         start, end = _range(split)
         return None if end is None else max(0, end - start) * _ROW_BYTES
 
@@ -272,7 +272,7 @@ class RateSplitReader(SplitReader):
         return fetched
 
     def wake_up(self) -> None:
-        """End the blocking of a `fetch`."""
+        """Make a waiting `fetch` return at once."""
         self._woken.set()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:

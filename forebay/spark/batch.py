@@ -28,9 +28,9 @@ class Readable:
     Args:
         source: The source.
         options: The host's options.
-        promised: The names of the columns in its record batches.
+        promised: The names of the columns in the source's record batches.
         parallelism: The number of parallel tasks, if known.
-        follows_zone: Whether tasks use the time zone of their query, because the user set none.
+        follows_zone: Whether tasks use the time zone of their query. True if the user set none.
     """
 
     source: Source
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
 
 
 class PlannedPartition(InputPartition):
-    """The partition of one task of a plan. Its splits are made when Spark pickles it, which it does one by one.
+    """The partition of one task of a plan. Splits are created only when Spark pickles the partition, one by one.
 
     Args:
         plan: The slices of each task.

@@ -32,8 +32,8 @@ _WRITING: Final = "pyspark.sql.worker.write_into_data_source"
 class ForebayDataSource(DataSource):
     """The base class of all formats; `format_class` makes the class of each.
 
-    For every `load()`, Spark creates it in one planner process, requests the schema unless the user gave one, pickles
-    it, and requests the reader in another process. So an inferred schema is stored in the object.
+    For every `load()`, Spark creates an object in one planner process, requests the schema unless the user gave one,
+    and pickles the object. Spark requests the reader in another process. So the object stores an inferred schema.
 
     Args:
         options: The user's options; parsed here, so that `load()` reports mistakes.
@@ -145,7 +145,7 @@ def _not_written(source: str) -> ConfigurationError:
 
 
 def format_class(origin: Origin, session: Session) -> type[ForebayDataSource]:
-    """Return the data source class of one format. It is not importable, so it is pickled by value."""
+    """Return the data source class of one format. The class is not importable, so Spark pickles it by value."""
     return type(f"Forebay[{origin.name}]", (ForebayDataSource,), {"_origin": origin, "_session": session})
 
 

@@ -20,7 +20,8 @@ _FRAMES = 6
 def as_spark_error(source: str, doing: str) -> Iterator[None]:
     """Convert every error in a `with` block to a `ForebayError` whose text contains the traceback of its cause.
 
-    All methods that Spark calls in its own processes use it. `doing` is the failed action, for the text.
+    All methods that Spark calls in its own processes use this context manager. `doing` is the failed action, for the
+    error text.
 
     Raises:
         ForebayError: The error raised inside, or a `FatalError` that wraps it.
@@ -43,7 +44,7 @@ def as_spark_error(source: str, doing: str) -> Iterator[None]:
 
 
 def _plain(error: ForebayError) -> ForebayError:
-    """Convert an error of a connector's subclass to its base class in forebay.errors, which `unwrap` can parse."""
+    """Convert an error of a connector's own class to the base class in forebay.errors, which `unwrap` can parse."""
     ours = next(cls for cls in type(error).__mro__ if cls.__module__ == ForebayError.__module__)
     if type(error) is ours:
         return error

@@ -39,7 +39,7 @@ class Session:
         return {name: value for name, value in known.items() if value is not None} | {"state_storage": self.s3a}
 
     def source_storage(self, source: type[Source]) -> dict[str, Secret]:
-        """Return the default of `storage.*`: the settings of S3, for a source that declares `takes_s3a_settings`."""
+        """Return the default of `storage.*`: the session's S3 settings, if the source declares `takes_s3a_settings`."""
         return dict(self.s3a) if getattr(source, "takes_s3a_settings", False) else {}
 
 
@@ -50,7 +50,7 @@ class Made:
     Args:
         source: The source.
         options: The host's options.
-        follows_zone: Whether the time zone is that of the session, not of the user's options.
+        follows_zone: Whether the time zone comes from the session instead of the user's options.
     """
 
     source: Source

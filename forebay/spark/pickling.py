@@ -19,7 +19,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.runtime.connector_errors import MISSING_MODULE, wrap_errors
 
 _cloudpickle: Any = cloudpickle
-"""It has no types."""
+"""pyspark's cloudpickle, without types."""
 
 
 def dumps(value: object, source: str) -> bytes:

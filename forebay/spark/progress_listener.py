@@ -27,7 +27,7 @@ def record_progress(spark: SparkSession, directory: str | None = None) -> Stream
 
     `forebay.report(directory)` draws the files. When Spark's watermark drops rows of a query with a source of forebay,
     one warning in the log of this process names the split that is furthest behind, and the option that avoids the loss.
-    Spark calls the listener on its own thread; it cannot delay or end a query.
+    Spark calls the listener on a separate thread, so the listener cannot delay or end a query.
 
     Args:
         spark: The session. Queries that are already running are included.

@@ -33,11 +33,12 @@ OLDEST_SPARK = (4, 2)
 def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
     """Make sources available as `spark.read.format(name)` in one session.
 
-    Without arguments, it registers forebay's sources and those of all installed packages. They are imported on use, so
-    a broken package affects only the queries that use it.
+    Without arguments, `register` registers forebay's sources and those of all installed packages. Packages are imported
+    on use, so a broken package affects only the queries that use that package.
 
-    A class may be defined in a package, a module beside the script, a notebook cell or a function. It is pickled now;
-    register it again after a change. The session's parallelism, time zone and checkpoint location are captured now.
+    A class may be defined in a package, a module beside the script, a notebook cell or a function. The call pickles the
+    class, so register a class again after a change. The call also captures the session's parallelism, time zone and
+    checkpoint location.
 
     Args:
         spark: The session; call `register` for each session.
@@ -83,9 +84,9 @@ def read(
 
     ```python forebay.read(spark, Orders(url="…", token=Secret("env:TOKEN")), num_partitions=8) ```
 
-    The source is pickled, so its options do not appear in plans; it needs no `register`. The read is planned once, so
-    every action on the DataFrame reads the same rows. The exception is an unbounded source without `latest`: each
-    action reads it up to its current end.
+    The source is pickled, so its options do not appear in plans, and `register` is not needed. The read is planned
+    once, so every action on the DataFrame reads the same rows. The exception is an unbounded source without `latest`:
+    each action reads it up to its current end.
 
     Args:
         spark: The session.

@@ -24,9 +24,10 @@ _BETWEEN: Final = "\0\n"
 
 
 def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noqa: ANN401 - None over Spark Connect
-    """Return the settings `fs.s3a.*` that somebody has set. Called on the driver, by `register` and `read`.
+    """Return the `fs.s3a.*` settings that are not Hadoop's defaults. Called on the driver, by `register` and `read`.
 
-    The values are secrets, as they may be credentials. Over Spark Connect only those of the session are visible.
+    The values are secrets, because they may be credentials. Over Spark Connect, only settings of the session are
+    visible.
     """
     found: dict[str, str] = {}
     java = getattr(context, "_jsc", None)
@@ -44,7 +45,7 @@ def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noq
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
-    """Return all settings of the session, with one call of the JVM: `spark.conf.getAll` makes several for each."""
+    """Return all settings of the session, with one call of the JVM. `spark.conf.getAll` needs several for each."""
     java = getattr(spark.conf, "_jconf", None)
     if java is None:  # Spark Connect
         return spark.conf.getAll

@@ -18,7 +18,7 @@ _PROPERTY: Final = "spark.sql.session.timeZone"
 
 
 def in_zone_of_task(source: Source) -> Source:
-    """Return the source with the time zone of the query that runs this task, if it is known.
+    """Return the source with the time zone of the query that runs this task, if that zone is known.
 
     Called on the task thread, if the user set no time zone option. Spark passes the settings of the session at the
     start of the query to its tasks; the settings captured by `register` may be older or missing. If the time zone of a

@@ -34,8 +34,8 @@ _GRACE: Final = 5.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Forwards Spark's calls to a `StreamPlanner`.
 
-    Spark creates two for each query. One plans in its own process, with one call at a time. The other is only pickled
-    for the tasks. Only InputPartitions are sent to the tasks (S3).
+    Spark creates two readers for each query. One reader plans in a separate process, with one call at a time. The other
+    reader is only pickled for the tasks. Only InputPartitions are sent to the tasks (S3).
     """
 
     def __init__(self, readable: Readable, target: pa.Schema, *, inferred: bool) -> None:

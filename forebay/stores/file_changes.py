@@ -10,14 +10,14 @@ from forebay.stores.file_status import FileStatus
 
 
 def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
-    """Return the message that a file changed after it was listed or read. `then` is its old status; None if unknown."""
+    """Return the message that a file changed after it was listed or read. `then` is the old status; None if unknown."""
     if then is None:
         return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
     return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"
 
 
 def changed_error(then: FileStatus, now: FileStatus) -> DataError:
-    """Return the error of a file that is not the listed one any more."""
+    """Return the error for a file that has changed since it was listed."""
     return DataError(
         changed(then, now, "listed"),
         advice="write new files instead of changing old ones, and start the read again; a stream repeats what "
@@ -26,7 +26,7 @@ def changed_error(then: FileStatus, now: FileStatus) -> DataError:
 
 
 def gone_error(path: str) -> DataError:
-    """Return the error of a file that was listed and does not exist any more."""
+    """Return the error for a file that no longer exists, although it was listed."""
     return DataError(
         f"the file {path!r} was listed but no longer exists",
         advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats what "

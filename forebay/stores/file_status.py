@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forebay.stores.paths import is_url, last_name
 
 GENERATION = "generation="
-"""Prefix of an etag that is the generation of an object on Google Cloud Storage."""
+"""Prefix that marks an `etag` as an object's generation number on Google Cloud Storage."""
 
 _NANOS_PER_MILLI = 1_000_000
 # The ASCII characters that java.net.URI does not escape in a path.
@@ -47,7 +47,7 @@ class FileStatus:
 
     @property
     def has_time(self) -> bool:
-        """Whether the time of the last change is known; for a ZIP archive or Databricks' store it is not."""
+        """Whether the time of the last change is known. ZIP archives and Databricks' store report none."""
         return self.modified_at != 0 or not is_url(self.path)
 
     @property
@@ -58,7 +58,7 @@ class FileStatus:
     def same_file(self, now: FileStatus) -> bool:
         """Whether `now` has the same content: equal size, and equal etag or, without etags, equal time.
 
-        An etag that is a generation is not compared with one that is an ETag.
+        A generation number and an ETag are never compared with each other.
         """
         if self.size != now.size:
             return False
@@ -70,8 +70,8 @@ class FileStatus:
 def spark_file_path(path: str) -> str:
     """Return the value of Spark's `_metadata.file_path`: `file:/d/a%20b.csv`, `s3://b/x%23y`.
 
-    Spark 4.2 writes `file:/` with one slash. It escapes characters as `java.net.URI` does, so letters of any script and
-    emoji are not escaped.
+    Spark 4.2 writes `file:/` with one slash. Characters are escaped as by `java.net.URI`, which keeps letters of any
+    script and emoji.
     """
     match = _URL.fullmatch(path)
     if match is None:

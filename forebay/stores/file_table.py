@@ -12,11 +12,11 @@ from typing import Self, overload
 from forebay.stores.file_status import FileStatus
 
 _CHUNK = 1 << 16
-"""Files of one chunk. Bytes that grow as a whole would be copied again and again."""
+"""Maximum number of files in one chunk. A single growing buffer would be copied again and again."""
 
 
 class FileTable(Sequence[FileStatus]):
-    """Files as columns: 32 bytes each and their texts. A `FileStatus` and its strings take three times as much.
+    """Files stored in columns: 32 bytes per file, and its texts. A list of `FileStatus` takes three times the memory.
 
     Each access makes a new `FileStatus`. Not thread-safe while it grows.
     """
@@ -43,7 +43,7 @@ class FileTable(Sequence[FileStatus]):
         self._length += 1
 
     def extend(self, other: FileTable) -> None:
-        """Add the files of another table, which must not grow afterwards: its chunks are shared."""
+        """Add the files of another table. That table must not grow afterwards, because both tables share its chunks."""
         self._starts.extend(self._length + start for start in other._starts)
         self._chunks.extend(other._chunks)
         self._length += len(other)
@@ -81,21 +81,21 @@ class FileTable(Sequence[FileStatus]):
             yield from chunk.sizes
 
     def mentions(self, text: str) -> bool:
-        """Whether a path may contain a text. Fast."""
+        """Whether any path may contain a text. A fast check that may wrongly return True."""
         wanted = text.encode()
         return any(wanted in chunk.texts for chunk in self._chunks)
 
     def is_ascending(self) -> bool:
-        """Whether the paths are in order, without duplicates."""
+        """Whether the paths are sorted, without duplicates."""
         return all(one < other for one, other in pairwise(self.paths()))
 
     def select(self, places: Sequence[int]) -> FileTable:
-        """Return the files at ascending places; this table, if these are all."""
+        """Return the files at ascending indexes; this table itself if the indexes are all of its files."""
         return self if len(places) == self._length else FileTable.of(self[place] for place in places)
 
 
 class _Chunk:
-    """The columns of some files. `ends` has where a path ends in `texts`, then where its etag does, if it has one."""
+    """The columns of some files. For each file, `ends` has the end of its path and the end of its etag in `texts`."""
 
     __slots__ = ("ends", "sizes", "texts", "times")
 

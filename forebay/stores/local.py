@@ -49,7 +49,7 @@ class LocalStore:
         return None
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> None:
-        """Return None: `children` lists; see `Store.walk`."""
+        """Return None, so that the caller lists with `children`; see `Store.walk`."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """See `Store.children`. Pipes, sockets and devices are skipped."""
@@ -118,7 +118,7 @@ def _move(path: str, *, target: str) -> None:
 def _move_between_disks(path: str, target: str) -> None:
     """Move a file to another disk: copy it to a temporary name, and rename the copy.
 
-    So `target` is never half a file.
+    So `target` never holds half a file.
     """
     half = Path(f"{target}.{uuid.uuid4().hex}.tmp")
     try:
@@ -144,7 +144,7 @@ def wrap_errors(path: str, doing: str = "read") -> Iterator[None]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Convert errors as `wrap_errors` does, but let FileNotFoundError pass if the path does not exist."""
+    """Convert errors as `wrap_errors` does, except FileNotFoundError for a path that does not exist."""
     try:
         yield
     except OSError as error:

@@ -20,7 +20,7 @@ _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
 
 class PathParts(NamedTuple):
-    """The parts of a path: a root, the names below it (which may be globs), and the links after them in a chained URL.
+    """The parts of a path: the root, the names below it (which may be globs), and the further links of a chained URL.
 
     The root is `/`, the working directory, or `scheme://…` up to the first name that may be a glob.
     """
@@ -43,7 +43,7 @@ def is_s3(path: str) -> bool:
 def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
     """Split a user's path, without access to a store. With `keep_empty`, empty names in a URL (`a//b`) are kept.
 
-    Local paths become absolute and lose `file:` and doubled slashes; `%` is no escape, as in Spark.
+    Local paths become absolute and lose `file:` and doubled slashes. As in Spark, `%` is an ordinary character.
 
     Raises:
         ConfigurationError: The path is empty, has a NUL, or is a URL with a password.
@@ -78,7 +78,7 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
 def refuse_password(path: str, *, option: str = "path") -> None:
     """Raise a ConfigurationError for a URL with a password.
 
-    Called before connecting to its store. `option` is for the error.
+    Called before connecting to the store. `option` is the option that the error names.
     """
     if is_url(path) and (found := _PASSWORD.search(path)):
         raise ConfigurationError(
@@ -92,7 +92,8 @@ def refuse_password(path: str, *, option: str = "path") -> None:
 def join(directory: str, name: str) -> str:
     """Return the path of a name in a directory: a local path, URL or chained URL (`zip://d::s3://b/a.zip`).
 
-    In an object store a name may be empty: in `s3://b/d` it is the directory `s3://b/d/`, which holds `s3://b/d//x`.
+    In an object store a name may be empty: the empty name in `s3://b/d` is the directory `s3://b/d/`, which holds
+    `s3://b/d//x`.
     """
     head, chain = _unchained(directory)
     top = head.endswith("/") and _TOP.fullmatch(head)
@@ -100,7 +101,7 @@ def join(directory: str, name: str) -> str:
 
 
 def normalized_path(path: str) -> str:
-    """Return a path without globs as listings return it: absolute, without `file:`, `..` and doubled slashes."""
+    """Return a path (not a glob) in the form of listings: absolute, without `file:`, `..` and doubled slashes."""
     split = split_path(path)
     normalized = split.root + split.chain
     for part in split.parts:
@@ -109,9 +110,9 @@ def normalized_path(path: str) -> str:
 
 
 def without_dots(path: str) -> str:
-    """Resolve `..` in an absolute local path. After a link, it is the parent of the link's target. A URL is unchanged.
+    """Resolve `..` in an absolute local path. After a link, `..` is the parent of the link's target.
 
-    In a URL `..` is an ordinary name of an object. Other links are not resolved.
+    Links without a following `..` are not resolved. A URL is unchanged, because `..` is an ordinary name there.
     """
     if "/../" not in f"{path}/" or is_url(path):
         return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All stores of fsspec; those on S3 only inside a chained URL. It is imported only here, when a URL needs it."""
+"""All stores of fsspec, but S3 only inside a chained URL. Only this module imports fsspec, when a URL needs it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RemoteStore:
 
     Raises:
         ConfigurationError: The scheme is unknown, its package is not installed, or it does not take the options.
-        RetriableError: The store does not answer.
+        RetriableError: The store did not answer.
     """
 
     def __init__(self, url: str, options: StorageOptions) -> None:
@@ -89,7 +89,7 @@ class RemoteStore:
         return fsspec_info.status(path, info)
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
-        """See `Store.walk`: for stores whose listing is flat."""
+        """See `Store.walk`. Returns None for stores that list one directory at a time."""
         if not _lists_flat(self._fs):
             return None
         root = self._inner(path)
@@ -134,7 +134,7 @@ class RemoteStore:
         return False
 
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`. A newer file that appears after the caller's check is deleted too."""
+        """See `Store.delete`. A newer file that appears after the caller's check is deleted, too."""
         with suppress(FileNotFoundError), self._wrap_errors(file.path, "delete"):
             self._fs.rm_file(self._inner(file.path))
             return True

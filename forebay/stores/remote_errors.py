@@ -25,8 +25,8 @@ _NETWORK = frozenset({"aiohttp", "httpcore", "httpx", "requests", "urllib3"})
 def says_gone(error: BaseException) -> bool:
     """Return whether an error means that a file or directory does not exist.
 
-    Of the HTTP statuses, only 404 and 410 mean this. Without a status, the store's "not found" means this, unless a
-    network error caused it.
+    An error with an HTTP status means this only for 404 and 410. Without a status, the store's "not found" means this,
+    unless a network error caused the answer.
     """
     found = [_meaning(link) for link in _chain(error)]
     if decided := [one for one in found if one is not None]:
@@ -81,7 +81,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _meaning(link: BaseException) -> bool | None:
-    """Return whether one error of a chain of causes means that the file does not exist; None if it says neither."""
+    """Return whether one error of a chain of causes means that the file does not exist; None if that stays unknown."""
     if (status := _status(link)) is not None:
         return status in _GONE
     if isinstance(link, ftplib.Error):
@@ -91,7 +91,7 @@ def _meaning(link: BaseException) -> bool | None:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error from any library; None if it has none."""
+    """Return the HTTP status of an error from any library; None if the error has no status."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

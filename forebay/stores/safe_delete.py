@@ -19,7 +19,7 @@ _HIDDEN = re.compile(r"\.(.+)\.cleaning-[0-9a-f]{8}", re.DOTALL)
 
 
 def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
-    """Delete or move a file if it is still the version that was read; return whether it was.
+    """Delete or move a file if it is still the version that was read; return whether that was done.
 
     Called on the planning thread.
 
@@ -35,7 +35,7 @@ def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
 
 
 def remove_broken_link(path: str) -> bool:
-    """Remove a broken link; return whether there was one. A file that replaces the link meanwhile is kept.
+    """Remove a broken link; return whether one existed. A file that replaces the link meanwhile is kept.
 
     Raises:
         OSError: The link could not be removed.
@@ -66,7 +66,7 @@ def _take(path: str, wanted: Callable[[str], bool], action: Callable[[str], None
 def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> None:
     """Restore the names of files that killed processes left hidden in a directory. Called on the planning thread.
 
-    `was_read` says whether the file with this status, which has its original path, was read.
+    `was_read` gets a status with the file's original path, and returns whether the file was read.
 
     Raises:
         OSError: The directory cannot be listed, or a file cannot be renamed.
@@ -86,7 +86,7 @@ def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> No
 
 
 def _put_back(hidden: str, path: str, *, read: bool) -> None:
-    """Rename a hidden file back to `path`, if there is a hidden file; a newer file at `path` is kept.
+    """Rename a hidden file, if it exists, back to `path`. A newer file at `path` is kept.
 
     See `_keep_beside`.
     """

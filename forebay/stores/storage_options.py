@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The credentials and settings of a store, which are sent to readers and are never shown."""
+"""The credentials and settings of a store. They are sent to readers and never shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = {"true": True, "false": False}
 class StorageOptions(Mapping[str, object]):
     """Keyword arguments for a store (`key`, `secret`, `endpoint_url` …), read-only and picklable.
 
-    Values, also those of nested mappings, may be secret, so `repr` shows only the names.
+    Any value, also in a nested mapping, may be a secret. So `repr` shows only the names.
     """
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
@@ -35,7 +35,7 @@ class StorageOptions(Mapping[str, object]):
 
     @classmethod
     def of_secrets(cls, values: Mapping[str, Secret]) -> Self:
-        """Return the options of a source. References travel, and are resolved when an option is looked up."""
+        """Return the options of a source. References to secrets are sent as they are, and resolved on access."""
         return cls(values)
 
     def __getitem__(self, name: str) -> object:
@@ -43,7 +43,7 @@ class StorageOptions(Mapping[str, object]):
         return typed_argument(name, value.reveal()) if isinstance(value, Secret) else value
 
     def unresolved(self, name: str) -> object:
-        """Return an option as it was given: a `Secret`, or a typed value."""
+        """Return an option as the user gave it: a `Secret`, or a typed value."""
         return self._values[name]
 
     def without(self, prefix: str) -> StorageOptions:
@@ -63,7 +63,7 @@ class StorageOptions(Mapping[str, object]):
         return hash(tuple(sorted(self._values)))
 
     def redact(self, text: str) -> str:
-        """Return the error text of another library without these values, except addresses."""
+        """Remove these values, except addresses, from the error text of another library."""
         for secret in sorted(_secrets(dict(self)), key=len, reverse=True):
             text = text.replace(secret, "…")
         return text
@@ -72,7 +72,7 @@ class StorageOptions(Mapping[str, object]):
 def typed_argument(name: str, text: str) -> object:
     """Convert an argument of a store: JSON or, for names that are not secret, a boolean or a number.
 
-    Digits become a number only if the name says so. Others stay text, with leading zeros.
+    A value of digits becomes a number only for names of numeric options. Other values stay text, with leading zeros.
     """
     if text.lstrip().startswith(("{", "[")):
         try:

@@ -25,8 +25,8 @@ class Children(NamedTuple):
 class Store(Protocol):
     """A tree of files. Used by one thread at a time. Each listing creates a new store, so that no cache is stale.
 
-    All methods raise ConfigurationError if a permission is missing or the store lacks the operation, and RetriableError
-    if the store does not answer.
+    All methods raise ConfigurationError if a permission is missing or the store lacks the operation. They raise
+    RetriableError if the store does not answer.
     """
 
     @property
@@ -51,9 +51,9 @@ class Store(Protocol):
         """
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
-        """All files below a directory, at any depth, if the store lists a tree at once; None if `children` must do it.
+        """Return all files below a directory, at any depth; None if the store can only list with `children`.
 
-        With `after`, only those whose key is greater. Stores other than S3 are not asked that.
+        With `after`, return only files whose key sorts after it. Callers pass `after` only for S3.
 
         Skips files and directories whose name `keep` rejects, except the names "", "." and "..", which only keys have.
         """
@@ -63,15 +63,15 @@ class Store(Protocol):
 
         Args:
             path: The file.
-            file: Its status when it was listed, if known. A store that pins it reads no other version.
-            read_to: Where the caller expects to stop: nothing is fetched ahead from there on.
+            file: The status of the file when it was listed, if known. A store that pins versions reads only this one.
+            read_to: The byte at which the caller expects to stop. Nothing behind it is fetched ahead.
 
         Raises:
             FileNotFoundError: There is no such file, and `file` was not given.
         """
 
     def pins(self, file: FileStatus) -> bool:
-        """Whether each read of `file` fails once it is not the listed version, so that nothing is left to check."""
+        """Whether the store pins `file`: each read fails if the file is no longer the listed version."""
 
     def delete(self, file: FileStatus) -> bool:
         """Delete a file that was read. A newer file at its path is kept if the store can distinguish them.

@@ -25,8 +25,8 @@ def store_for(
 
     Args:
         path: A plain path or a URL.
-        options: Those of S3 (`S3Settings`), or arguments for fsspec; the local file system takes none.
-        ignore_missing: Skip local entries that vanish while they are listed, and broken links, instead of failing.
+        options: The options of S3 (`S3Settings`), or arguments for fsspec. The local file system takes none.
+        ignore_missing: Skip broken links, and local entries that vanish while they are listed, instead of raising.
         ignore_vanished: Skip only local entries that vanish.
 
     Raises:
@@ -75,9 +75,9 @@ class StoredFile:
     def open(self) -> BinaryIO:
         """Open the file for reading, as a seekable stream that the caller closes.
 
-        A local file is checked after it is open.
+        A local file is checked after it is opened.
 
-        A store that pins versions checks at each read instead, which then raises these errors.
+        A store that pins versions checks at each read instead. The read then raises these errors.
 
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.
@@ -102,7 +102,7 @@ class StoredFile:
     def verify_unchanged(self, stream: BinaryIO | None = None) -> None:
         """Check that the file is the version that was listed.
 
-        A source checks this again after it has read the last byte.
+        A source calls this method again after it has read the last byte.
 
         With the open `stream`, a local file passes even if it was replaced or deleted meanwhile, because the stream
         reads the old content. A file that was overwritten in place does not pass.
@@ -124,9 +124,9 @@ class StoredFile:
     def verify_read(self) -> None:
         """Check a file that was read to its end. Called by a source after the last byte.
 
-        Each request of a store that pins versions was answered with the listed version, in one piece or in many. So
-        nothing is left to check there, even if the file has been deleted or replaced since. A local file that was
-        deleted while it was open has been read to its end too.
+        A store that pins versions has answered each request with the listed version. So nothing is left to check there,
+        even if the file has been deleted or replaced since. A local file that was deleted while it was open passes,
+        too.
 
         Raises:
             DataError: The file has changed or, in a store that does not pin versions, no longer exists.
@@ -147,7 +147,7 @@ class StoredFile:
         return found if isinstance(found, FileStatus) else None
 
     def open_ahead(self) -> FileOpenedAhead | None:
-        """Request the content of a small object of S3 before it is read; None for all other files. Does not block.
+        """Request the content of a small S3 object ahead of the read; return None for other files. Does not block.
 
         The caller closes the result. An error of the request is raised when the content is read.
         """
@@ -161,7 +161,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class FileOpenedAhead(StoredFile):
-    """A file of which the content is on its way. For one thread at a time; not picklable.
+    """A file whose content has been requested. For one thread at a time; not picklable.
 
     The first `open` returns the stream that waits for the content; later ones open the file again.
     """
@@ -173,6 +173,6 @@ class FileOpenedAhead(StoredFile):
         return self.streams.pop() if self.streams else super().open()
 
     def close(self) -> None:
-        """Close the stream that nobody has opened, which ends its request."""
+        """Cancel the request, unless `open` has returned its stream."""
         while self.streams:
             self.streams.pop().close()

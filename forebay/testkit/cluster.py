@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Spark cluster on one machine, of the jars that pyspark brings.
 
-Unlike a local master it has speculation, and executors that can be killed without the driver. Speculation needs two
-hosts, so each Worker has its own loopback address (Linux answers on all of 127.0.0.0/8).
+Unlike a local master, the cluster has speculative execution, and executors that can be killed without the driver.
+Speculation needs two hosts, so each Worker has its own loopback address (Linux answers on all of 127.0.0.0/8).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL = 0.02
 class SparkCluster:
     """A standalone Master and some Workers in a `with` block: `with SparkCluster() as cluster: … cluster.url …`.
 
-    It runs the Spark of SPARK_HOME, else that of the installed PySpark.
+    The cluster runs the Spark of SPARK_HOME if that is set, else the Spark of the installed PySpark.
 
     A process can have only one SparkContext, so a test uses the cluster from a separate program.
 
@@ -38,11 +38,11 @@ class SparkCluster:
         cores: Cores of a Worker.
         memory: Memory of a Worker, in Spark's notation; at least the driver's `spark.executor.memory`.
         environment: Additional environment variables of all processes, such as PYSPARK_PYTHON.
-        patience: Maximum seconds of the start.
+        patience: Maximum seconds to wait for the start.
 
     Attributes:
-        url: For `SparkSession.builder.master`.
-        started_in: Seconds of the start.
+        url: The URL for `SparkSession.builder.master`.
+        started_in: Seconds that the start took.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SparkCluster:
 
         Raises:
             ConfigurationError: pyspark is not installed.
-            FatalError: A process did not start in time; with the end of its log.
+            FatalError: A process did not start in time. The text has the end of its log.
         """
         began = time.monotonic()
         self._directory = tempfile.TemporaryDirectory(prefix="forebay-cluster-", ignore_cleanup_errors=True)

@@ -27,20 +27,21 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
 
     Args:
         source: The source; an unbounded one is read until it is caught up.
-        seconds: The time for all checks; the remaining ones are skipped. A source that is silent for a sixth of it, at
-            least one second, counts as hanging: use more for a slow source.
-        seed: Chooses positions and moments; the same seed chooses the same ones.
+        seconds: Maximum seconds for all checks; the remaining checks are skipped. A source that returns nothing for a
+            sixth of this time (at least one second) counts as hanging: use more seconds for a slow source.
+        seed: The seed of the random positions and moments. The same seed chooses the same ones.
         rules: Run only the checks of these rules, such as those that failed before, and the plain read.
 
     Returns:
-        The report, whose `verdict` is "passed" or "not proven"; printed, the verdict with the next step, and a table
-        of the checks, with the reason of each that did not run. "Not proven" is a `NotProvenWarning` too: no check
-        failed, and one that this source needs could not run. Other warnings are a `ConformanceWarning`.
+        The report, whose `verdict` is "passed" or "not proven". When printed, the report shows the verdict with the
+        next step, and a table of the checks with the reason of each check that did not run. "Not proven" means that no
+        check failed, but a check that this source needs could not run; `check` also issues a `NotProvenWarning`. Other
+        warnings are a `ConformanceWarning`.
 
     Raises:
         ConformanceError: A rule is broken; the first line says which one, what happened and the next step.
-        ConfigurationError: It is not a source, it has no splits to check, or its configuration is wrong. Other external
-            errors are raised too: `RetriableError`, `DataError` and `DataLossError`.
+        ConfigurationError: The argument is not a source, has no splits to check, or has a wrong configuration. Other
+            external errors are raised too: `RetriableError`, `DataError` and `DataLossError`.
     """
     require_source(source, "check()")
     started = time.monotonic()
@@ -65,7 +66,7 @@ def _reach(subject: Subject) -> Result | None:
     """Discover once, so that a wrong address is reported as such, not as a broken rule.
 
     Returns:
-        The failure of a source that hangs: every check would wait for it again. Else None.
+        The failure of a source that hangs, because every check would wait for the source again; else None.
     """
 
     def discover() -> None:

@@ -64,7 +64,7 @@ def _with_rows(
 
 
 class SourceContract(ABC):
-    """Every rule for sources, as test methods; subclass it in a test module, under a name in `Test…`.
+    """Every rule for sources, as test methods. Subclass this class in a test module; begin the name with `Test`.
 
     ```python
     class TestOrders(SourceContract):
@@ -74,20 +74,20 @@ class SourceContract(ABC):
         def write(self, split_id, n): return self.service.add_orders(split_id, n)
     ```
 
-    pytest makes a new instance for each test, so each begins with an empty input; make it in `setup_method` or in an
-    autouse fixture. All splits and rows are written before `source` is called, except for an unbounded source, which
-    must find later ones too. A check that does not apply to the source is a skipped test; one that applies and cannot
-    run fails.
+    pytest creates a new instance for each test. Create an empty input in `setup_method` or in an autouse fixture. All
+    splits and rows are written before `source` is called, except for an unbounded source, which must also find later
+    splits and rows. A check that does not apply to the source is a skipped test. A check that applies and cannot run
+    fails.
     """
 
     most_splits: int | None = None
     """Maximum number of splits that `add_split` can make, for a source with a limit."""
 
     seconds: float = 30.0
-    """The time for one test; a source that is silent for a sixth of it counts as hanging."""
+    """Maximum seconds for one test. A source that returns nothing for a sixth of this time counts as hanging."""
 
     seed: int = 0
-    """Chooses positions and moments."""
+    """The seed of the random positions and moments."""
 
     @abstractmethod
     def source(self) -> Source:
@@ -123,12 +123,12 @@ class SourceContract(ABC):
 
     @_with_rows(0)
     def test_sr_3_an_empty_split_is_finished(self, subject: Subject, rows: Written) -> None:
-        """SR-3: a split without a record ends, alone."""
+        """SR-3: a split without a record ends if it is the only split."""
         check_written(subject, rows)
 
     @_with_rows(0, 4, 0, 1, splits=4)
     def test_sr_3_an_empty_split_among_others_is_finished(self, subject: Subject, rows: Written) -> None:
-        """SR-3: a split without a record ends, among others."""
+        """SR-3: a split without a record ends if there are other splits."""
         check_written(subject, rows)
 
     @_with_rows(1)
@@ -201,7 +201,7 @@ class SourceContract(ABC):
     # ---- how a test runs
 
     def _run_generic(self, check: Check) -> None:
-        """Write some splits, and run a generic check, after the plain read that most compare with."""
+        """Write some splits, make the plain read with which most checks compare, and run a generic check."""
         __tracebackhide__ = True
         if check in AFTER_READING:
             self._need_reading()
@@ -239,7 +239,7 @@ class SourceContract(ABC):
         return result.outcome != "passed"
 
     def _need_reading(self) -> None:
-        """Skip a test that compares with the plain read, if that failed: a hanging read would hang in every test."""
+        """Skip a test that needs the plain read if that read failed: a hanging read would hang in every test."""
         if _UNREADABLE in vars(type(self)):
             _skip(f"the plain read failed: see {READ.test_name}")
 
@@ -253,12 +253,12 @@ class SourceContract(ABC):
         }
 
     def _grow(self, subject: Subject, rows: Written, size: int, split_ids: Iterable[str] | None = None) -> None:
-        """Write rows to the named splits, or to all, and expect them."""
+        """Write rows to the named splits, or to all splits, and add them to the expected rows."""
         for split_id in split_ids or list(rows):
             rows[split_id] = rows.get(split_id, []) + subject.rows_of(self._write(split_id, size))
 
     def _new_split(self) -> str:
-        """Add a split, and refuse an id that exists already: its rows would be expected twice."""
+        """Add a split. Refuse an id that exists already, because its rows would be expected twice."""
         made: set[str] = self.__dict__.setdefault("_made", set())
         split_id = self.add_split()
         if split_id in made:
@@ -284,7 +284,7 @@ class SourceContract(ABC):
 
 
 _GROWTH = (2, 1, 3, 5)
-"""Rows that are written between two reads, so that ends lie at many places in pages of any size."""
+"""Numbers of rows to write between two reads. They vary, so that ends lie at many places in pages of any size."""
 _UNREADABLE = "_plain_read_failed_before"
 
 

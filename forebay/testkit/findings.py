@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions with which a check ends with another outcome than `passed`."""
+"""The exceptions that end a check with an outcome other than `passed`."""
 
 from __future__ import annotations
 

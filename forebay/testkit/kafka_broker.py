@@ -60,15 +60,15 @@ _PROPERTIES = {
 class KafkaBroker:
     """Runs Apache Kafka (KRaft, one node) in a `with` block; each test process may have its own.
 
-    The first use downloads 43 MB of jars into the user's cache, or into `FOREBAY_CACHE`. The broker and its data end
-    with this process, also when it is killed.
+    The first use downloads 43 MB of jars into the user's cache, or into `FOREBAY_CACHE`. When this process ends or is
+    killed, the broker ends and its data is deleted.
 
     Args:
         properties: Kafka's settings; they override those of this class.
         listeners: Names of more listeners, each with its own port. The property `listener.security.protocol.map` sets
             their protocols.
         heap: Megabytes of Java heap.
-        patience: Maximum seconds until it answers.
+        patience: Maximum seconds until the broker answers.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class KafkaBroker:
         return ""
 
     def start(self) -> None:
-        """Start the broker, after `stop` or `kill` with the same data and ports; return when it answers.
+        """Start the broker, and return when it answers. After `stop` or `kill`, data and ports stay the same.
 
         Raises:
             ConfigurationError: Java or PySpark is missing.
             RetriableError: The download failed.
-            FatalError: It did not start; the text has the end of its log.
+            FatalError: The broker did not start. The text has the end of its log.
         """
         if self._process is not None:
             raise FatalError("the broker already runs")
@@ -168,7 +168,7 @@ class KafkaBroker:
             return
 
     def stop(self) -> None:
-        """Shut the broker down cleanly; data and ports stay. No effect if it is down."""
+        """Shut the broker down cleanly. Data and ports stay. No effect if the broker is down."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -178,7 +178,7 @@ class KafkaBroker:
         self._end()
 
     def kill(self) -> None:
-        """Kill the broker with SIGKILL, like a crash; data and ports stay. No effect if it is down."""
+        """Kill the broker with SIGKILL, like a crash. Data and ports stay. No effect if the broker is down."""
         self._end()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class KafkaBroker:
         """Create a topic and wait until every partition has a leader.
 
         Args:
-            name: Its name.
+            name: The name of the topic.
             partitions: Number of partitions.
             config: Kafka's topic settings, for example ``{"cleanup.policy": "compact"}``.
         """
@@ -227,7 +227,7 @@ class KafkaBroker:
     def appending(self) -> Iterator[Callable[[str, Mapping[int, bytes]], None]]:
         """Yield a function that writes one encoded record batch per partition, and waits for the acknowledgements.
 
-        It writes many records fast, and batches that no producer writes. The broker sets the offsets.
+        For writing many records fast, and for batches that no producer writes. The broker sets the offsets.
         """
         from kafka.errors import for_code
         from kafka.protocol.producer import ProduceRequest

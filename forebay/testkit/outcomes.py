@@ -50,12 +50,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcomes of all checks of one source; printed, it is the verdict in one line, and a table.
+    """The outcomes of all checks of one source. Prints as the verdict in one line, and a table.
 
     Args:
         source: The source's name.
-        results: One for each check, in the order they ran.
-        seed: Chose the moments and positions; the same seed chooses the same again.
+        results: The results of the checks, in the order they ran.
+        seed: The seed of the random moments and positions. The same seed chooses the same ones.
         seconds: The duration.
         read: How much of the input was read, in words.
     """

@@ -24,7 +24,7 @@ COUNTING_SCHEMA = pa.schema([pa.field("split", pa.string()), pa.field("n", pa.in
 
 
 def counting_batch(split_id: str, start: int, stop: int) -> pa.RecordBatch:
-    """Return the records `start` up to `stop` of a counting split."""
+    """Return the records `[start, stop)` of a counting split."""
     return pa.RecordBatch.from_arrays(
         [pa.array([split_id] * (stop - start), pa.string()), pa.array(range(start, stop), pa.int64())],
         schema=COUNTING_SCHEMA,
@@ -35,8 +35,8 @@ class CountingSplitReader(SplitReader):
     """Reads counting splits in turns: record n of split s is (s, n), and its position is n.
 
     Args:
-        batch_rows: Records of a fetch.
-        can_pause: Whether it pauses splits itself, or leaves that to the framework.
+        batch_rows: Number of records per fetch.
+        can_pause: Whether the reader pauses splits itself, or leaves that to the framework.
         on_fetch: Called before each fetch, on the fetcher thread: may block, raise, or wake.
     """
 
@@ -51,7 +51,7 @@ class CountingSplitReader(SplitReader):
         self._paused: set[str] = set()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Take more splits."""
+        """Add splits."""
         for split in splits:
             self._splits[split.id] = split
             self._turns.append(split.id)
@@ -126,7 +126,7 @@ class Counting(Source):
         return self.threads
 
     def schema(self) -> pa.Schema:
-        """Return split and n."""
+        """Return the schema: the columns `split` and `n`."""
         return COUNTING_SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
@@ -149,17 +149,17 @@ class RecordingContext(SourceReaderContext):
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime given."""
+        """The runtime that the constructor got."""
         return self._runtime
 
     @property
     def subtask(self) -> int:
-        """Always the first."""
+        """Always 0, the first subtask."""
         return 0
 
     @property
     def options(self) -> HostOptions:
-        """The options given."""
+        """The options that the constructor got."""
         return self._options
 
     def current_parallelism(self) -> int:
@@ -171,11 +171,11 @@ class RecordingContext(SourceReaderContext):
         self.split_requests += 1
 
     def send_source_event(self, event: SourceEvent) -> None:
-        """Keep the event."""
+        """Record the event."""
         self.events.append(event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Make a client; nothing is shared."""
+        """Create a new client. Clients are not shared."""
         return factory()
 
 

@@ -20,14 +20,14 @@ from forebay.inspection.event_time import span
 _WIDTH: Final = 900
 _HEIGHT: Final = 240
 _LEFT: Final = 150
-"""Room for the labels, in units of the drawing."""
+"""Space for the labels, in units of the drawing."""
 _ROW: Final = 18
 _GAP: Final = 10
-"""A line or a span is interrupted where the next report comes after this many times the usual interval."""
+"""A line or span has a gap where the next report comes after more than this many times the usual interval."""
 
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _TICKS: Final = 6
-"""Maximum ticks of an axis, about."""
+"""Approximate maximum number of ticks of an axis."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def lines(drawn: Sequence[Line], label: Callable[[float], str] | None = None) ->
 
     Args:
         drawn: The lines; the last one is drawn above the others.
-        label: Returns the text of a value, whose axis begins at 0; without it, values are times in seconds since 1970.
+        label: Returns the text of a value. The axis then begins at 0. Without `label`, values are times in seconds
+            since 1970.
     """
     drawn = [line for line in drawn if any(value is not None for _, value in line.points)]
     known = [(at.timestamp(), value) for line in drawn for at, value in line.points if value is not None]
@@ -106,7 +107,7 @@ def _pieces(points: Sequence[tuple[datetime, float | None]]) -> Iterator[list[tu
 
 
 def longest_interval(times: Sequence[datetime]) -> float:
-    """Return the longest time in seconds between two reports that does not count as a gap in the recording."""
+    """Return the maximum seconds between two reports that are not a gap in the recording."""
     usual = median([(after - before).total_seconds() for before, after in pairwise(times)] or [0.0])
     return _GAP * usual if usual > 0 else math.inf
 

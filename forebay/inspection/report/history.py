@@ -105,7 +105,7 @@ def _lines(file: Path) -> Iterable[Mapping[str, Any]]:
 def _of_checkpoint(directory: Path) -> History:
     """Return the history of a query from the offsets in its checkpoint.
 
-    It has watermarks, and held and idle splits, but neither lag nor dropped rows.
+    Such a history has watermarks, and held and idle splits, but neither lag nor dropped rows.
     """
     history = History(directory.name)
     files = [file for file in (directory / "offsets").glob("*") if file.name.isdecimal()]

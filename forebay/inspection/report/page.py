@@ -32,7 +32,7 @@ table{border-collapse:collapse}td,th{padding:.15rem .6rem;text-align:left;border
 """
 
 _NAMED: Final = 8
-"""Splits that have a colour of their own: those that were furthest behind the fastest one."""
+"""Number of splits with a colour of their own: those that were furthest behind the fastest split."""
 
 
 def page(histories: Sequence[History]) -> str:

@@ -14,12 +14,12 @@ from forebay.inspection.report.page import page
 def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-report.html") -> str:
     """Write the history of a streaming query as one HTML file, which opens offline and without JavaScript.
 
-    It shows the watermarks of splits and Spark's own over time, when splits were held or idle, the lag, and the rows
+    The file shows over time: the watermarks of the splits and of Spark, held and idle splits, the lag, and the rows
     that Spark's watermark dropped.
 
     Args:
-        query_or_directory: A running or finished `StreamingQuery`, of which Spark keeps the last 100 reports; a
-            directory that `record_progress` wrote; or a local checkpoint directory, without lag and dropped rows.
+        query_or_directory: A running or finished `StreamingQuery` (Spark keeps its last 100 reports), a directory that
+            `record_progress` wrote, or a local checkpoint directory (without lag and dropped rows).
         file: The file to write; an existing one is replaced.
 
     Returns:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file formats by name, each with its options.
 
-An option of Spark that forebay does not support is refused with its name.
+Refuses the options of Spark that forebay does not support; the error names the option.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUILT_INS = {
     "parquet": "forebay.formats.parquet.format:ParquetFormat",
     "text": "forebay.formats.text:TextFormat",
 }
-"""The formats that come with forebay. Each is imported when it is used, because it imports its own part of Arrow."""
+"""The formats that come with forebay. Each is imported on first use, because it loads its own modules of Arrow."""
 
 GROUP = "forebay.formats"
 """The entry-point group in which a package offers its formats: `lines = "shop.lines:LinesFormat"`."""
@@ -51,12 +51,12 @@ _installed = Registry([], group=GROUP, kind=_KIND)
 ELSEWHERE = {
     name: f": forebay does not read it; use Spark's own reader: spark.read.format({name!r})" for name in ("xml",)
 }
-"""File formats that Spark reads and forebay does not, in lower case → the end of the error's sentence."""
+"""File formats that Spark reads and forebay does not: name in lower case → end of the error text."""
 
 _LISTING = "a listing is cached in full; discoveryInterval sets how long"
 
 _ALIKE = 0.7
-"""How similar an unknown option and a suggested one must be: `maxStringLen` does not mean `maxRowsPerTrigger`."""
+"""Minimum similarity of an unknown option to a suggestion: `maxStringLen` must not suggest `maxRowsPerTrigger`."""
 
 REFUSED = {
     "archivePathFilter": "files inside archives are not read",
@@ -65,14 +65,11 @@ REFUSED = {
     "ignoreInvalidPartitionPaths": "contradicting directories are an error; name the directories to read in path",
     "maxCachedFiles": _LISTING,
 }
-"""Options of Spark's file sources that are refused for every format → why."""
+"""Options of Spark's file sources that forebay refuses for every format: name → reason."""
 
 
 def format_of_path(path: str) -> str | None:
-    """Return the file format that the suffix of a path names, ignoring a suffix of compression.
-
-    None if it names none.
-    """
+    """Return the file format of a path's suffix; None if the suffix is unknown. A compression suffix is ignored."""
     suffixes = _suffixes(path)
     if suffixes and suffixes[-1].lower() in CODECS:
         suffixes.pop()
@@ -80,7 +77,7 @@ def format_of_path(path: str) -> str | None:
 
 
 def suffix_of_path(path: str) -> str:
-    """Return the suffix of a path for an error text, including that of compression; empty if there is none."""
+    """Return a path's suffix for an error text, with the compression suffix (`.csv.gz`); empty without a suffix."""
     suffixes = _suffixes(path)
     return "".join(f".{part}" for part in suffixes[-2 if suffixes and suffixes[-1].lower() in CODECS else -1 :])
 
@@ -95,7 +92,7 @@ def names() -> tuple[str, ...]:
 
 
 def has_format(name: str) -> bool:
-    """Return whether a file format has this name, which must be in lower case. Also finds newly installed packages."""
+    """Return whether a file format has this lower-case name. Formats of newly installed packages are found, too."""
     if name in BUILT_INS or name in names():
         return True
     _installed.refresh()
@@ -140,10 +137,10 @@ def make_format(
 
     Args:
         name: One of `names()`.
-        given: The options that are not the source's or the host's own.
+        given: The user's options, except those of the source and the host.
         source: The format name of the source, for errors.
         others: The options of the source and the host, which an error may suggest for a misspelt name.
-        defaults: Values of options that are not given, by Python name.
+        defaults: Values for options that the user does not give, by Python name.
 
     Raises:
         ConfigurationError: An option is unknown, is an unsupported option of Spark, or has an invalid value.
@@ -173,7 +170,7 @@ def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collecti
     """Refuse options that no built-in format has. Called while the format is not known yet.
 
     Args:
-        given: The options that are neither the source's nor the host's.
+        given: The user's options, except those of the source and the host.
         source: The format name of the source, for errors.
         others: The options of the source and the host, which the error may suggest for a misspelt name.
 
@@ -207,7 +204,7 @@ def _unknown(
 
 
 def _takes(name: str, option: str) -> bool:
-    """Return whether a format has this option, in any case, or one whose prefix it has."""
+    """Return whether a format accepts this option, by its name (in any case) or by a prefix such as `json.`."""
     spelling = option.lower()
     return any(
         spelling in spec.spellings or (spec.prefix and spelling.startswith(spec.prefix.lower()))

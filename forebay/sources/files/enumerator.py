@@ -40,7 +40,7 @@ class FileEnumerator(DiscoveryEnumerator):
         return self._source.format()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files, sorted by path, unless the schema was inferred from a listing. Empty files are omitted."""
+        """Return all non-empty files, sorted by path. Reuse the listing of the schema inference if there is one."""
         index, self._listing = self._listing or self._source.list(), None
         if index.files:
             _ = self._format  # raises at planning if the format is unknown or an option is wrong
@@ -102,7 +102,7 @@ class FileEnumerator(DiscoveryEnumerator):
         ]
 
     def _bytes(self, split: FileSplit) -> int:
-        """Return the bytes from the split's position to its end, as far as they are known without reading the file."""
+        """Return an upper bound of the bytes from the split's position to its end, without reading the file."""
         return split.size
 
 

@@ -37,7 +37,7 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
         source: The format name, for errors.
 
     Raises:
-        ConfigurationError: The text is not such a value, or its pattern is invalid.
+        ConfigurationError: The value or its date pattern is invalid.
     """
     name, _, argument = text.strip().partition(":")
     kind = next((one for one in get_args(Kind) if one == name.strip().lower()), None)

@@ -24,7 +24,7 @@ class RowFilter:
 
     Args:
         expression: The filter, bound to its columns.
-        names: The columns to return. Those of the filter are read too.
+        names: The columns to return. The columns of the filter are read, too.
     """
 
     expression: Expression
@@ -39,7 +39,7 @@ def check_filters(partition_filter: str | None, row_filter: str | None, *, recur
     """Refuse filters that cannot be parsed, and a partition filter where there are no partition columns.
 
     Raises:
-        ConfigurationError: It names the option.
+        ConfigurationError: A filter is invalid. The error names the option.
     """
     if row_filter is not None:
         parse_filter(row_filter, ROW_FILTER)

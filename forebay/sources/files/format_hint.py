@@ -24,7 +24,7 @@ def format_of_paths(paths: Sequence[str], source: str) -> str | None:
 
 
 def format_of_files(files: Sequence[FileStatus]) -> str | None:
-    """Return the format by the suffixes of listed files; None if they differ."""
+    """Return the format that the suffixes of listed files name; None if the suffixes differ."""
     found = {catalog.format_of_path(file.path) for file in files if file.size}
     found = found or {catalog.format_of_path(file.path) for file in files}
     return found.pop() if len(found) == 1 else None

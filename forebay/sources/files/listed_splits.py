@@ -13,7 +13,7 @@ from forebay.stores.file_table import sizes_of
 
 
 class ListedSplits(Sequence[FileSplit]):
-    """One split for each file that is not empty. Each access makes a new split: a million would take 600 MB."""
+    """One split for each file that is not empty. Each access makes a new split: a million splits take 600 MB."""
 
     def __init__(self, index: FileIndex) -> None:
         self._files = index.files

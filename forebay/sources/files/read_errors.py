@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which failed reads of files are ignored, and adds the file to the errors of formats."""
+"""Decides which read errors are ignored, and adds the path of the file to errors that a format raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_ignored(source: FileScan, stored: StoredFile, error: DataError) -> bool:
     """Return whether the options allow a read to skip the rest of a file after this error.
 
     `ignoreMissingFiles` allows that for a missing file, `ignoreCorruptFiles` for a damaged one. An error that names
-    another option (`mode`, `datetimeRebaseMode` …) or a position concerns one record, so it is never ignored.
+    another option (`mode`, `datetimeRebaseMode` …) or a position concerns one record and is never ignored.
 
     Raises:
         DataError: The file has changed since it was listed, so it is unknown which version was read.
@@ -31,10 +31,10 @@ def is_ignored(source: FileScan, stored: StoredFile, error: DataError) -> bool:
 
 
 def is_readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -> bool:
-    """Return whether a file can be read to infer a schema; False if the options allow to skip the file.
+    """Return whether a file can be read to infer a schema; False if it cannot and the options allow skipping it.
 
     Raises:
-        DataError: The file cannot be read, and the options do not allow to skip it.
+        DataError: The file cannot be read, and the options do not allow skipping it.
     """
     try:
         file_format.infer_schema([stored])
@@ -46,9 +46,9 @@ def is_readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -
 
 
 def with_file(error: DataError, source: FileScan, path: str | None = None) -> DataError:
-    """Add the name of the source and the path of the file to an error of a format, and return it.
+    """Add the source's name and the file's path to an error that a format raised; return the error.
 
-    Without `path`, the path is the one that the format has set as the error's source.
+    The default of `path` is the path that the format stored as the error's source.
     """
     if error.source != source.name:
         path, error.source = path or error.source, None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the file source, and what follows from them: paths, file format, listing, settings of stores."""
+"""The options of the file source, and the paths, file format, listing and store settings that they define."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class FileScan(Source):
     format_options: FormatOptions = option(default_factory=dict, prefix="", doc="the options of the file format")
 
     takes_s3a_settings: ClassVar[bool] = True
-    """`storage` may hold the `fs.s3a.*` settings of a Spark session, if the user gives no option of it."""
+    """Whether a host may put the Spark session's `fs.s3a.*` settings into `storage` if the user sets no `storage.*`."""
 
     _schema: ClassVar[pa.Schema | None] = None
     _schema_inferred: ClassVar[bool] = False
@@ -120,7 +120,7 @@ class FileScan(Source):
         listed.
 
         Raises:
-            ConfigurationError: The error names the option.
+            ConfigurationError: An option is invalid. The error names it.
         """
         if not self.all_paths():
             raise ConfigurationError(
@@ -169,7 +169,7 @@ class FileScan(Source):
     def chosen_format(self) -> str | None:
         """Return the name of the format from the option `fileFormat` or the suffixes of the paths.
 
-        None if only the listed files tell it.
+        None if the format can only be inferred from the listed files.
         """
         return self.file_format or format_of_paths(self.all_paths(), self.name)
 
@@ -266,7 +266,7 @@ class FileScan(Source):
         object.__setattr__(self, "_inferred_from", index)
 
     def learn_format(self, path: str) -> None:
-        """Infer the file format from the path of a planned file, if it is not known yet. This saves a listing."""
+        """Infer the file format, if it is not known yet, from the path of a planned file. This saves a listing."""
         if (name := catalog.format_of_path(path)) is not None:
             self._found.setdefault("format", name)
 
@@ -275,7 +275,7 @@ class FileScan(Source):
         return StoredFile(status, self.storage_options())
 
     def storage_options(self) -> StorageOptions:
-        """Return the arguments of the store, whose references are resolved when they are used."""
+        """Return the arguments of the store. References to secrets are resolved later, when they are used."""
         return StorageOptions.of_secrets(self.storage)
 
     def _other_options(self) -> Sequence[OptionSpec]:

@@ -34,10 +34,10 @@ class FileSource(FileScan):
     split_class: ClassVar[type[Split]] = FileSplit
 
     def check(self) -> None:
-        """Refuse what `FileScan` refuses, and an archive that overlaps the input (local links are followed).
+        """Run the checks of `FileScan`, and refuse an archive that overlaps the input (after following local links).
 
         Raises:
-            ConfigurationError: The error names the option.
+            ConfigurationError: An option is missing, unknown or invalid. The error names it.
         """
         super().check()
         check_cleaning(self)
@@ -69,7 +69,7 @@ class FileSource(FileScan):
     def full_schema(self) -> pa.Schema:
         """Return the schema of all columns, including those that are not selected.
 
-        A host calls it, and keeps the result, before anything is read.
+        A host calls this method before it reads anything, and keeps the result.
         """
         return self._schema if self._schema is not None else inferred_schema(self)
 
@@ -84,9 +84,9 @@ class FileSource(FileScan):
         return self._with(_schema=nullable(schema), _schema_inferred=False, _inferred_from=None, _listing=None)
 
     def with_inferred_schema(self, schema: pa.Schema) -> Self:
-        """Return a copy of this source with the schema that it inferred, and the files that it listed for that.
+        """Return a copy of this source that keeps the inferred schema and the listing used to infer it.
 
-        A host calls it for the read that it is about to plan.
+        A host calls this method just before it plans a read.
         """
         listing = self._inferred_from
         object.__setattr__(self, "_inferred_from", None)
@@ -117,7 +117,7 @@ class FileSource(FileScan):
         return FileSplitReader(self, context.options)
 
     def order_key(self, position: Position) -> tuple[int, int]:
-        """Return the position in the file and the number of rows after it, as a sort key."""
+        """Return a sort key for a position: the position in the file, and the number of rows read after it."""
         return offset_and_rows(position)
 
     def _with(self, **attributes: object) -> Self:

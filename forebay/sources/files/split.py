@@ -16,8 +16,8 @@ _VERSION = "//@"  # listings never put two slashes in a row into the path of a l
 class FileSplit(Split):
     """One version of a file, as it was listed.
 
-    A position is that of the file format: a byte offset or a row index. Inside a parsed block it is a pair: the byte
-    offset of the block, and the number of its rows that have been read.
+    The file format defines the position: a byte offset or a row index. Inside a parsed block, the position is a pair:
+    the byte offset of the block, and the number of its rows that have been read.
 
     Args:
         size: Bytes of the whole file.
@@ -26,7 +26,7 @@ class FileSplit(Split):
         partitions: Names and raw values of the partition columns, outermost first.
         weight: Estimated bytes of a slice; None for the whole file.
         block: Start and length of a slice in bytes, for `_metadata`; None if `_metadata` is not read.
-        mark: The version at the end of the id; None for the first version that a stream read.
+        mark: The version at the end of the split id; None for the first version that a stream read.
         clean: True if `cleanSource` was on when a stream began to read the file.
     """
 
@@ -65,7 +65,7 @@ class FileSplit(Split):
 
 
 def offset_and_rows(position: Position | None) -> tuple[int, int]:
-    """Split a position into that of the file format and the number of rows read after it."""
+    """Split a position into the file format's position and the number of rows read after it."""
     match position:
         case int():
             return position, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of a streaming query or a consumer group: the distance of its positions from the ends of the partitions."""
+"""The lag of a streaming query or a consumer group: the offsets between its positions and the ends of partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 
 _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
-"""The options of the source for reaching brokers."""
+"""The options of the source that are needed to connect to brokers."""
 
 _CLIENT: Final = "forebay-lag"
 _LISTED: Final = 10
@@ -50,7 +50,7 @@ class PartitionLag:
         position: The next offset to read.
         end: The end of the partition under the isolation level; None = unknown.
         lag: The number of offsets between position and end; None = unknown.
-        note: A problem of the partition; empty without one.
+        note: A problem of the partition; empty if there is none.
     """
 
     topic: str
@@ -98,11 +98,11 @@ class LagReader:
     def of_positions(
         self, positions: Iterable[ReadPosition], *, others: str = "the checkpoint has no position of"
     ) -> Lag:
-        """Return how far positions are behind the current ends of their partitions.
+        """Return the lag of positions behind the current ends of their partitions.
 
         Args:
-            positions: The positions. Of several in one partition, the lowest of the current topic counts.
-            others: The begin of the note about other partitions of the same topics.
+            positions: The positions. If a partition has several, the lowest one of the current topic counts.
+            others: The beginning of the note about other partitions of the same topics.
         """
         given = list(positions)
         topics = self._topics({one.topic_partition.topic for one in given})
@@ -125,7 +125,7 @@ class LagReader:
         return Lag(tuple(rows), tuple(_missing(topics, current, others)))
 
     def of_group(self, group: str) -> Lag:
-        """Return how far a consumer group's committed offsets are behind the current ends of their partitions.
+        """Return the lag of a consumer group's committed offsets behind the current ends of their partitions.
 
         Raises:
             ConfigurationError: The group has committed nothing: it does not exist, or its offsets have expired.
@@ -154,15 +154,15 @@ class LagReader:
 
 
 def _is_of(position: ReadPosition, topics: Mapping[str, Topic]) -> bool:
-    """Return whether a position belongs to the current topic of its name, as far as the topic ids are known."""
+    """Return whether a position belongs to the current topic of its name; True if a topic id is unknown."""
     topic = topics.get(position.topic_partition.topic)
     return topic is None or not are_of_two_topics(position.topic_id, topic.topic_id)
 
 
 def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> dict[TopicPartition, ReadPosition]:
-    """Return the lowest position of each partition in its current topic.
+    """Return the lowest position of each partition in the current topic.
 
-    If it has none, in an earlier topic of that name.
+    For a partition without such a position, return the lowest one in an earlier topic of that name.
     """
     found: dict[TopicPartition, ReadPosition] = {}
     for one in sorted(positions, key=lambda one: (not _is_of(one, topics), one.position)):

@@ -27,20 +27,17 @@ class TopicPartition(NamedTuple):
 
 
 def are_of_two_topics(one: str | None, other: str | None) -> bool:
-    """Return whether two topic ids are known and differ.
-
-    If so, there are two topics, possibly with the same name.
-    """
+    """Return whether both topic ids are known and differ: two topics, possibly with the same name."""
     return one is not None and other is not None and one != other
 
 
 class KafkaSplit(Split):
     """One partition; position and end are offsets.
 
-    Its id is `topic/partition`, or `topic/partition:topic id` after the topic was recreated during the query.
+    The split id is `topic/partition`, or `topic/partition:topic id` if the topic was recreated during the query.
 
     Args:
-        topic_id: The cluster's id of the topic, which changes when it is recreated; None from old brokers.
+        topic_id: The topic id in the cluster, which is new for a recreated topic; None from old brokers.
     """
 
     topic_id: str | None = None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S3 and compatible stores by boto3: clients per process, listings, pinned reads, conditional deletes."""
+"""S3 and compatible stores through boto3: clients per process, listings, pinned reads, conditional deletes."""

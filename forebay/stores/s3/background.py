@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs requests beside the caller."""
+"""Runs requests on other threads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Runs a function on a thread of its own, at once. A thread costs 0.1 ms, a request at least ten times as much.
+    """Runs a function at once on a new thread. A thread costs 0.1 ms, a request at least ten times as much.
 
-    The thread is a daemon: a store that never answers does not keep the process.
+    The thread is a daemon: a store that never answers does not keep the process alive.
     """
 
     def __init__(self, run: Callable[[], T], name: str) -> None:

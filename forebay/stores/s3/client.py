@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The boto3 client of some settings: one per process, shared by all threads, with credentials that are renewed."""
+"""The boto3 client: one per process and settings, shared by all threads. It renews its credentials."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.version import __version__
 
 ATTEMPTS: Final = 3
-"""Attempts of botocore at one request, within a few seconds. Longer pauses are those of the framework's retry policy,
-which begins again after the last record batch."""
+"""Attempts of botocore at one request, within a few seconds. The framework's retry policy handles longer failures: it
+repeats the read after the last record batch."""
 
 _DEFAULT_REGION: Final = "us-east-1"
 _SESSION_NAME: Final = "forebay"
@@ -29,15 +29,15 @@ _EXPIRED: Final = frozenset(
 )
 _WITHOUT_PAYER: Final = frozenset({"list_buckets"})
 _KEPT: Final = 16
-"""Clients of different settings that a process keeps. One of a stream and one of its state are usual."""
+"""Maximum clients with different settings in a process. A stream usually needs two: for files and for state."""
 
 
 class S3Client:
     """Calls S3 with the credentials of some settings. Thread-safe. Get one from `client_for`.
 
-    botocore renews the credentials of a role, a profile, a machine or a web identity before they expire. If S3 says
-    that they have expired nevertheless, or that those given by reference have, a new boto3 client is made once, which
-    resolves everything again.
+    botocore renews the credentials of a role, a profile, a machine or a web identity before they expire. If S3 still
+    answers that credentials have expired, the call creates a new boto3 client and tries once more. A new client
+    resolves references to credentials again.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -46,7 +46,7 @@ class S3Client:
         """The boto3 client; replaced when credentials expire."""
         self._lock = threading.Lock()
         self.payer = {"RequestPayer": "requester"} if settings.requester_pays else {}
-        """The argument of requests to a bucket whose reader pays."""
+        """The argument `RequestPayer` for buckets whose reader pays for requests; empty for other buckets."""
 
     @property
     def endpoint(self) -> str:
@@ -77,7 +77,7 @@ _lock = threading.Lock()
 
 
 def client_for(settings: S3Settings) -> S3Client:
-    """Return the client of these settings, of this process. Called by stores, on any thread.
+    """Return this process's client for these settings. Called by stores, on any thread.
 
     A client costs 20 to 50 ms and holds the pool of connections, so all files share it.
 
@@ -98,7 +98,7 @@ def client_of(options: StorageOptions = NO_OPTIONS, prefix: str = "storage.") ->
 
 
 def error_code(error: BaseException) -> tuple[str, int]:
-    """Return the error code and the HTTP status of an answer of S3; ("", 0) for another error."""
+    """Return the error code and the HTTP status of an error answer of S3; ("", 0) for any other error."""
     answer = getattr(error, "response", None)
     if not isinstance(answer, Mapping):
         return "", 0
@@ -172,7 +172,7 @@ def _config(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no type
 
 
 def _session(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no types
-    """Return a botocore session, with the credentials of a role if one is to be assumed."""
+    """Return a botocore session. If the settings name a role, the session has the role's credentials."""
     session = importlib.import_module("botocore.session").Session(profile=settings.profile)
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
     if settings.role_arn:
@@ -183,7 +183,7 @@ def _session(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no typ
 
 
 def _moment(value: object) -> dt.datetime:
-    """Parse a time of an answer. botocore's own parser takes most of the time of a listing, and 0.1 ms of each GET."""
+    """Parse a time in an answer. botocore's parser would take most of the time of a listing, and 0.1 ms of each GET."""
     if isinstance(value, str):
         for parse in (dt.datetime.fromisoformat, email.utils.parsedate_to_datetime):  # of a listing, of a header
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ForebayErrors of S3: what to do about each answer. Shared by files and state."""
+"""Converts errors of S3 to ForebayErrors with advice. Used for files and for state."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _UNSUPPORTED: Final = "NotImplemented"
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of S3, for its error.
+    """A request to S3, as error texts describe it.
 
     Attributes:
-        doing: The task with its object, as in `read 's3://bucket/key'`; it follows "could not".
+        doing: The action and its object, such as `read 's3://bucket/key'`. The error text is "could not" and this text.
         bucket: The bucket.
-        settings: Those of the client: the options that errors name.
+        settings: The settings of the client. Errors name their options.
         option: The option that holds the location.
-        permissions: What the user must be allowed to do.
+        permissions: The permissions that the user needs.
     """
 
     doing: str
@@ -61,23 +61,23 @@ class Request:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether S3 says that an object does not exist; not that its bucket does not."""
+    """Whether S3 answers that an object does not exist. A missing bucket does not count."""
     return error_code(error)[0] in _GONE
 
 
 def is_changed(error: BaseException) -> bool:
-    """Whether S3 says that an object is not the version that a condition names."""
+    """Whether S3 answers that the object is not the version that the request's condition names."""
     return error_code(error)[0] in _CHANGED
 
 
 def is_unsupported(error: BaseException) -> bool:
-    """Whether a compatible store says that it does not know a condition or an operation."""
+    """Whether an S3-compatible store answers that it does not support a condition or an operation."""
     code, status = error_code(error)
     return code == _UNSUPPORTED or status == 501
 
 
 def s3_error(error: Exception, request: Request) -> ForebayError:
-    """Return the ForebayError of an error of botocore: whether to retry, or the next step."""
+    """Return the ForebayError for an error of botocore. The class says whether to retry, the advice what to do."""
     if isinstance(error, ForebayError):
         return error
     said = f"{type(error).__name__}: {error}"
@@ -130,7 +130,7 @@ def _answer_error(error: Any, request: Request, said: str) -> ForebayError:  # n
 
 
 def _refusal(code: str, status: int, request: Request, said: str) -> tuple[str, str]:
-    """Return the message and the next step for an answer that stays the same when the request is repeated."""
+    """Return the message and the advice for an error answer that a retry cannot change."""
     doing, settings = request.doing, request.settings
     if code == "NoSuchBucket":
         return (
@@ -172,6 +172,6 @@ def _credentials_advice(settings: S3Settings) -> str:
 
 
 def _seconds(header: object) -> float | None:
-    """Return the seconds of a `Retry-After` header; None for a date or none."""
+    """Return the seconds of a `Retry-After` header; None if the header is missing or has a date."""
     text = str(header or "")
     return float(text) if text.isdigit() else None

@@ -12,12 +12,12 @@ from forebay.stores.s3.background import Background
 from forebay.stores.s3.object_reader import ObjectReader
 
 GROUP: Final = 8 << 20
-"""Bytes of a group that is fetched as a whole, with the next one behind it. Smaller groups are joined up to it; of a
-larger one only what is read next is fetched."""
+"""Maximum bytes of a group that is fetched as a whole, together with the next group. Smaller groups are joined up to
+this size. Of a larger group, only the bytes to be read next are fetched."""
 GAP: Final = 512 << 10
-"""Unwanted bytes between two ranges that are fetched with them: at 80 MB/s they cost 6 ms, a request 30."""
+"""Maximum gap in bytes between ranges of one request. At 80 MB/s the gap costs 6 ms; a request costs 30 ms."""
 PIECE: Final = 8 << 20
-"""Bytes of one request."""
+"""Maximum bytes of one request."""
 
 
 class Range(NamedTuple):
@@ -39,8 +39,8 @@ class ExpectedRanges:
 
     Args:
         reader: The reader.
-        groups: Ranges of each group; those outside the object are ignored.
-        whole: Bytes of a group that is fetched as a whole; `GROUP` by default.
+        groups: The ranges of each group. Ranges outside the object are ignored.
+        whole: Maximum bytes of a group that is fetched as a whole; `GROUP` by default.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ExpectedRanges:
         self._ahead: dict[int, Pending] = {}
 
     def block(self, position: int, wanted: int) -> tuple[Range, bytearray] | None:
-        """Return bytes with the one at a position; None if it is not in an announced range. May block.
+        """Return a block of bytes that contains a position; None if no announced range contains it. May block.
 
         Raises:
             ForebayError: See `ObjectReader.read`.
@@ -72,7 +72,7 @@ class ExpectedRanges:
         return _bytes(self._groups[number]) <= self._whole
 
     def _of_group(self, number: int, position: int) -> tuple[Range, bytearray] | None:
-        """Fetch a group and the next one. Keep their neighbours: columns do not cross a border at the same time."""
+        """Fetch a group and the next one. Keep the groups around them: columns reach the next group one by one."""
         kept = {each: pieces for each, pieces in self._fetched.items() if number - 1 <= each <= number + 2}
         for each in (number, number + 1):
             if each < len(self._groups) and each not in kept and self._is_small(each):
@@ -84,7 +84,7 @@ class ExpectedRanges:
         return None
 
     def _of_range(self, number: int, position: int, wanted: int) -> tuple[Range, bytearray] | None:
-        """Return the next bytes of one range, and fetch as many again behind them."""
+        """Return the next bytes of one range, and request the same number of bytes after them."""
         group = self._groups[number]
         inside = group[bisect_right(group, position, key=lambda found: found.start) - 1]
         if position >= inside.end:
@@ -106,7 +106,7 @@ def _bytes(group: Sequence[Range]) -> int:
 
 
 def _joined(groups: Sequence[list[Range]]) -> list[list[Range]]:
-    """Join neighbours, as long as they are small together: Arrow reads small row groups many at a time."""
+    """Join neighbour groups up to the size `GROUP`, because Arrow reads many small row groups at a time."""
     found: list[list[Range]] = []
     total = 0
     for group in groups:

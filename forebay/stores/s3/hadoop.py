@@ -53,10 +53,10 @@ _AMAZON: Final = re.compile(r"s3(?:[.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(
 
 
 def from_s3a(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return options of S3 that say the same as settings of Hadoop, by their names without `storage.`.
+    """Translate Hadoop's settings to options of S3, named without `storage.`.
 
     Raises:
-        ConfigurationError: A setting that would change what is read has no option here.
+        ConfigurationError: No option of forebay corresponds to a setting that would change what is read.
     """
     given = {name.removeprefix(PREFIX): value for name, value in settings.items() if _text(value)}
     for name, value in given.items():
@@ -87,7 +87,7 @@ def _translate_endpoint(given: Mapping[str, object], options: dict[str, object])
 
 
 def _choose_credentials(providers: str, options: dict[str, object]) -> None:
-    """Keep those credentials that the first provider with some would return."""
+    """Keep only the credentials of the first provider that has credentials."""
     names = [name.strip().rpartition(".")[2] for name in providers.split(",") if name.strip()]
     known = _OF_KEYS | _ANONYMOUS | _OF_CHAIN | {_OF_ROLE}
     unknown = next((name for name in names if name not in known), None)

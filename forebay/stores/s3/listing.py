@@ -19,32 +19,32 @@ from forebay.stores.s3.client import S3Client
 _log = logging.getLogger(__name__)
 
 PAGE: Final = 1000
-"""Keys of one answer, which S3 bounds."""
+"""Keys of one answer: the maximum that S3 allows."""
 
 THREADS: Final = 8
-"""Ranges of keys that are listed at the same time."""
+"""Number of key ranges that are listed at the same time."""
 
 _REPORT_SECONDS: Final = 10.0
-"""Seconds between reports of progress in the log."""
+"""Seconds between progress reports in the log."""
 
 _DIRECTORY_PAGES: Final = 16
-"""Pages of directories that are looked at for borders. Directories after them are listed as one range."""
+"""Maximum pages of directories to search for borders of ranges. All directories after them form one range."""
 
 _LEVELS: Final = 4
-"""Directory levels that are searched for one with several directories."""
+"""Maximum directory levels to descend in search of a level with several directories."""
 
 
 class Page(NamedTuple):
-    """One answer: objects and, with a delimiter, directories, both as keys and in their order."""
+    """One answer of S3: objects and, with a delimiter, directories. Both are keys, in the order of S3."""
 
     objects: Sequence[Any]
     prefixes: Sequence[str]
     token: str | None
-    """Continues after this page; None after the last one."""
+    """The token that requests the next page; None for the last page."""
 
 
 class Listing:
-    """Lists one bucket. Any thread. Its methods raise botocore's errors.
+    """Lists one bucket. For any thread. The methods raise botocore's errors.
 
     Args:
         client: The client.
@@ -60,7 +60,7 @@ class Listing:
     def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", most: int | None = None, token: str | None = None
     ) -> Page:
-        """Return the first keys below a prefix that are greater than `after`, or those after another page."""
+        """Return the first page of keys that sort after `after`, or the page that follows another page."""
         arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most or PAGE}
         options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
         arguments |= {name: value for name, value in options.items() if value}
@@ -70,7 +70,7 @@ class Listing:
         return Page(answer.get("Contents", ()), prefixes, token)
 
     def pages(self, prefix: str, *, after: str = "", delimiter: str = "", stop: str | None = None) -> Iterator[Page]:
-        """Yield all pages, or those up to the one that reaches the key `stop`."""
+        """Yield the pages up to the one that reaches the key `stop`; by default all pages."""
         token: str | None = None
         while True:
             page = self.page(prefix, after=after, delimiter=delimiter, token=token)
@@ -80,7 +80,7 @@ class Listing:
                 return
 
     def status(self, found: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
-        """Return the status of an object of a page."""
+        """Return the `FileStatus` of an object of a page."""
         return FileStatus(*self._fields(found))
 
     def _fields(self, found: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
@@ -88,11 +88,11 @@ class Listing:
         return self._root + found["Key"], int(found["Size"]), nanoseconds(found.get("LastModified")), etag
 
     def tree(self, prefix: str, accepts: Callable[[str], bool], after: str = "") -> FileTable:
-        """Return all objects below a prefix whose key `accepts` lets pass, in the order of their keys.
+        """Return all objects below a prefix whose key `accepts` accepts, sorted by key.
 
-        The first page is usually all. Else the keys that are left are cut into ranges at directories, and the ranges
-        are listed at the same time, each page by page. So a small tree costs one request, and a large one hardly more
-        than its pages.
+        The first page is usually complete. If not, the remaining keys are cut into ranges at directories. The ranges
+        are listed at the same time, each page by page. So a small tree costs one request, and a large tree hardly more
+        requests than it has pages.
         """
         first = self.page(prefix, after=after)
         found = FileTable()
@@ -125,7 +125,7 @@ class Listing:
                 table.append(*self._fields(found))
 
     def _borders(self, prefix: str, last: str) -> list[str]:
-        """Return keys greater than `last` that cut the rest into ranges: directories beside one another."""
+        """Return sibling directories after `last`, which cut the remaining keys into ranges."""
         inside = prefix
         for _ in range(_LEVELS):
             pages = list(islice(self.pages(inside, after=last, delimiter="/"), _DIRECTORY_PAGES))
@@ -141,7 +141,7 @@ class Listing:
 
 
 def _spread(items: Sequence[str], most: int) -> list[str]:
-    """Return at most `most` of the items, evenly spread."""
+    """Return at most `most` items, evenly spread over all items."""
     count = min(most, len(items))
     return [items[len(items) * number // count] for number in range(count)]
 

@@ -17,31 +17,32 @@ if TYPE_CHECKING:  # in the standard library only from Python 3.12
     from typing_extensions import Buffer
 
 CHUNK: Final = 8 << 20
-"""Bytes of one request in a sequential read: the latency of S3 (30 ms) is then a quarter of its time at 80 MB/s."""
+"""Bytes of one request in a sequential read: at 80 MB/s, S3's latency (30 ms) is a quarter of the request time."""
 FIRST: Final = 1 << 20
 """Bytes of the first request in a sequential read. Each next one is twice as long, up to `CHUNK`."""
 AHEAD: Final = 3
-"""Chunks requested ahead of the one that is read, at the same time. Memory of an open file: (AHEAD + 1) × CHUNK.
+"""Chunks requested ahead of the current one, at the same time. Memory of an open file: (AHEAD + 1) × CHUNK.
 
-At 80 MB/s a connection and 30 ms a request, a reader that parses 300 MB/s gets 43 MB/s with none, 105 with two.
+With 80 MB/s per connection and a latency of 30 ms, a parser of 300 MB/s gets 43 MB/s with 0 chunks ahead, and 105 MB/s
+with 2.
 """
 SMALL: Final = 1 << 20
-"""A smaller object is fetched by one request, however it is read."""
+"""Maximum bytes of an object that is fetched by one request, in whatever order it is read."""
 _TAIL: Final = 64 << 10
-"""Bytes of the first read of a footer at least: most footers fit."""
+"""Minimum bytes of the first request for a footer. Most footers are smaller."""
 _KEPT: Final = 32 << 20
-"""Bytes of random reads that are kept, for columns that are read in turn."""
+"""Maximum cached bytes of random reads, for columns that are read in turn."""
 _RUNS: Final = 64
-"""Runs of reads that follow one another, such as columns, of which the ends are remembered."""
+"""Maximum number of tracked runs of consecutive reads, such as columns. The end of each run is kept."""
 
 
 class ObjectFile(io.RawIOBase):
     """Reads an object. For one thread at a time.
 
-    The first read decides: if it ends at the end of the object and does not begin at its start, it is that of a footer.
-    Reads are then exact ranges, longer ones only where they follow one another. Otherwise reads are sequential: chunks
-    of growing length, the next ones fetched on other threads while the caller works on this one. A seek to another
-    place begins again with a short chunk.
+    The first read decides the mode. It reads a footer if it ends at the end of the object and does not begin at the
+    start. After a footer, each read requests the exact range; consecutive reads request longer ranges. Otherwise reads
+    are sequential: the file requests chunks of growing length, and other threads fetch the next chunks while the caller
+    works on the current one. A seek to another position begins again with a short chunk.
     """
 
     def __init__(self, reader: ObjectReader, read_to: int | None = None) -> None:
@@ -62,15 +63,15 @@ class ObjectFile(io.RawIOBase):
         self._whole: Background[bytearray] | None = None
 
     def fetch_ahead(self) -> None:
-        """Request a small object as a whole, before it is read. The first read waits for it, and raises its error."""
+        """Request a small object as a whole, ahead of reads. The first read waits for the content or its error."""
         self._whole = Background(partial(self._reader.read, 0, self._size), "forebay-s3-ahead")
 
     def expect(self, groups: Sequence[Sequence[tuple[int, int]]], *, whole: int | None = None) -> None:
         """Announce the ranges that will be read, group by group, so that they are fetched together and ahead.
 
-        Formats call it, if a stream has it, with the column chunks of row groups or the streams of a stripe. Other
-        ranges can still be read. A group of up to `whole` bytes is fetched as a whole; the default is that of
-        `ExpectedRanges`. No groups end the announcement.
+        File formats call this method, if the stream has it, with the column chunks of row groups or the streams of ORC
+        stripes. Other ranges can still be read. A group of up to `whole` bytes is fetched as a whole; the default is
+        that of `ExpectedRanges`. An empty list of groups ends the announcement.
         """
         self._random, self._expected = True, ExpectedRanges(self._reader, groups, whole) if groups else None
 
@@ -95,7 +96,7 @@ class ObjectFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return `size` bytes, or those up to the end. Raises the errors of `ObjectReader.read`."""
+        """Return `size` bytes, or fewer at the end. Raises the errors of `ObjectReader.read`."""
         left = max(0, self._size - self._position)
         wanted = left if size is None or size < 0 else min(size, left)
         parts: list[bytes] = []
@@ -117,7 +118,7 @@ class ObjectFile(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """End requests that are under way."""
+        """Cancel running requests, and close the file."""
         if not self.closed:
             self._reader.close()
             self._ahead.clear()
@@ -138,7 +139,7 @@ class ObjectFile(io.RawIOBase):
         return part
 
     def _fetch(self, wanted: int) -> None:
-        """Make the block that holds the position the current one."""
+        """Load the block that contains the position."""
         position, self._block = self._position, bytearray()
         if self._random is None:
             self._random = position > 0 and position + wanted == self._size
@@ -160,7 +161,7 @@ class ObjectFile(io.RawIOBase):
         self._block = self._reader.read(*self._at)
 
     def _read_random(self, position: int, wanted: int) -> None:
-        """Read a range of a file with a footer: exact, unless reads follow one another, as those of each column do."""
+        """Read a range of a file with a footer: the exact range, or a longer one if reads are consecutive (columns)."""
         for where, data in self._kept:
             if where.start <= position < where.end:
                 self._at, self._block = where, data
@@ -202,7 +203,7 @@ class ObjectFile(io.RawIOBase):
             start = where.end
 
     def _chunk(self, start: int, wanted: int) -> Range:
-        """Return the next range to request: of growing length, and up to the limit if little is left before it."""
+        """Return the next range to request. Its length grows; the range includes a short rest before the limit."""
         if start >= self._limit:
             return Range(start, min(self._size, start + max(wanted, _TAIL)))
         length, self._step = max(wanted, self._step), min(CHUNK, self._step * 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ranges of one version of one object, and continues where an answer breaks off."""
+"""Reads ranges of one version of one object, and resumes answers that break off."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from forebay.stores.s3.client import S3Client
 from forebay.stores.s3.errors import Request, is_changed, is_gone, s3_error
 
 STEP: Final = 256 << 10
-"""Bytes received at a time; between them a closed file ends its requests."""
+"""Bytes received at a time. After each piece, a request checks whether the file was closed."""
 
 _BREAKS: Final = 4
-"""Answers that may break off one after another, each with less than a `STEP`, before the read fails."""
+"""Maximum consecutive answers that break off before `STEP` bytes. The read fails after that."""
 _PAUSE: Final = 0.1
-"""Seconds before the second attempt after a break; doubled for each further one."""
+"""Seconds before the second attempt after a broken answer; doubled for each further attempt."""
 
 
 class Cancelled(Exception):
@@ -32,17 +32,17 @@ class Cancelled(Exception):
 class ObjectReader:
     """Reads ranges of the object that was listed. Thread-safe.
 
-    Each request has `If-Match` with the listed ETag, and each answer is compared with it, for stores that ignore the
-    condition. So all bytes are of one version, and no request is needed to check that at the end. If the listing has
-    no ETag, the first answer's is taken.
+    Each request has `If-Match` with the listed ETag. The ETag of each answer is compared, too, because some stores
+    ignore the condition. So all bytes are of one version, and no request at the end has to check that. If the listing
+    has no ETag, the ETag of the first answer counts.
 
     Args:
         client: The client.
         bucket: The bucket.
         key: The key.
         file: The object as it was listed.
-        request: For errors.
-        now: Returns the object that is there now, None if there is none. Called after a mismatch.
+        request: The description of the request, for errors.
+        now: Returns the present status of the object, or None if it no longer exists. Called after a mismatch.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ObjectReader:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """End the requests that are under way in other threads."""
+        """Cancel the running requests of other threads."""
         self._closed.set()
 
     def read(self, start: int, end: int) -> bytearray:
@@ -92,7 +92,7 @@ class ObjectReader:
         return buffer
 
     def _receive(self, start: int, view: memoryview) -> tuple[int, Exception | None]:
-        """Fill a buffer by one request; return the bytes received, and why they are not all."""
+        """Fill a buffer with one request; return the number of bytes received, and the error if some are missing."""
         answer = self._get(start, start + len(view))
         body = answer["Body"]
         done = 0
@@ -165,7 +165,7 @@ class ObjectReader:
 
 
 def _breaks() -> tuple[type[Exception], ...]:
-    """Return the errors of an answer that breaks off."""
+    """Return the error classes of an answer that breaks off."""
     botocore, urllib3 = importlib.import_module("botocore.exceptions"), importlib.import_module("urllib3.exceptions")
     return (
         botocore.IncompleteReadError,

@@ -28,9 +28,9 @@ _MEANT: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class S3Settings:
-    """The settings of a client. Hashable: equal settings share one client. Picklable; credentials do not print.
+    """The settings of a client. Hashable: equal settings share one client. Picklable; `repr` hides credentials.
 
-    Texts may be references (`env:NAME`, `file:/path`), which are resolved where the client is made.
+    A text may be a reference (`env:NAME`, `file:/path`). It is resolved where the client is created.
 
     Attributes:
         prefix: The prefix of the options, `storage.` or `stateStorage.`, for errors.
@@ -102,7 +102,7 @@ class S3Settings:
 
 
 def _without_hadoop(given: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """Return the options, or those that say the same as the `fs.s3a.*` settings of a Spark session."""
+    """Return the options; translate `fs.s3a.*` settings of a Spark session to options of S3."""
     settings = {name: value for name, value in given.items() if name.startswith(hadoop.PREFIX)}
     if settings and len(settings) < len(given):
         raise ConfigurationError(
@@ -120,7 +120,7 @@ def _secret(value: object, option: str) -> Secret:
 
 
 def _plain(value: object) -> object:
-    """Resolve a reference, and drop the white space round a text."""
+    """Resolve a reference, and strip white space around a text."""
     found = value.reveal() if isinstance(value, Secret) else value
     return found.strip() if isinstance(found, str) else found
 

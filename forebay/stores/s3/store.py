@@ -19,7 +19,7 @@ from forebay.stores.storage_options import StorageOptions
 from forebay.stores.store import Children, Directory
 
 _COPY_BYTES: Final = 5 << 30
-"""The largest object that one request copies."""
+"""Maximum bytes of an object that one request can copy."""
 # Names in keys that are not names of directories elsewhere; as in a listing of keys, they are no hidden names.
 _KEY_NAMES: Final = frozenset({"", ".", ".."})
 
@@ -33,7 +33,7 @@ class Location(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What the keys below this location begin with, if it is a directory."""
+        """The common prefix of the keys below this location, if it is a directory."""
         return "" if self.key is None else f"{self.key}/"
 
 
@@ -45,7 +45,7 @@ def located(url: str) -> Location:
 
 
 class S3Store:
-    """The objects of S3 and compatible stores. Implements `Store`; keeps no state but the client of the process.
+    """The objects of S3 and compatible stores. Implements `Store`; its only state is the client of the process.
 
     Args:
         options: The user's options; see `S3Settings`.
@@ -61,7 +61,7 @@ class S3Store:
         self._client: S3Client = client_of(options)
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """See `Store.stat`. An object is preferred to a directory of its name."""
+        """See `Store.stat`. If an object and a directory have the same name, return the object."""
         at = self._located(path)
         if at.key:
             with self._wrap_errors(path, "read"):
@@ -74,7 +74,7 @@ class S3Store:
         return Directory(path) if self._is_directory(path, at) else None
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus]:
-        """See `Store.walk`. Objects whose key ends in a slash stand for directories, and are left out."""
+        """See `Store.walk`. Objects whose key ends in a slash represent directories, and are left out."""
         at = self._located(path)
         accepts = _NamesBelow(at.prefix, keep)
         with self._wrap_errors(path, "list"):
@@ -103,7 +103,7 @@ class S3Store:
         return cast("BinaryIO", self._open(path, file, read_to))
 
     def open_ahead(self, file: FileStatus) -> BinaryIO | None:
-        """Open a small object, and request its content at once, on another thread. It holds at most 1 MB.
+        """Open a small object, and request its content at once on another thread. The content takes at most 1 MB.
 
         Return None, without a request, for an object that is larger, empty, or cannot be pinned.
         """
@@ -170,7 +170,7 @@ class S3Store:
         return self._listing(at).status(found)
 
     def _stat_by_listing(self, path: str, at: Location) -> FileStatus | Directory | None:
-        """Look an object up in a listing, where it is the first key, or a directory of its name."""
+        """Look an object or directory up by listing the keys that begin with its key."""
         page = self._listing(at).page(at.key or "", most=1)
         for found in page.objects:
             if found["Key"] == at.key:
@@ -178,7 +178,7 @@ class S3Store:
         return Directory(path) if self._is_directory(path, at) else None
 
     def _is_directory(self, path: str, at: Location) -> bool:
-        """Whether there is an object below a prefix. The bucket itself is a directory, also without objects."""
+        """Whether an object exists below a prefix. The bucket itself is a directory, even without objects."""
         with self._wrap_errors(path, "list"):
             try:
                 return bool(self._listing(at).page(at.prefix, most=1).objects) or not at.prefix
@@ -228,7 +228,7 @@ _PERMISSIONS: Final = {
 
 
 class _NamesBelow:
-    """Tells whether all names of a key below a prefix are kept. Remembers directories, which keys share."""
+    """Decides whether `keep` accepts all names of a key below a prefix. Caches directories, which many keys share."""
 
     def __init__(self, prefix: str, keep: Callable[[str], bool]) -> None:
         self._start = len(prefix)

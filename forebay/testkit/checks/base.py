@@ -19,10 +19,10 @@ class Check:
     """One generic check, which needs only a source with its present input.
 
     Args:
-        rule: The rule that it checks; a failure may name another one.
+        rule: The id of the rule that it checks. A failure may name another rule.
         text: What must hold, in words.
         run: Raises a `Finding`, or any error of the connector.
-        essential: Whether it runs even after the time of all checks is over.
+        essential: Whether the check runs even after the time of all checks is over.
     """
 
     rule: str
@@ -32,17 +32,17 @@ class Check:
 
     @classmethod
     def of(cls, run: Callable[[Subject], None], *, essential: bool = False) -> Check:
-        """Make a check of a function whose docstring begins with the rule and what must hold."""
+        """Create a check from a function. Its docstring begins with the rule's id and what must hold."""
         rule, _, text = (run.__doc__ or run.__name__).partition("\n")[0].partition(": ")
         return cls(rule, text.removesuffix("."), run, essential)
 
     @property
     def test_name(self) -> str:
-        """The name of the test method that runs it."""
+        """The name of the test method that runs the check."""
         return f"test_{self.rule.lower().replace('-', '_')}_{self.run.__name__}"
 
     def judge(self, subject: Subject) -> Result:
-        """Run it and return the result. A connector that hangs is abandoned.
+        """Run the check and return its result. A connector that hangs is abandoned.
 
         Raises:
             AuthorMistake: The author's test is wrong, so the source cannot be judged.

@@ -116,7 +116,7 @@ def crashes(subject: Subject) -> None:
 
 @contextmanager
 def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterator[SingleThreadHost]:
-    """Continue from a checkpoint. If a split is then assigned twice, it was discovered again."""
+    """Yield a host that continues from a checkpoint. A split assigned twice means that discovery returned it again."""
     try:
         with SingleThreadHost(subject, readers, restored=checkpoint) as host:
             yield host
@@ -131,7 +131,7 @@ def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterato
 
 
 def _need_all(subject: Subject) -> None:
-    """Skip a source whose complete input the host cannot read."""
+    """Skip the check if the host cannot read the complete input of the source."""
     subject.need_time()
     if subject.blocked:
         raise Skip(subject.blocked)

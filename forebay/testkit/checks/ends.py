@@ -19,16 +19,16 @@ from forebay.testkit.harness.traces import Trace
 ENDS: Checks = []
 
 MOVES: Checks = []
-"""Checks of ends that move. They run late, so that the ends had time to move."""
+"""Checks of ends that move. They run late, so that the ends have time to move."""
 
 _FAR = 1_000
-"""Positions that are read after an end."""
+"""Number of positions to read after an end."""
 
 _MANY = 3
-"""Rows after an end that prove that it is not the newest row's own position."""
+"""Number of rows after an end which prove that the end is not the newest row's own position."""
 
 _WAIT = 1.2
-"""Seconds after which an end that is a time has moved, even in whole seconds."""
+"""Seconds after which an end must have moved if it is a time, even in whole seconds."""
 
 _POLL = 0.02
 
@@ -56,7 +56,7 @@ def latest_is_an_end(subject: Subject) -> None:
 
 
 def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
-    """Read up to the answer; then up to it again, from where that read ended and from the answer: no row may come."""
+    """Read up to `latest`. Then read to there again, from the last position and from `latest`: no row may come."""
     split = trace.split
     starts = [latest]
     if trace.whole:
@@ -108,7 +108,7 @@ def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerat
 
 
 def _rows_beyond(probe: Subject, split: Split, end: Position, steps: int) -> list[str] | None:
-    """Return the first rows within so many positions after an end; None if positions are not numbers."""
+    """Return the rows within `steps` positions after an end; None if positions are not numbers."""
     head, last = (end[:-1], end[-1]) if isinstance(end, tuple) else ((), end)
     if not isinstance(last, int):
         return None
@@ -137,7 +137,7 @@ def ends_move_with_records(subject: Subject) -> None:
 
 
 def _warn_of_empty_range(subject: Subject, trace: Trace, enumerator: DiscoveryEnumerator, deadline: float) -> None:
-    """Look after the last record, and after the end; wait for a new end only if the old one has a gap before it."""
+    """Warn of a gap between the last record and the end, or of an end that moves without a record."""
     key, end, reached = subject.source.order_key, trace.split.end, trace.marks[-1][1]
     if end is None:
         return

@@ -29,8 +29,8 @@ _HANDLES = "/proc/self/fd"
 class Leaks:
     """Runs an action several times, and compares the open resources before and after.
 
-    The first run does not count, and fewer threads or handles than runs are not a leak: a process makes some clients
-    once and keeps them. A connection that only the garbage collector closes is a leak.
+    The first run does not count, because a process creates some clients once and keeps them. For the same reason, fewer
+    new threads or handles than runs are no leak. A connection that only the garbage collector closes is a leak.
 
     Args:
         patience: Seconds to wait until everything is closed.
@@ -42,7 +42,7 @@ class Leaks:
         self._open: list[Any] = []
 
     def look(self) -> None:
-        """Note the open connections and files. Called by `use` while it holds the resources that it opened."""
+        """Record the open connections and files. Called by `use` while the resources that it opened are open."""
         if self._known is not None:
             known = self._known | {id(one) for one in self._open}
             self._open += [one for one in _closable() if id(one) not in known]

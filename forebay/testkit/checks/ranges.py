@@ -54,7 +54,7 @@ def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> 
 
 
 def _has_grown(subject: Subject, trace: Trace) -> bool:
-    """Whether the present end of a split is after the end that it was read to."""
+    """Whether the present end of a split is after the end of the plain read."""
     if not trace.whole or trace.split.end is None:
         return False
     key = subject.source.order_key

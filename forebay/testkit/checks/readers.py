@@ -27,7 +27,7 @@ def available(subject: Subject) -> None:
 
 
 READ = Check.of(available, essential=True)
-"""The plain read, with whose result the later checks compare."""
+"""The check that makes the plain read. Later checks compare with the result of that read."""
 
 
 def deterministic(subject: Subject) -> None:
@@ -216,7 +216,7 @@ def _left_by(subject: Subject, advice: str) -> str:
 
 
 def _pause(session: ReaderSession, paused: list[str]) -> None:
-    """Pause, watch that the others end and these stay, resume. Unknown ids have no effect."""
+    """Pause splits, check that only the others end, and resume. Unknown ids have no effect."""
     session.pause_or_resume([*paused, "no such split"], ["no such split either"])
     before = {split_id: len(session.rows[split_id]) for split_id in paused}
     others = session.given - set(paused)

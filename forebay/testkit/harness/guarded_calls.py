@@ -25,7 +25,7 @@ class _CheckThread:
     call: tuple[str, str, float] | None = None
     abandoned: bool = False
     unwinding: bool = False
-    """Whether it has raised `OutOfTime`; its further calls only clean up."""
+    """Whether the thread has raised `OutOfTime`. Its further calls only clean up."""
 
 
 class _Current(threading.local):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calculates positions that a read did not return: inside its pages, and in the gaps of its numbers.
 
-A source returns a position after each page. If it is a function of the page's last row (its id, its id + 1, its time
-and id, the number of rows so far), it is known for the other rows too. A micro-batch ends at such a position when the
-input has grown since.
+A source returns a position after each page. If the position is a function of the page's last row (its id, its id + 1,
+its time and id, the number of rows so far), the positions of the other rows are known, too. A micro-batch can end at
+such a position if the input has grown since.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Interpolated:
 
 
 _Function = tuple[str, Callable[[int, Row], object]]
-"""A kind, and a function of the number of rows so far and the last of them; it returns one part of a position."""
+"""A kind, and a function that returns one part of a position from the number of rows so far and the last row."""
 
 
 def interpolate(
@@ -102,7 +102,7 @@ def _position(parts: Sequence[Sequence[_Function]], count: int, row: Row, *, is_
 
 
 def _before(parts: Sequence[Sequence[_Function]], after: Position) -> Position | None:
-    """Return the last position before a row, from the one after it; None unless it is a number of the row itself."""
+    """Calculate the position before a row from the one after it; None unless positions are numbers in the row."""
     kinds = [{kind for kind, _ in functions} for functions in parts]
     last: Any = after[-1] if isinstance(after, tuple) else after
     if any("count" in one for one in kinds) or not kinds[-1] & {"same", "next"} or not isinstance(last, int):

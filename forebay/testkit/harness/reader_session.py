@@ -25,7 +25,7 @@ _POLL = 0.05
 
 
 class _Output:
-    """The reader's output, kept."""
+    """A reader output that stores everything it gets."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -57,13 +57,13 @@ class ReaderSession(Closing):
 
     Args:
         subject: The source whose reader is polled.
-        splits: The splits that it gets before it starts.
-        rows: Rows of a record batch, if the source lets the host decide.
+        splits: The splits that the reader gets before it starts.
+        rows: Maximum rows of a record batch, if the source lets the host decide.
         no_more: Announce at once that no split follows.
         once: Finish a split without an end when it is caught up, as hosts do that read once.
-        poll_interval: How long a caught-up split rests.
-        context: The reader's context, if not the kit's plain one; its owner calls `start`.
-        stored: Pass splits through JSON, as a checkpoint does, and not the objects themselves.
+        poll_interval: Seconds between two polls of a caught-up split.
+        context: The reader's context instead of the kit's own. The owner of the context calls `start`.
+        stored: Convert splits to JSON and back, as a checkpoint does.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ReaderSession(Closing):
         return len(self.output.record_batches)
 
     def start(self) -> None:
-        """Start the reader, as the last step of making it."""
+        """Start the reader. Called once, before `poll`."""
         with calling("RDR-2", "start()"):
             self.reader.start()
 
@@ -135,7 +135,7 @@ class ReaderSession(Closing):
             return list(self.reader.snapshot_state(checkpoint_id))
 
     def poll(self) -> InputStatus:
-        """Poll once; at most one record batch may come, and the end not too early."""
+        """Call `poll_next` once. More than one record batch, or an end that comes too early, breaks a rule."""
         before = self.batches
         with calling("RDR-2", "poll_next()"):
             status = self.reader.poll_next(self.output)
@@ -180,11 +180,11 @@ class ReaderSession(Closing):
         self.run(lambda: time.monotonic() > deadline)
 
     def caught_up_ids(self) -> set[str]:
-        """Return the splits that are finished or, if it reads once, have nothing more for now."""
+        """Return the ids of the splits that are finished or, if the reader reads once, caught up."""
         return self.output.released | (self.output.caught_up if self._once else set())
 
     def caught_up(self) -> bool:
-        """Whether all splits are."""
+        """Whether `caught_up_ids` has every split."""
         return self.given <= self.caught_up_ids()
 
     def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ Written = dict[str, list[str]]
 """The rows of each split that a test has written, as text."""
 
 _MOST_SPLITS = 4
-"""Maximum splits that are read row by row."""
+"""Maximum number of splits to read row by row."""
 
 _MOST_ROWS = 120
 _LEAST_MARKS = 4
@@ -127,7 +127,7 @@ def misordered(split_id: str, before: Position, after: Position) -> Broken:
 
 
 def _advice(got: list[str], wanted: list[str]) -> str:
-    """Return the next step, by the end of the range that was missed."""
+    """Return the author's next step, which depends on the end of the range that the read missed."""
     if got[: len(wanted)] == wanted:
         return _STOP
     if got == wanted[: len(got)]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common parts of readers and hosts in the kit: the reader's context, closing, and the limit of a silence."""
+"""The common parts of readers and hosts in the kit: the reader's context, closing, and the maximum silence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ C = TypeVar("C")
 
 _SPIN_COUNT = 400
 _SPIN_SECONDS = 0.4
-"""This many calls without a record, in this short a time, are a busy loop (RDR-3)."""
+"""`_SPIN_COUNT` calls without a record within `_SPIN_SECONDS` are a busy loop (RDR-3)."""
 
 
 class KitContext(RecordingContext):

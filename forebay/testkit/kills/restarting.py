@@ -41,7 +41,7 @@ def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: i
 
     Raises:
         Exception: The query's error, if no kill ended it.
-        FatalError: It did not end within `starts` starts.
+        FatalError: The query did not end within `starts` starts.
     """
     for number in range(1, starts + 1):
         before = len(kills.fired())
@@ -63,16 +63,16 @@ def run_until_done(
     starts: int = 100,
     timeout: float = 120.0,
 ) -> int:
-    """Run a program that is a driver, again after each kill that ended it, until it exits with 0.
+    """Run a driver program, again after each kill that ended it, until it exits with 0.
 
     For kills of the driver, its JVM or its Python process. Workers and stream runners of a dead driver end by
-    themselves, as on a real machine; this waits for a JVM that outlives its driver, because two drivers on one
+    themselves, as on a real machine. The function waits for a JVM that outlives its driver, because two drivers on one
     checkpoint are an operator's error.
 
     Args:
         command: The program; it calls `KillList.these_are`.
         kills: The kills that may end it.
-        checkpoint: Watched for `offset-logged` and `commit-logged`.
+        checkpoint: The checkpoint directory, watched for `offset-logged` and `commit-logged`.
         starts: Maximum number of starts.
         timeout: Maximum seconds of one run.
 
@@ -80,7 +80,8 @@ def run_until_done(
         The number of starts.
 
     Raises:
-        FatalError: It failed without a kill, took too long, or did not end; with the end of its output.
+        FatalError: The program failed without a kill, took too long, or did not end. The text has the end of its
+            output.
     """
     leaders: list[int] = []
     try:

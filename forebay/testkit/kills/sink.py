@@ -24,12 +24,13 @@ class Frame(Protocol):
 
 
 class MicroBatchFiles:
-    """For `foreachBatch`: one file per micro-batch, written at once and replaced by a replay, so rows are not repeated.
+    """A sink for `foreachBatch`: writes one file per micro-batch. A replay replaces the file, so rows are not repeated.
 
-    It reads each micro-batch twice, and checks that all reads of it, also after a restart, bring the same rows.
+    The sink reads each micro-batch twice. It checks that all reads of a micro-batch, also after a restart, return the
+    same rows.
 
     Args:
-        directory: The directory; made when it is needed.
+        directory: The directory of the files; created by the first write.
         kills: The kill list for the points `sink-begins` and `sink-written`.
     """
 

@@ -39,7 +39,7 @@ class FaultProxy:
     Args:
         server: The server's URL, such as `http://127.0.0.1:9000`.
         faults: The first rules; see `inject`.
-        seed: Decides, with the order of a rule's requests, which ones its `probability` selects.
+        seed: Decides, with the order of the requests, which requests the `probability` of a rule selects.
     """
 
     def __init__(self, server: str, *faults: Fault, seed: int = 0) -> None:
@@ -177,7 +177,7 @@ class _Connection(BaseRequestHandler):
         return self._relay(request, kind)
 
     def _relay(self, request: Head, kind: FaultKind | None) -> bool:
-        """Forward a request and its answer, down to where the fault ends it."""
+        """Forward a request and its answer, up to the point where the fault ends the transfer."""
         server = self._server()
         answer = self._forward(request, server)
         if kind == "cut_before_head":
@@ -229,7 +229,7 @@ class _Connection(BaseRequestHandler):
         return head
 
     def _refuse(self, request: Head, status: str, code: str, message: str) -> bool:
-        """Answer as S3 does, after taking the body of the request."""
+        """Refuse a request as S3 does, after reading the body of the request."""
         if _expects(request):
             self._client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         for _ in self._client.body(request):

@@ -34,12 +34,12 @@ class Fault:
         kind: What happens; docs/writing-a-source.md has the table.
         method: The HTTP method of the requests that match; None for every method.
         path: Only requests whose path with query, decoded, matches this pattern (`*`, `?`, `[…]`).
-        nth: Only these of the requests that match, counted from 1; empty: each of them.
-        probability: How probable the fault is for a request that matches.
+        nth: The numbers of the matching requests to fail, counted from 1; empty for all.
+        probability: The probability of the fault for a matching request.
         seconds: How long `delay` waits.
 
     Raises:
-        ConfigurationError: There is no such kind, or the probability is not between 0 and 1.
+        ConfigurationError: The kind is unknown, or the probability is not between 0 and 1.
     """
 
     kind: FaultKind
@@ -59,12 +59,12 @@ class Fault:
 
 
 class Request(NamedTuple):
-    """A request that came.
+    """A request that the proxy received.
 
     Args:
-        method: Its method.
-        target: Its path and query, as sent.
-        range: Its header `Range`; None if it has none.
+        method: The HTTP method.
+        target: The path and query, as sent.
+        range: The header `Range`; None if the request has none.
         fault: The kind of fault that the proxy injected; None if the proxy injected none.
     """
 
@@ -75,14 +75,14 @@ class Request(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """The method, and for S3's listings and ranged reads also that: `GET list`, `GET range`, `GET`, `PUT`."""
+        """The method; S3's listings and ranged reads have their own names: `GET list`, `GET range`, `GET`, `PUT`."""
         if "list-type=" in urlsplit(self.target).query:
             return f"{self.method} list"
         return self.method if self.range is None else f"{self.method} range"
 
 
 class Rule:
-    """A fault, and how many requests have matched it. Under the proxy's lock."""
+    """A fault, and the number of requests that have matched it. Guarded by the proxy's lock."""
 
     def __init__(self, fault: Fault, seed: str) -> None:
         self.fault = fault

@@ -16,7 +16,7 @@ class Head:
     """The first line and the headers of a message.
 
     Args:
-        raw: Its bytes, with the empty line at the end.
+        raw: The bytes of the head, with the empty line at the end.
     """
 
     raw: bytes
@@ -87,7 +87,8 @@ class Wire:
 
         Args:
             head: The head in front of it.
-            to_end: Without Content-Length and chunks, the body ends with the connection; False: there is none.
+            to_end: Whether a body without Content-Length and chunks ends with the connection. If False, there is no
+                such body.
 
         Raises:
             ConnectionError: The connection ended inside the body.

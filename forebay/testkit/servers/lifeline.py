@@ -16,7 +16,7 @@ import threading
 
 
 def main() -> int:
-    """Run the command of the arguments; return its exit code. It is killed when standard input ends."""
+    """Run the command in the arguments; return its exit code. Kill the command when standard input ends."""
     directory, command = sys.argv[1], sys.argv[2:]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - our own command
     orphaned = threading.Event()

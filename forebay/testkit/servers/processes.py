@@ -69,7 +69,7 @@ def end_session(leader: int) -> None:
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:
-    """Return the state, the session and the parent of a process; None if there is none, or no /proc."""
+    """Return the state, the session and the parent of a process; None without such a process or without /proc."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -37,7 +37,7 @@ class ListOptions:
             error.
         begun: Whether an earlier listing found the paths. If so, a missing path raises `RetriableError`; in an object
             store it counts as empty.
-        list_after: On S3, leave out all keys that are not greater than this one.
+        list_after: On S3, list only the keys that sort after this one.
         storage: Credentials and settings for the stores of URLs.
         partition_filter: The option `partitionFilter`.
     """
@@ -67,8 +67,8 @@ class Leaves:
         root_files: Files that the paths or their globs name.
         files: All files that are not hidden, sorted by path, without duplicates.
         sinks: Directories with the log of a Spark sink.
-        emptied: Paths without wildcards that an earlier listing found and this one did not, in stores that keep no
-            empty directories.
+        emptied: Paths without wildcards that exist no longer, but did in an earlier listing; only in stores that keep
+            no empty directories.
     """
 
     directories: tuple[str, ...]
@@ -176,7 +176,7 @@ def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | D
 def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Directory | None:
     """Look up a path without wildcards; return None if nothing is there.
 
-    In an object store, it tries the key as written first, then the key without empty names.
+    In an object store, first try the key as written, then the key without empty names.
     """
     exact = split_path(path, keep_empty=True) if store.paths_are_keys else place
     found = store.stat(_path(exact, exact.parts))
@@ -232,7 +232,7 @@ def _below(
 
 
 def _is_after(path: str, options: ListOptions) -> bool:
-    """Whether the key of a URL of S3 is greater than `listAfter`, if that is given."""
+    """Whether the key of an S3 URL sorts after `listAfter`; true if this option is not set."""
     return not options.list_after or path.split("/", 3)[-1] > options.list_after
 
 
@@ -241,7 +241,7 @@ def _is_listed(name: str) -> bool:
 
 
 def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus], list[str]]:
-    """Split what a store listed at once into files, and directories with the log of a sink."""
+    """Split a recursive listing of a store into files and directories with a sink log."""
     if isinstance(found, FileTable) and not found.mentions(f"/{sink_log.DIRECTORY}/"):
         return found, []
     files: list[FileStatus] = []
@@ -258,7 +258,7 @@ def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus
 def _descended(
     store: Store, root: str, options: ListOptions, pruning: PartitionPruning | None
 ) -> tuple[list[FileStatus], list[str]]:
-    """List directory by directory; return the files, and the directories with the log of a sink."""
+    """List one directory at a time; return the files and the directories with a sink log."""
     files: list[FileStatus] = []
     sinks: list[str] = []
     waiting = [root]
@@ -285,7 +285,7 @@ def _descended(
 def _only_committed(
     store: Store, files: Sequence[FileStatus], sinks: list[str], options: ListOptions
 ) -> list[FileStatus]:
-    """Keep only the files that the log of their sink names. Add files that it names elsewhere (a linked path)."""
+    """Keep only files that their sink's log names. Add files that the log names at another path (a link)."""
     result: list[FileStatus] = []
     rest = list(files)
     for sink in sorted(sinks, key=len, reverse=True):  # the innermost sink decides

@@ -59,7 +59,7 @@ def infer_type(raw: str, zone: Zone) -> pa.DataType:
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the type that holds the values of all these types without loss; string if there is none."""
+    """Return the type that holds the values of all these types without loss; string if no other type does."""
     return reduce(_wider, types, pa.null())
 
 
@@ -68,7 +68,7 @@ def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") 
 
     Args:
         raw: The text after `=`, escaped.
-        type_: The type of the column, inferred or the user's.
+        type_: The type of the column, inferred or given by the user.
         zone: The session time zone.
         column: The name of the column, for the error.
 

@@ -22,7 +22,7 @@ class Partitioning:
 
     Attributes:
         schema: The columns, outermost first, all nullable.
-        texts: For each partitioned directory, the values as in its path, in the order of the columns.
+        texts: For each partitioned directory, the raw values of its path, in the order of the columns.
         values: The same values as Arrow scalars.
     """
 

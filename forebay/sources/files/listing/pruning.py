@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applies `partitionFilter`: leaves directories out of a listing, and then files by the values of their columns."""
+"""Applies `partitionFilter` first to directories during a listing, then to files by their partition values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PartitionPruning:
         self.skipped = 0
 
     def keeps(self, root: str, directory: str) -> bool:
-        """Whether a directory below `root` may hold rows that match: judged by the names, before types are known."""
+        """Whether a directory below `root` may hold matching rows, judged by directory names before types are known."""
         values: dict[str, str] = {}
         for name in directory[len(root) :].split("/"):
             column, equals, raw = name.partition("=")
@@ -83,10 +83,10 @@ class PartitionPruning:
 
 
 def _outcomes(leaf: Leaf, raw: str | None) -> Outcomes:
-    """Return the possible outcomes of a comparison in a directory with this raw value; None if it is not known yet.
+    """Return the possible outcomes of a comparison in a directory with this raw value; None if they are not known yet.
 
-    The type of the column is inferred from all directories later. So what could be a number or a time decides only
-    against a literal of that kind.
+    The column's type is inferred from all directories later. So a value that could be a number or a time decides only a
+    comparison with a literal of the same kind.
     """
     if raw is None:
         return ANY

@@ -20,7 +20,7 @@ _ATTEMPTS = 5
 def committed_paths(store: Store, log: str) -> list[str]:
     """Return the files that a sink has committed, in the log's order, as plain paths or URLs.
 
-    If Spark compacts the log and deletes log files during the call, the log is listed again.
+    If Spark compacts the log and deletes log files during the call, the function lists the log again.
 
     Args:
         store: The store of the log.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests the next small files of a task before they are read, so that each one does not cost a round trip."""
+"""Requests the next small files of a task ahead, so that the task does not wait a round trip for each file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from forebay.stores.paths import is_s3
 from forebay.stores.stored_file import FileOpenedAhead, StoredFile
 
 AHEAD: Final = 8
-"""Files requested ahead of the one that is read, at the same time. Each holds at most 1 MB (`S3Store.open_ahead`).
+"""Maximum number of files requested ahead of the current file. Each takes at most 1 MB (`S3Store.open_ahead`).
 
-With 20 ms a request and 3 ms of work on each file, seven are under way.
+At 20 ms per request and 3 ms of work per file, seven requests run at the same time.
 """
 
 
@@ -31,7 +31,7 @@ class SmallFiles:
         self._opened: dict[str, FileOpenedAhead] = {}
 
     def request(self, waiting: Iterable[FileSplit]) -> None:
-        """Request those of the next `AHEAD` splits that are small and in S3. Does not block."""
+        """Request the small S3 files among the next `AHEAD` splits. Does not block."""
         for split in islice(waiting, AHEAD):
             if split.id in self._opened or not is_s3(split.path):
                 continue
@@ -39,11 +39,11 @@ class SmallFiles:
                 self._opened[split.id] = opened
 
     def take(self, split: FileSplit) -> StoredFile:
-        """Return the file of a split, which the caller reads next, opened ahead or not."""
+        """Return the file of the split that the caller reads next, whether it was requested ahead or not."""
         return self._opened.pop(split.id, None) or self._stored(split.status)
 
     def close(self) -> None:
-        """End the requests of files that were not read."""
+        """Cancel the requests of files that were not read."""
         for opened in self._opened.values():
             opened.close()
         self._opened.clear()

@@ -32,16 +32,16 @@ _log = logging.getLogger(__name__)
 
 Batches = Generator[tuple[pa.RecordBatch, int], None, None]
 ReadRange = Callable[[int, int | None], Batches]
-"""Reads the records that start from a position on, before an end."""
+"""Reads the records that start at or after a position and before an end (None: the end of the file)."""
 RowPosition = tuple[int, int]
-"""The position of a format, and the number of rows after it."""
+"""The file format's position, and the number of rows read after it."""
 Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
 
 
 class FileSplitReader(SplitReader):
     """Reads files one after another; each fetch returns one record batch.
 
-    At the end of a file it checks the file for changes.
+    At the end of each file, the reader checks that the file has not changed.
 
     Args:
         source: The scan, with its schema resolved.
@@ -87,10 +87,10 @@ class FileSplitReader(SplitReader):
         return [part]
 
     def wake_up(self) -> None:
-        """Do nothing, because a fetch ends after one block in any case."""
+        """Do nothing: a fetch always ends after one block."""
 
     def close(self) -> None:
-        """Close the current file, and those requested ahead."""
+        """Close the current file and the files requested ahead."""
         self._small_files.close()
         if self._reading is not None:
             self._reading.rewind()
@@ -143,7 +143,7 @@ class FileSplitReader(SplitReader):
                     found.close()
 
         def matching(position: int, end: int | None) -> Batches:
-            """Read the parts that may match. An empty batch moves the position over a part that is left out."""
+            """Read the parts that may match the filter. An empty batch moves the position past a skipped part."""
             assert row_filter is not None  # noqa: S101 - chosen below
             nothing = pa.RecordBatch.from_pylist([], schema=schema)
             for start, stop in self._format.matching_ranges(stored, data, row_filter.expression, position, end):
@@ -278,9 +278,9 @@ class _Reading:
                 offset, skip = after, max(0, skip - batch.num_rows)
 
     def _rows_of_block(self, offset: int, start: int, stop: int) -> Parts:
-        """Yield the rows `[start, stop)` of those that begin at `offset`.
+        """Yield the rows `[start, stop)`, counted from the row at `offset`.
 
-        Their positions are `offset` and a number of rows, so they come before the position of the end.
+        A position here is `offset` with a number of rows, so it sorts before the split's end.
         """
         before = 0
         with closing(self._batches(offset, None)) as batches:

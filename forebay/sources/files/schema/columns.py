@@ -29,7 +29,7 @@ _FIELDS = (
 
 
 def metadata_type(format_name: str) -> pa.StructType:
-    """Return the type of Spark's hidden column `_metadata` for a file format. For Parquet it has one more field."""
+    """Return the type of Spark's hidden column `_metadata` for a file format. Parquet has one field more."""
     return pa.struct([*_FIELDS, *([pa.field(_ROW_INDEX, pa.int64())] if format_name == "parquet" else [])])
 
 
@@ -134,7 +134,7 @@ def assemble(
         batch: The columns of the file.
         constants: Values by column name.
         schema: The columns of the result.
-        after: The position after the batch, which for Parquet is a row index.
+        after: The position after the batch. For Parquet, a position is a row index.
     """
     if not constants and batch.schema.equals(schema):
         return batch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """New columns in later files of a stream (`schemaEvolution=addNewColumns`).
 
-Spark fixes the schema of a query at its start. So a file with a new column ends the query before its micro-batch is
-committed, and a restart infers the schema anew, from old and new files.
+Spark fixes the schema of a query when the query starts. So a file with a new column ends the query before the
+micro-batch is committed. A restart infers the schema again, from old and new files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_evolution(source: FileScan) -> None:
 
 
 def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredFile, known: pa.Schema) -> None:
-    """Refuse a file that has more columns than the schema. Called on a fetcher thread before its first record is read.
+    """Refuse a file that has more columns than the schema. Called on a fetcher thread before the file is read.
 
     Raises:
         DataError: The error names the file and the columns.
@@ -57,7 +57,7 @@ def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredF
 
 
 def _added(known: Iterable[pa.Field], found: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the paths of the fields of `found` that are not in `known`, also inside structs, arrays and maps."""
+    """Yield the paths of the fields that `found` has and `known` lacks, also inside structs, arrays and maps."""
     before = {field.name.lower(): field.type for field in known}
     for field in found:
         path = above + field.name

@@ -72,7 +72,7 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
 
 
 class _StoredFiles(Sequence[StoredFile]):
-    """Listed files as formats open them; each is made when it is looked at, because a listing may have a million."""
+    """Listed files in the form that formats open. Items are created on access: a listing may have a million files."""
 
     def __init__(self, source: FileScan, files: Sequence[FileStatus]) -> None:
         self._source = source
@@ -97,7 +97,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
     """Refuse a schema with duplicate column names, with VARIANT, or with a `_metadata` that differs from Spark's.
 
     Raises:
-        ConfigurationError: The error names the column.
+        ConfigurationError: A column is refused. The error names it.
     """
     for field in schema:
         if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):

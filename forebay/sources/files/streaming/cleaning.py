@@ -26,14 +26,14 @@ from forebay.stores.stored_file import store_for
 _log = logging.getLogger(__name__)
 
 _MANY = 1000
-"""Above this number of files, one listing replaces a lookup of each: after a restart nearly all are cleaned already."""
+"""Above this number of files, one listing replaces one lookup per file: after a restart, most are cleaned already."""
 
 
 class Cleaner:
     """Deletes or archives files, as `cleanSource` says. Called on the planning thread.
 
-    A repeated call has no effect. A failure is only a warning, because the rows have been delivered. A file that has
-    changed since it was read is kept.
+    A repeated call has no effect. A failure is only logged as a warning, because the rows have been delivered. Files
+    that have changed since they were read are kept.
     """
 
     def __init__(self, source: FileScan) -> None:
@@ -92,7 +92,7 @@ class Cleaner:
             )
 
     def _restore_names(self, splits: Sequence[FileSplit]) -> None:
-        """Restore the names of files that a killed process has renamed to hidden names in order to clean them."""
+        """Restore the names of files that a killed process had renamed to hidden names for cleaning."""
         read: dict[str, list[FileSplit]] = {}
         for split in splits:
             if not is_url(split.path) and (directory := parent(split.path)) not in self._restored:
@@ -135,7 +135,7 @@ class Cleaner:
                 return
 
     def _drop_link(self, path: str) -> None:
-        """If the path of a file was a link, and the file was cleaned, remove the link, which is broken now."""
+        """Remove the broken link that remains if a file was cleaned whose path was a symbolic link."""
         if is_url(path):
             return
         try:
@@ -161,7 +161,7 @@ def archived_path(archive: str, path: str) -> str:
 
 
 def _names(target: str, status: FileStatus) -> Iterator[str]:
-    """Yield the names that a file may have in the archive: its own, its own and its time, and also with a number."""
+    """Yield the paths that a file may get in the archive: `target`, then with its time, then with time and a number."""
     yield target
     yield f"{target}.{status.modified_at}"
     for number in itertools.count(1):
@@ -169,7 +169,7 @@ def _names(target: str, status: FileStatus) -> Iterator[str]:
 
 
 def _is_copy(store: Store, status: FileStatus, found: FileStatus) -> bool:
-    """Return whether the archive's file (`found`) is a copy of `status`, left by a move that could not delete it."""
+    """Return whether the archived file `found` is a copy of `status`, left by a move that could not delete `status`."""
     if is_url(status.path):
         likely = found.size == status.size and found.modified_at >= status.modified_at  # a copy is younger
     else:
@@ -195,7 +195,7 @@ def check_cleaning(source: FileScan) -> None:
     """Refuse an archive that is not set, is in another store, or may be read by the stream itself.
 
     Raises:
-        ConfigurationError: The error names the option.
+        ConfigurationError: An option is refused. The error names it.
     """
     archive = source.source_archive_dir
     if source.clean_source != "archive":
@@ -245,7 +245,7 @@ def _meets(pattern: Sequence[str], archive: Sequence[str]) -> bool:
 
 
 def _without_dots(pattern: Sequence[str]) -> list[str]:
-    """Remove each `..` of a local pattern with the name before it. A wildcard is assumed to match no link."""
+    """Remove each `..` of a local pattern together with the name before it. Assumes that wildcards match no links."""
     done: list[str] = []
     for part in pattern:
         names = _literal(done)

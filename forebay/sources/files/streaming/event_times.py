@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first event times of the files of a stream, and orders the files by them (`fileEventTime`)."""
+"""Finds the first event time of each file of a stream, and orders the files by event time (`fileEventTime`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Lookup = Callable[[FileSplit], int | None]
 
 
 class EventTimes:
-    """Returns the first event times of files. It finds that of each file once, and keeps it.
+    """Returns the first event time of each file. Finds each event time once, and caches it.
 
     Called by the enumerator, on one thread at a time; reading footers may block.
 
@@ -54,9 +54,9 @@ class EventTimes:
         return self.origin.kind == "modified"
 
     def ordered(self, splits: Sequence[FileSplit], partition_schema: pa.Schema) -> list[FileSplit]:
-        """Return the files by event time, then by path; those without an event time first.
+        """Return the files sorted by event time, then by path. Files without an event time come first.
 
-        Event times of all other files are forgotten.
+        Cached event times of all other files are dropped.
 
         Raises:
             ConfigurationError: The option does not fit the files.
@@ -72,7 +72,7 @@ class EventTimes:
     def first_times(self, splits: Sequence[FileSplit]) -> Mapping[str, int]:
         """Return the known first event times by split id, in µs since 1970.
 
-        It looks up files that the last discovery did not return.
+        Files that the last discovery did not return are looked up in the store.
 
         Raises:
             ConfigurationError: The option does not fit a file.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Digests (short hashes) of files that a stream has read, for offsets that have no room for whole splits.
 
-The key of a digest is the file's path. Its mark identifies the version of the file: two bits for the kind of version,
-one for `cleanSource`, and a hash of 29 bits.
+The key of a digest is the file's path. The mark of a digest identifies the version of the file: two bits for the kind
+of version, one for `cleanSource`, and a hash of 29 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HASH = (1 << 29) - 1
 def digests_of(split: FileSplit, *, named: bool) -> list[Digest]:
     """Return the digests of a file.
 
-    With `named`, one of them recognises the file's name in other directories too.
+    With `named`, one of the digests recognises the file's name in other directories, too.
     """
     mark = _mark(split.status) | (_CLEAN if split.clean else 0)
     digests = [Digest(split.id, mark, split.modified_at)]
@@ -31,7 +31,7 @@ def digests_of(split: FileSplit, *, named: bool) -> list[Digest]:
 
 
 def name_key(name: str) -> str:
-    """Return the digest key for the name of a file. It differs from every path."""
+    """Return the digest key for the name of a file. The key differs from every path."""
     return f"\0name:{name}"
 
 

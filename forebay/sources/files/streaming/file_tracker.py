@@ -22,9 +22,9 @@ _DAY = 86_400 * 10**9
 _BITS = 64
 _MASK = (1 << _BITS) - 1
 _SWEEPS = 32
-"""Requests to forget while the horizon moves by `max_age`. Each costs the framework a pass over all known splits."""
+"""Maximum `sweep` requests while the horizon moves by `max_age`: each makes the framework scan all known splits."""
 _SPANS = 8
-"""Groups of digests in one `max_age`. A group is forgotten as a whole."""
+"""Number of digest groups per `max_age`. A group is dropped as a whole."""
 _NEW_CHECKPOINT = (
     "start with a new checkpoint location, and with modifiedAfter so that what was read before does not come again"
 )
@@ -34,8 +34,8 @@ class FileTracker:
     """Distinguishes new files from files that were read and from files that are too old. Called on one thread.
 
     The framework keeps the splits that the stream began to read or has read (`known`). The tracker keeps a short mark
-    of each, so a listed file costs one lookup in a dictionary. Files whose splits do not fit into offsets are in
-    `digests`.
+    of each known split, so each listed file costs one lookup in a dictionary. Files whose splits do not fit into
+    offsets are in `digests`.
 
     Args:
         source: The format name, for errors.
@@ -64,10 +64,10 @@ class FileTracker:
         self.digests = SplitDigests(self._digest, None if max_age is None else max(1, max_age // _SPANS))
         """Files that were read and are not in `known`."""
         self.horizon: int | None = None
-        """Nanoseconds since 1970. Files from before are skipped for ever; None to skip none."""
+        """Nanoseconds since 1970. Files changed earlier are skipped forever; None to skip none."""
 
     def never_skip(self) -> None:
-        """From now on, skip no files for their age, except those older than the files that were skipped so far."""
+        """Stop moving the horizon: from now on, only files older than the present horizon are skipped."""
         self._max_age = None
 
     def snapshot(self) -> Json:
@@ -172,7 +172,7 @@ class FileTracker:
         return self._oldest < self.horizon - (self._max_age or 0) // _SWEEPS
 
     def once_each(self, splits: list[FileSplit]) -> list[FileSplit]:
-        """Return the files without those that count as the same file as an earlier one of the list."""
+        """Return the splits without duplicates: with `fileNameOnly`, the first file of each name counts."""
         if not self._names_only:
             return splits
         first: dict[str, FileSplit] = {}
@@ -199,7 +199,7 @@ class FileTracker:
     def _move_horizon(self) -> None:
         """Move the horizon, the time of change before which files are skipped, and forget the digests of older files.
 
-        If the clock is set back, the horizon stays: files before it are forgotten, and would be read twice.
+        If the clock is set back, the horizon stays: files before the horizon are forgotten, and would be read twice.
         """
         if self._max_age is None or self._newest is None:
             return
@@ -225,7 +225,7 @@ class FileTracker:
         return digests_of(split, named=self._names_only)
 
     def _is_namesake(self, file: FileStatus) -> bool:
-        """Return whether another file with the same name was read, and `fileNameOnly` makes them count as the same."""
+        """Return whether `fileNameOnly` is set and another file with the same name was read."""
         if not self._names_only:
             return False
         name = last_name(file.path)
@@ -234,14 +234,14 @@ class FileTracker:
         return self.digests.mark(name_key(name)) is not None and self.digests.mark(file.path) is None
 
     def _is_read_version(self, file: FileStatus) -> bool:
-        """Return whether this version of a file was already read as a later version of the file."""
+        """Return whether this version of a file was already read again after a change (`onChangedFile=reread`)."""
         if not self._has_versions and not self._has_digests:
             return False
         split_id = version_id(file)
         return split_id in self._marks or self.digests.mark(split_id) is not None
 
     def _id_by_digest(self, file: FileStatus) -> str | None:
-        """Return the result of `id_of_new` for a file that is not in `known`, from its digest."""
+        """Return the result of `id_of_new` for a file that is not in `known`. Uses the file's digest."""
         now = _mark(file)
         if self._recognised_before.get(file.path) != now:
             mark = self.digests.mark(file.path)
@@ -289,5 +289,5 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 
 def _mark(file: FileStatus) -> int:
-    """Return a short mark of a version of a file, valid only in this process. Its upper bits are the time of change."""
+    """Return a short mark of a version of a file, valid only in this process. The upper bits are the time of change."""
     return file.modified_at << _BITS | hash((file.size, file.etag)) & _MASK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first event times of Parquet files in their footers, for several files at a time."""
+"""Finds the first event times of Parquet files in their footers. Reads several footers at the same time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from forebay.watermarks.event_time import ColumnTimestamps
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 16
-"""Footers that are read at the same time. Reading one is mostly waiting for the store."""
+"""Number of footers read at the same time. Most of that time is waiting for the store."""
 
 T = TypeVar("T")
 
 
 class FooterTimes:
-    """Finds the least value of a column in each file. Called on one thread at a time; may block.
+    """Finds the minimum of a column in each file. Called on one thread at a time; may block.
 
     Args:
         source: The file source, whose schema has the column.
@@ -44,7 +44,8 @@ class FooterTimes:
     def of(self, splits: Sequence[FileSplit], found: Callable[[FileSplit, int | None], None]) -> None:
         """Find the first event time of each file, and pass it to `found`, in any order and on several threads.
 
-        A missing or damaged file gets no event time: the reader reports the error, or ignores it as the options say.
+        A missing or damaged file gets no event time. The split reader later reports or ignores the error, as options
+        say.
 
         Raises:
             ConfigurationError: The files are not Parquet, or the column is missing or of another type.
@@ -83,7 +84,7 @@ class FooterTimes:
             return None
 
     def _least(self, stored: StoredFile, field: pa.Field) -> int | None:
-        """Read the column of a file that has no statistics of it, and return its least value in µs since 1970."""
+        """Return the minimum of the column in µs since 1970, by reading the column of a file without statistics."""
         if not self._warned:
             self._warned = True
             _log.warning(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row groups of a Parquet file, at which a limit of bytes can cut it."""
+"""The row groups of a Parquet file. A byte limit cuts the file between two row groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RowGroups:
         return max(0, self.before[min(last, len(self.before) - 1)] - self.before[min(first, len(self.before) - 1)])
 
     def advance(self, start: int, byte_budget: int) -> int | None:
-        """Return the row at which to stop, so that the row groups from row `start` on fit into `byte_budget`.
+        """Return the row at which to stop so that the row groups from row `start` to there fit into `byte_budget`.
 
         None for the end of the file.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enumerator of a stream of files: finds new files, orders them, and cuts them by a limit of bytes."""
+"""The enumerator of a stream of files: finds new files, orders them, and cuts them at a byte limit."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from forebay.stores.file_status import FileStatus
 _log = logging.getLogger(__name__)
 
 _FOOTERS = 16
-"""Maximum number of cached footers, of the files at which a micro-batch stopped."""
+"""Maximum number of cached footers. A footer is cached if a micro-batch stopped inside the file."""
 
 _AGELESS = "ageless"
-"""Key in the state of a query for which `maxFileAge` does not apply any more."""
+"""Key in the checkpointed state which records that `maxFileAge` no longer applies to the query."""
 
 
 class FileStreamEnumerator(FileEnumerator):
@@ -36,7 +36,7 @@ class FileStreamEnumerator(FileEnumerator):
 
     The oldest files come first, by time of change or by `fileEventTime`; with `latestFirst` the newest.
 
-    A limit of bytes cuts a file where its format allows, so a big file spans several micro-batches. The last of these
+    A byte limit cuts a file where the file format allows, so a big file spans several micro-batches. The last of these
     micro-batches reads to the end of the file.
     """
 
@@ -106,7 +106,7 @@ class FileStreamEnumerator(FileEnumerator):
         return {**(state if isinstance(state, Mapping) else {}), _AGELESS: True} if self._ageless else state
 
     def size(self, split: Split) -> int | None:
-        """Return the bytes from position to end; of a Parquet file without a cached footer, all bytes."""
+        """Return the bytes from position to end; for a Parquet file without a cached footer, all bytes."""
         if not isinstance(split, FileSplit):
             return None
         return self._bytes(split) if split.weight is None else split.weight
@@ -114,8 +114,8 @@ class FileStreamEnumerator(FileEnumerator):
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return the position after at most `byte_budget` bytes; None for the end of the split.
 
-        It returns None for a file that cannot be cut, and always for `rows`, because the number of rows of a file is
-        not known before it is read.
+        The result is None for a file that cannot be cut, and for every limit of `rows`: the number of rows of a file is
+        not known before the file is read.
         """
         if byte_budget is None or not isinstance(split, FileSplit):
             return None
@@ -130,7 +130,7 @@ class FileStreamEnumerator(FileEnumerator):
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int]:
         """Return the first event times of files by split id, in µs since 1970.
 
-        The option `fileEventTime` says where they come from.
+        The option `fileEventTime` says where the event times come from.
 
         Raises:
             ConfigurationError: The option is not set, does not fit a file, or names another column.
@@ -153,7 +153,7 @@ class FileStreamEnumerator(FileEnumerator):
     def slices(self, split: Split, count: int) -> Sequence[Split]:
         """Cut a file, or the part of it that a micro-batch reads, into slices.
 
-        It ignores missing and damaged files, which the reader reports.
+        Missing and damaged files are not cut; the split reader reports them.
         """
         if not isinstance(split, FileSplit):
             return [split]
@@ -166,12 +166,12 @@ class FileStreamEnumerator(FileEnumerator):
     def vanished(self, splits: Sequence[Split]) -> bool:
         """Return True: drop the rest of files that changed after a part was read.
 
-        Their new versions are read as a whole.
+        The new versions are read as a whole.
         """
         return self._dropped.issuperset(split.id for split in splits)
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Delete or archive those of the files that were begun with `cleanSource` on, if it is still on."""
+        """Delete or archive the files whose read began with `cleanSource` on, if the option is still on."""
         if self._cleans:  # after a restart these may be very many
             self._cleaner.clean([split for split in splits if isinstance(split, FileSplit) and split.clean])
 
@@ -201,9 +201,9 @@ class FileStreamEnumerator(FileEnumerator):
     def _begun(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the splits of files that were read in part.
 
-        With `onChangedFile=reread`, a changed file is left out, because its new version is read from the start. Any
-        other changed file, and one that disappeared, is an error here, before a micro-batch is planned that cannot be
-        read.
+        With `onChangedFile=reread`, a changed file is left out, because its new version is read from the start.
+        Otherwise a changed file raises DataError. A file that disappeared is an error, too. So the error comes before
+        an unreadable micro-batch is planned.
         """
         begun = self._tracker.begun(known)
         listed = {file.path: file for file in index.files} if begun else {}
@@ -265,7 +265,7 @@ class FileStreamEnumerator(FileEnumerator):
         return self._format.counts_rows
 
     def _groups(self, split: FileSplit) -> RowGroups | None:
-        """Return the row groups of a file; None if it is missing or damaged, which the reader reports as an error."""
+        """Return the row groups of a file. None if the file is missing or damaged: the split reader reports that."""
         if self._source.format_name() != "parquet":
             return None
         if split.id not in self._row_groups:

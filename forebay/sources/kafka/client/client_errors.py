@@ -19,7 +19,7 @@ _PROBE_TIMEOUT = 3.0
 def client_error(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
     """Return the forebay error for an error of kafka-python. A `ForebayError` is returned unchanged. For any thread.
 
-    `doing` is the action that failed, as in "asking for offsets". It is part of the text.
+    `doing` is the action that failed, such as "asking for offsets". The error text contains it.
     """
     failed = f"{doing} of {', '.join(options.servers)} failed"
     text = f"{failed}: {str(error) or type(error).__name__}"
@@ -46,7 +46,7 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
 
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
-    """Return the error for brokers that cannot be reached. It probes each broker's port, and may block for seconds."""
+    """Probe each broker's port, and return the error for brokers that cannot be reached. May block for seconds."""
     found = client_error(error, "the first connection to a broker", options)
     if not isinstance(found, RetriableError):
         return found
@@ -92,7 +92,7 @@ def _probe(server: str, options: ClientOptions, *, spoke: bool) -> str:
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Return a context for probing whether a port speaks TLS; no data passes through it."""
+    """Return an SSL context that accepts any certificate, to probe whether a port speaks TLS. Sends no data."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -21,7 +21,7 @@ from forebay.sources.kafka.client.tls import Tls
 Role = Literal["consumer", "admin"]
 
 CONNECT_TIMEOUT_MS: Final = 15_000
-"""Timeout of the first connection without `default.api.timeout.ms`; hosts retry it."""
+"""Default timeout of the first connection, if `default.api.timeout.ms` is not set. Hosts retry after it."""
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
@@ -74,7 +74,7 @@ _CONSUMER: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "check.crcs": ("check_crcs", _flag),
 }
 _HANDLED_ELSEWHERE: Final = frozenset({"group.id", "sasl.jaas.config"})
-"""Options that are no argument of kafka-python."""
+"""Options that are not passed to kafka-python as arguments."""
 
 _OWN_POSITIONS = "the query reads from its own positions"
 _NO_GROUP = "this source plans its partitions and joins no consumer group"
@@ -135,7 +135,7 @@ class ClientOptions:
     def arguments(self, role: Role) -> dict[str, object]:
         """Return the arguments of a client of kafka-python.
 
-        Called where a client is created: reveals secrets, reads TLS stores.
+        Called where a client is created, because it reveals secrets and reads TLS stores.
         """
         found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
         if role == "consumer":
@@ -192,7 +192,7 @@ def _check_known(name: str) -> None:
 
 
 def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls, token_provider: str | None) -> None:
-    """Refuse options that have no effect together, and an incomplete login. Raises ConfigurationError."""
+    """Raise ConfigurationError for options that have no effect together, and for an incomplete login."""
     mechanism = _plain(options, "sasl.mechanism").upper()
     sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
     if sasl and not protocol.startswith("SASL"):
@@ -240,7 +240,7 @@ def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str],
 
 
 def _token_provider(path: str) -> object:
-    """Import the token provider `package.module:Provider`, and return it. A class is called to create it."""
+    """Import and return the token provider `package.module:Provider`. If `Provider` is a class, return an instance."""
     module, _, name = path.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning's requests to the brokers: partitions, offsets, sizes, group offsets. Every call is bounded in time."""
+"""Requests to the brokers for planning: partitions, offsets, sizes, group offsets. Every call has a timeout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 COORDINATOR_RETRIES = 40
 _COORDINATOR_PAUSE = 0.3
-"""Retries and maximum seconds between them: a cluster takes seconds to create its offsets topic for the first group."""
+"""Retry count and maximum delay in seconds. A new cluster needs seconds to create the topic for group offsets."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Topic:
     """The metadata of a topic.
 
     Args:
-        topic_id: The cluster's id of it; None from old brokers.
+        topic_id: The topic id in the cluster; None from old brokers.
         leaders: The broker id of each partition's leader; -1 = no leader.
         internal: Whether the topic is internal to Kafka.
         error: Why the topic cannot be read; None if it can.
@@ -52,8 +52,8 @@ class Topic:
 class Cluster:
     """An admin client with retries. One call at a time, from any thread; connects at the first call.
 
-    Its methods raise a `ForebayError` if the brokers do not answer, or refuse the request. They repeat a request that
-    failed with a retriable error after at most `interval` seconds.
+    The methods raise a `ForebayError` if the brokers do not answer, or refuse the request. After a retriable error,
+    they repeat the request after at most `interval` seconds.
     """
 
     def __init__(self, options: ClientOptions, *, retries: int, interval: float) -> None:
@@ -87,8 +87,8 @@ class Cluster:
         """Return an offset of each partition.
 
         Args:
-            specs: For each partition: -1 for its end, -2 for its beginning, or a time in ms since 1970 for the first
-                record at or after it. The result is -1 if there is no such record.
+            specs: For each partition: -1 for its end, -2 for its beginning, or a time in ms since 1970. A time gives
+                the offset of the first record at or after the time, or -1 if there is no such record.
             committed: Whether the end is the last stable offset (the offset of the first open transaction) instead of
                 the high watermark.
         """
@@ -97,7 +97,7 @@ class Cluster:
     def timed_offsets(
         self, specs: Mapping[TopicPartition, int], *, committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offsets of `offsets`, each with the timestamp of its record in ms since 1970; -1 = unknown."""
+        """Return the result of `offsets`, with the timestamp of each record in ms since 1970; -1 = unknown."""
         if not specs:
             return {}
         level = "read_committed" if committed else "read_uncommitted"
@@ -105,9 +105,9 @@ class Cluster:
         return {TopicPartition(*one): (int(answer.offset), int(answer.timestamp)) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
-        """Return the bytes of each partition on disk; {} if a broker fails, None if the user lacks the right.
+        """Return the bytes of each partition on disk; {} if a broker fails, None if the user lacks the permission.
 
-        A broker returns at least one log directory, but none to users who may not DESCRIBE the cluster.
+        A broker returns no log directory to users without the permission DESCRIBE on the cluster, else at least one.
         """
         try:
             brokers = self._connected().describe_log_dirs(list(topics))
@@ -127,7 +127,7 @@ class Cluster:
         return dict(sorted(sizes))  # the largest replica of each partition
 
     def group_offsets(self, group: str, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group, for these partitions or all that have one."""
+        """Return the committed offsets of a group: of these partitions, or of all partitions that have one."""
         asked = None if partitions is None else list(partitions)
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
@@ -138,7 +138,7 @@ class Cluster:
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, retries: int = COORDINATOR_RETRIES) -> None:
-        """Commit next offsets to a group without members; offsets of deleted partitions are dropped."""
+        """Commit next offsets to a group without members. Offsets of deleted partitions are dropped."""
         asked = {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kafka-python's clients and connections, which also clean up after failed connections.
+"""Clients and connections of kafka-python, with four corrections for failed connections.
 
 kafka-python 3.0 leaves the socket of a refused connection to the garbage collector. It waits forever for a port that
 accepts a TLS connection and sends nothing. It drops the last bytes before a broker closes the connection, which contain
-the answer to a wrong password. It retries a refused password until a time-out that hides the reason.
+the answer to a wrong password. It retries a refused password until a timeout that hides the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFUSALS: Final = (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-"""The errors of a broker that refuses a login."""
+"""The error classes for a login that a broker refuses."""
 
 _SCHEME = "forebay"
 
@@ -118,7 +118,7 @@ def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
 
     Raises:
         UnansweredError: No broker answered in time.
-        KafkaError: It cannot connect for another reason, or the configuration is invalid.
+        KafkaError: The client cannot connect for another reason, or the configuration is invalid.
     """
     networks: list[Any] = []
 
@@ -161,7 +161,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
     def get_connection(self, node_id: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
         """Return a new or existing connection.
 
-        None after a refused login, since another attempt may lock the account.
+        Return None after a refused login, because another attempt may lock the account.
         """
         if self.refusal is not None and not self.bootstrapped:
             raise self.refusal

@@ -32,7 +32,7 @@ def parse_jaas(given: str | Secret) -> Login:
     """Parse `…PlainLoginModule required username="alice" password="…";`, or the same with `ScramLoginModule`.
 
     Raises:
-        ConfigurationError: The text is invalid. The error does not repeat it, since it holds a password.
+        ConfigurationError: The text is invalid. The error does not quote the text, because it may hold a password.
     """
     tokens = _tokens(given.reveal() if isinstance(given, Secret) else given)
     if len(tokens) < 2:

@@ -4,12 +4,13 @@
 There are two hooks. Both change one consumer object, never the classes of the library:
 
 - *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. The hook's
-  class returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
-  consumer requests the next bytes before these are decoded, and still handles leaders, epochs and errors.
-- *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
-  the buffer of the response, and wakes up for many bytes at a time.
+class returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
+consumer requests the next bytes before the present ones are decoded, and still handles leaders, epochs and errors. -
+*The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
+the buffer of the response, and wakes up for many bytes at a time.
 
-`misfit` names a missing internal. The fetcher uses kafka-python's public API in that case, record by record.
+`misfit` names a missing internal function or class. If one is missing, the fetcher reads record by record through
+kafka-python's public API.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from forebay.sources.kafka.records.decoding import RawFetch
 from forebay.sources.kafka.records.wire import headers
 
 _RECEIVE = 1 << 16
-"""Maximum bytes to receive while no response is in progress; a response is received whole."""
+"""Maximum bytes of one receive call while no response is in progress. A response is received into one buffer."""
 
 _LOW_WATER = 1 << 20
 """Maximum bytes of a response to wait for at a time, on kernels with SO_RCVLOWAT."""
@@ -80,9 +81,9 @@ def receiver_misfit() -> str | None:
 
 
 def _first_without(*classes: tuple[Any, str]) -> str | None:
-    """Return the first attribute that its class's constructor does not set; None if all are set.
+    """Return the first attribute that the constructor of its class does not set; None if all are set.
 
-    Pairs: class, attribute.
+    Each pair is a class and the name of an attribute.
     """
     for cls, names in classes:
         for name in names.split():
@@ -96,8 +97,8 @@ def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) 
 
     Args:
         consumer: The consumer.
-        wanted: Returns the wanted part of a partition from an offset on, as a RawFetch without bytes; None = nothing.
-            Only the application thread calls it, inside `poll`.
+        wanted: Returns which part of a partition to read from an offset on, as a RawFetch without bytes; None =
+            nothing. Only the application thread calls it, inside `poll`.
 
     Returns:
         The end of each partition by its last fetch: the last stable offset under `read_committed`, else the high
@@ -147,7 +148,7 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
 
 
 def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Make a consumer request the next bytes now. `poll` does so itself only if it did not have to wait."""
+    """Make a consumer request the next bytes now. `poll` itself requests them only if it did not wait."""
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 
@@ -183,7 +184,7 @@ def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no t
 class _Receiver:
     """Receives the bytes of a connection: all bytes of a response except the last go directly into the parser's buffer.
 
-    It returns the last byte, or the head of a response, to the parser in kafka-python's usual way.
+    The last byte, and the head of a response, reach the parser in kafka-python's usual way.
     """
 
     def __init__(self, transport: Any) -> None:  # noqa: ANN401 - kafka-python has no types
@@ -229,7 +230,7 @@ class _Receiver:
         return (data, None) if data else self._plain()
 
     def _wait_for(self, size: int) -> None:
-        """Make the kernel report the socket as readable only with this many bytes: each wake-up is expensive.
+        """Make the kernel report the socket as readable only when `size` bytes have arrived: each wake-up is expensive.
 
         The peer must be about to send at least `size` bytes. The kernel reports a closed connection or an error at
         once.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the brokers why offsets were lost or records do not arrive, and creates the errors."""
+"""Asks the brokers why offsets are missing or records do not arrive, and creates the errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_MS = 5_000
 """Timeout of these requests."""
 
 _SILENT = (KafkaTimeoutError, KafkaConnectionError)
-"""The errors of kafka-python for brokers that do not answer."""
+"""The error classes of kafka-python for brokers that do not answer."""
 
 Key = tuple[str, int]
 """Topic and partition; in the fetcher a `TopicPartition` of kafka-python."""
@@ -81,10 +81,10 @@ def _reason(offset: int, bounds: Bounds | None) -> str:
 
 
 class BoundsProbe:
-    """Asks the brokers for the first and last offsets of partitions, in bounded time. Called on the consumer's thread.
+    """Asks the brokers for the first and last offsets of partitions, with a timeout. Called on the consumer's thread.
 
-    If the first consumer gets no answer, `connect` makes another one from the same arguments. If that gets no answer
-    either, a method raises `RetriableError`.
+    If the first consumer gets no answer, `connect` makes a second consumer from the same arguments. If the second one
+    gets no answer either, the method raises `RetriableError`.
     """
 
     def __init__(self, consumer: Any, connect: Callable[..., Any], arguments: Mapping[str, object]) -> None:  # noqa: ANN401

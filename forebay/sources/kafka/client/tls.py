@@ -36,7 +36,7 @@ class Tls:
     given: Mapping[str, str | Secret] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check the options as far as this needs no file. Raises ConfigurationError."""
+        """Check the options without reading files. Raises ConfigurationError."""
         algorithm = self._text("ssl.endpoint.identification.algorithm")
         if algorithm not in (None, "", "https", "HTTPS"):
             raise _wrong(
@@ -116,7 +116,7 @@ class Tls:
             os.unlink(path)
 
     def _store(self, side: Side) -> tuple[str | None, str]:
-        """Return the private key, if it is separate, and the certificates of a store, as PEM."""
+        """Return the private key of a PKCS12 store (else None) and the certificates of the store, as PEM."""
         name = f"ssl.{side}.location"
         path = self._text(name) or ""
         try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kafka source, and what they mean. No broker is asked."""
+"""The options of the Kafka source, and their validation. Nothing here connects to a broker."""

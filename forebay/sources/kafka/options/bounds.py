@@ -49,7 +49,7 @@ class Bound:
     def of(
         cls, side: Literal["starting", "ending"], time: int | None, times: str | None, offsets: str | None
     ) -> Self | None:
-        """Parse the options for the start or the end; None if none is given.
+        """Parse the options for the start or the end; return None if none of them is set.
 
         `time` takes precedence over `times` by partition, and `times` over `offsets`.
         """
@@ -107,8 +107,8 @@ class OffsetRange:
     Args:
         start: The start; None = earliest in a batch, latest in a stream.
         end: The end; None = the latest offset.
-        latest_if_no_match: Whether a partition without a record at or after its starting time starts at its end; else
-            it is an error.
+        latest_if_no_match: Whether a partition without a record at or after its starting time starts at its end. If
+            False, such a partition is an error.
     """
 
     start: Bound | None
@@ -178,7 +178,7 @@ def _partitions_json(text: str, option: str) -> dict[TopicPartition, int]:
 
 
 def _check_time(moment: int, option: str, of: str = "") -> None:
-    """Refuse times before 1970, since brokers read -1 and -2 as latest and earliest, and times beyond 64 bits."""
+    """Refuse times beyond 64 bits, and before 1970: brokers interpret -1 and -2 as latest and earliest."""
     if not 0 <= moment < 1 << 63:
         raise ConfigurationError(f"{option} is {moment}{of}", option=option, advice="give milliseconds since 1970")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kafka source and their validation, without asking a broker."""
+"""The options of the Kafka source, and their validation. Nothing here connects to a broker."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class KafkaOptions(Source):
         super().__post_init__()
 
     def check(self) -> None:
-        """Refuse options that do not fit together; asks no broker."""
+        """Refuse options that do not fit together. Connects to no broker."""
         try:
             self._check()
         except ConfigurationError as error:
@@ -155,7 +155,7 @@ class KafkaOptions(Source):
         return translate(given, self.oauth_token_provider)
 
     def payloads(self) -> Payloads:
-        """Return how keys and values are decoded; not cached, because a host may set the time zone of a copy."""
+        """Return how to decode keys and values. Not cached, because a host may set the time zone of a copy."""
         formats = {"key": (self.key_format, self.key_schema), "value": (self.value_format, self.value_schema)}
         return Payloads.of(formats, self.json_options, self.mode, self.column_name_of_corrupt_record, self.time_zone)
 
@@ -164,7 +164,7 @@ class KafkaOptions(Source):
         return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return this source reading only these columns; it does not decode others."""
+        """Return a copy that reads only these columns, and does not decode others."""
         other = copy.copy(self)
         object.__setattr__(other, "_columns", columns)
         return other

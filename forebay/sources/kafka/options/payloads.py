@@ -72,7 +72,7 @@ class Payloads:
             json_options: The options `json.*`.
             mode: The option `mode`.
             corrupt_column: The name of the corrupt-record column.
-            time_zone: The zone of JSON times that name none.
+            time_zone: The time zone of JSON timestamps without a zone.
         """
         has_json = "json" in (form for form, _ in formats.values())
         if json_options and not has_json:
@@ -101,7 +101,7 @@ class Payloads:
     def decoded(self, columns: Sequence[str]) -> list[str]:
         """Return which of `key` and `value` must be decoded for the selected columns.
 
-        Other payloads are not even checked.
+        The other one is not checked for corrupt records.
         """
         return [name for name in self.types if name in columns or self.corrupt_column in columns]
 

@@ -32,7 +32,7 @@ class Subscription:
     Args:
         topics: Topics with all their partitions.
         pattern: A pattern that matches whole names of topics.
-        partitions: Partitions.
+        partitions: Single partitions.
     """
 
     topics: tuple[str, ...] = ()
@@ -109,7 +109,8 @@ def compile_topics(pattern: str) -> re.Pattern[str]:
     r"""Return a Python pattern whose `fullmatch` accepts the same names as Java's `pattern`.
 
     Both languages agree on most syntax for names of topics, which have only ASCII letters, digits, dots, underscores
-    and hyphens. This rewrites `\Q…\E`, `\z`, `(?<name>` and `\k<name>`, and refuses syntax that Python reads otherwise.
+    and hyphens. The function rewrites `\Q…\E`, `\z`, `(?<name>` and `\k<name>`, and refuses syntax that has another
+    meaning in Python.
     """
     try:
         return re.compile(_to_python(pattern), re.ASCII)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the reading of partitions: discovery of topics, start and end offsets, deleted topics, cutting into tasks."""
+"""Plans reads of partitions: discovers topics, resolves start and end offsets, finds deleted topics, cuts tasks."""

@@ -27,7 +27,7 @@ from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_t
 _log = logging.getLogger(__name__)
 
 _IDS_TRUSTED = 2.0
-"""Seconds after a discovery during which `tasks` does not check the topic ids again."""
+"""For this many seconds after a discovery, `tasks` does not check the topic ids again."""
 
 
 class KafkaEnumerator(DiscoveryEnumerator):
@@ -61,7 +61,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- discovery
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Find the partitions. In a new query they start where the options say, later ones at the earliest offset."""
+        """Find the partitions. Options set the starts of a new query; later partitions start at the earliest offset."""
         splits = [_own(split) for split in known.values()]
         identity = self._discovery.partitions(splits, first=first)
         found = identity.topic_ids
@@ -92,14 +92,11 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return Discovered(current, state=self._limits.state({split.id for split in current}))
 
     def restore_state(self, state: Json) -> None:
-        """Restore the offsets that the ending times were resolved to before a restart."""
+        """Restore the end offsets to which the ending times were resolved before a restart."""
         self._limits.restore(state, self._source.name)
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
-        """Return the splits at the positions of an offset of Spark's own source, `{"topic":{"0":12}}`.
-
-        None for other JSON.
-        """
+        """Return the splits for an offset of Spark's own Kafka source, `{"topic":{"0":12}}`; None for other JSON."""
         positions = _spark_positions(offset)
         if positions is None:
             return None
@@ -115,7 +112,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ]
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the end of each partition under the query's isolation level, or its ending time if that is earlier.
+        """Return the end offset of each partition under the isolation level, or that of its ending time if it is lower.
 
         Raises:
             DataLossError: A partition ends before its position: it was truncated or recreated.
@@ -143,7 +140,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return {own[partition].id: end for partition, end in ends.items()}
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Report partitions that no longer exist or belong to a recreated topic; without `failOnDataLoss` drop them.
+        """Drop partitions that no longer exist or belong to a recreated topic, unless `failOnDataLoss` is set.
 
         Raises:
             DataLossError: A partition is missing or was recreated, and `failOnDataLoss` is set.
@@ -160,9 +157,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- planning
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return the offset of the first record at or after a time (µs since 1970), or the end, for each split.
+        """Return for each split the first offset at or after a time (µs since 1970), or the split's end.
 
-        The brokers find it in their time indexes.
+        The brokers look up the time in their time indexes.
         """
         own = {split.topic_partition: split for split in map(_own, splits)}
         ends = {one: split.end for one, split in own.items() if isinstance(split.end, int)}
@@ -191,9 +188,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Return one task per range under `minPartitions` or `maxRecordsPerPartition`; else None.
 
-        It checks the topic ids, because a topic that was recreated after planning has other records at the planned
-        offsets. No discovery may have checked them: a replayed micro-batch comes before the first discovery, and a run
-        to a fixed end has no discovery between its micro-batches.
+        The method checks the topic ids, because a topic that was recreated after planning has other records at the
+        planned offsets. The last discovery is not enough: a replayed micro-batch comes before the first discovery, and
+        a run to a fixed end has no discovery between its micro-batches.
         """
         own = [_own(split) for split in slices]
         if self._clock.monotonic() - self._discovered_at < _IDS_TRUSTED:
@@ -211,7 +208,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return the position after at most `rows` offsets (exact), or after about `byte_budget` bytes (estimated).
 
-        None if the user has no right to see the sizes.
+        None if the user lacks the permission to see the sizes.
         """
         own = _own(split)
         limits = [own.end] if isinstance(own.end, int) else []
@@ -274,10 +271,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return ends
 
     def _existing_ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the ends that the brokers report.
-
-        A partition deleted since the last discovery ends at its position.
-        """
+        """Return the end of each partition that the brokers report; for a deleted partition, its position."""
         try:
             return self._resolver.offsets(own, LATEST)
         except RetriableError as error:

@@ -46,8 +46,8 @@ class SizeEstimates:
     def due(self, last: Mapping[TopicPartition, int]) -> bool:
         """Return whether to refresh: a minute has passed, or a partition with records has no estimate.
 
-        For a new partition the answer is yes at once, unless the last request failed, since such a request may block
-        for long.
+        A new partition makes a refresh due at once. After a failed request there is a pause first, because a failing
+        request may block for long.
         """
         if self._asked_at is None or (not self._failed and not self._asked_for.issuperset(last)):
             return True
@@ -60,5 +60,5 @@ class SizeEstimates:
         return self._per_offset.get(partition, self._mean)
 
     def refused(self, partition: TopicPartition) -> bool:
-        """Return whether the user lacks the right to see sizes, and no earlier estimate exists."""
+        """Return whether the user lacks the permission to see sizes, and no earlier estimate exists."""
         return self._refused and partition not in self._per_offset

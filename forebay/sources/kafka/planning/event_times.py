@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up timestamps: of the next record of a partition, of the last one, and the first one after a time."""
+"""Looks up timestamps in a partition: of the next record, of the last record, and of the first record after a time."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NO_TIMESTAMP: Final = -1_000
 """The timestamp -1 ms of records without one, in microseconds."""
 
 _LAST: Final = 16
-"""Offsets before the end of a caught-up partition among which its last record is: the others may be control records."""
+"""Offsets to read before the end of a caught-up partition to find its last record; control records may follow it."""
 
 _TIMEOUT: Final = 30.0
 """Maximum seconds of a look-up."""
 
 _SCANNED: Final = 100_000
-"""Records of a partition after which a search for a time ends without a result."""
+"""Maximum records of a partition to scan in a search for a time."""
 
 
 class RecordTimes:
-    """Fetches records of many partitions with one consumer. One call at a time; connects at the first one."""
+    """Fetches records of many partitions with one consumer. One call at a time; connects at the first call."""
 
     def __init__(self, source: KafkaOptions, clock: Clock) -> None:
         self._source = source
@@ -51,8 +51,8 @@ class RecordTimes:
     def note(self, records: Mapping[str, tuple[int, int]]) -> None:
         """Store the offset and timestamp (ms since 1970) of a record of each split, as a broker reported them.
 
-        A micro-batch often ends before this record, so it is the next one to look up. Under `read_committed` it may
-        belong to an aborted transaction, and not be the next one that is read.
+        A micro-batch often ends before this record, so `of` often needs its timestamp next. Under `read_committed`, the
+        record may belong to an aborted transaction. The stored timestamp is then not that of the next record read.
         """
         if not self._source.client_options.read_committed:
             self._noted |= {split_id: (offset, time) for split_id, (offset, time) in records.items() if time >= 0}
@@ -60,10 +60,10 @@ class RecordTimes:
     def of(self, splits: Iterable[KafkaSplit]) -> dict[str, int]:
         """Return by split id the timestamp of the next record in µs since 1970.
 
-        Without one, of the last record before it.
+        If there is no next record, return the timestamp of the last record before the position.
 
-        A partition is omitted if it has neither record, has no timestamps, or has lost its offsets. Reading reports the
-        loss.
+        A partition is omitted if it has neither record, if its records have no timestamps, or if its offsets no longer
+        exist. The split reader reports lost offsets.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.
@@ -75,12 +75,12 @@ class RecordTimes:
         return {one.split.id: one.found for one in lookups if one.found is not None}
 
     def first_at(self, event_time: int, found: Iterable[tuple[KafkaSplit, int, int]]) -> dict[str, int]:
-        """Return by id the offset of the first record from the position of each split at or after a time (µs).
+        """Return by split id the first offset at or after both the split's position and a time (µs since 1970).
 
-        Brokers search from the beginning of a partition, also among the records of aborted transactions. Where their
-        answer is before the position, this reads the timestamps from there: until a record is found, or to the end of
-        the split, but not much more than 100,000 records, and returns the offset behind them. A partition whose
-        offsets are gone is left out.
+        Brokers search from the beginning of a partition, also among records of aborted transactions. If a broker's
+        answer is before the position, the method reads timestamps from the position on. It stops at the record, at the
+        end of the split, or after about 100,000 records, and returns the offset where it stopped. A partition whose
+        offsets no longer exist is left out.
 
         Args:
             event_time: The time.
@@ -107,7 +107,7 @@ class RecordTimes:
             fetcher.close()
 
     def _read(self, wanted: Iterable[_Lookup | _Search]) -> set[str]:
-        """Fetch records until all have what they want; return the ids of splits whose offsets are gone."""
+        """Fetch records until all look-ups are complete; return the ids of splits whose offsets no longer exist."""
         waiting = {one.split.id: one for one in wanted if one.split.left}
         if not waiting:
             return set()
@@ -165,7 +165,7 @@ class RecordTimes:
 
 
 class _Lookup:
-    """The look-up of one split's record: the range of offsets to read for it, and what was found."""
+    """The look-up of one split's next or last record: the range of offsets to read, and the timestamp found."""
 
     def __init__(self, split: KafkaSplit) -> None:
         self._next = bool(split.left)
@@ -173,7 +173,7 @@ class _Lookup:
         self.found: int | None = None
 
     def know(self, record: tuple[int, int] | None) -> None:
-        """Use the stored timestamp of a record if it is the record to find, so that nothing needs to be read."""
+        """Use the stored timestamp if it belongs to the record to find. Nothing needs to be read in that case."""
         if record is not None and self._next and record[0] == self.split.start:
             self.found = record[1] * 1000
 
@@ -187,7 +187,7 @@ class _Lookup:
 
 
 class _Search:
-    """The search for the first record of a split at or after a time (µs); `to` is its offset, as far as is known."""
+    """The search for the first record of a split at or after a time (µs). `to` is the offset reached so far."""
 
     def __init__(self, split: KafkaSplit, event_time: int) -> None:
         self.split = split
@@ -197,7 +197,7 @@ class _Search:
         self._left = _SCANNED
 
     def take(self, part: Fetched) -> bool:
-        """Take records in; return whether that is enough."""
+        """Process fetched records; return whether the search is complete."""
         if part.batch is not None:
             times = part.batch.column(0).cast(pa.int64())
             at = pc.index(pc.greater_equal(times, self._event_time), value=True).as_py()

@@ -16,7 +16,7 @@ from forebay.sources.kafka.split import TopicPartition
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 5_000
-"""Request timeout; a micro-batch waits for the answer."""
+"""Request timeout in seconds. The next micro-batch waits for the answer."""
 _RETRIES = 4
 """Retries while the group coordinator is unavailable, after the first commit."""
 _PAUSE = 30.0
@@ -24,7 +24,7 @@ _PAUSE = 30.0
 
 
 class GroupProgress:
-    """Commits offsets to a group over its own connection, made at the first commit. Called on the planning thread."""
+    """Commits offsets to a group. Called on the planning thread; opens a connection at the first commit."""
 
     def __init__(self, options: ClientOptions, group: str, clock: Clock) -> None:
         given = options.settings.get("request_timeout_ms")
@@ -39,7 +39,7 @@ class GroupProgress:
         self._failed_at: float | None = None
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit next offsets that the group does not have yet, including those of failed commits; may block.
+        """Commit next offsets that the group does not have yet, including offsets of failed commits. May block.
 
         A failure is logged once, and the next try follows after a pause.
         """

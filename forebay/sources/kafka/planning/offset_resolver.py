@@ -29,7 +29,7 @@ class OffsetResolver:
     def starts(self, partitions: Collection[TopicPartition], default: BoundKind) -> dict[TopicPartition, int]:
         """Return the first offset to read of each partition of a new query.
 
-        `default` applies without an option for the start.
+        `default` applies if no option sets the start.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -87,7 +87,7 @@ class OffsetResolver:
         return None if bound is None or bound.kind is not BoundKind.TIMES else bound.time_of(partition)
 
     def reads(self, partition: TopicPartition) -> bool:
-        """Return whether a partition that was found later is read.
+        """Return whether to read a partition that was found later.
 
         False if the ending options name only other partitions.
         """
@@ -95,7 +95,7 @@ class OffsetResolver:
         return end is None or end.time is not None or partition in end.values
 
     def later_end(self, partition: TopicPartition) -> int | None:
-        """Return the end of a partition that was found later. The options may name it if its topic was recreated."""
+        """Return the end of a partition that was found later. The options may name a partition of a recreated topic."""
         end = self._range.end
         if end is None or end.kind is not BoundKind.OFFSETS or end.values[partition] == LATEST:
             return None

@@ -14,7 +14,7 @@ from forebay.sources.kafka.split import KafkaSplit
 class RangeRules:
     """The options `minPartitions` and `maxRecordsPerPartition`.
 
-    Without them the host cuts slices and packs tasks itself.
+    If neither option is set, the host cuts slices and packs tasks.
 
     Args:
         min_partitions: The approximate minimum number of tasks; big ranges are cut in proportion to their size.
@@ -58,7 +58,7 @@ class RangeRules:
 
 
 def divide(split: KafkaSplit, count: int) -> list[KafkaSplit]:
-    """Cut a range into `count` parts of equal numbers of offsets, or into fewer if it has fewer offsets."""
+    """Cut a range into `count` parts with equal numbers of offsets; into fewer parts if there are fewer offsets."""
     left = split.left
     if left is None or count <= 1 or left <= 1:
         return [split]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers the offsets at which an ending time stops a stream, because retention may remove the records there."""
+"""Caches the offsets at which an ending time stops a stream, because retention may remove the records there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TimeLimits:
         self._found: dict[str, tuple[int, int]] = {}
 
     def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the offset at which each split ends by its ending time. May ask the brokers, and block.
+        """Return the end offset that each split has by its ending time. May ask the brokers, and block.
 
         A partition without a record at or after the time has no such offset yet. At most one split of a partition may
         be given.
@@ -41,7 +41,7 @@ class TimeLimits:
     def state(self, ids: Collection[str]) -> Json:
         """Return the limits of the splits with these ids as JSON for the checkpoint, or None.
 
-        Other limits are forgotten.
+        The limits of all other splits are dropped.
         """
         self._found = {name: found for name, found in self._found.items() if name in ids}
         kept: dict[str, dict[str, dict[str, int]]] = {}

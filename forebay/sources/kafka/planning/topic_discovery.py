@@ -39,7 +39,7 @@ class TopicIdentity:
 
     @classmethod
     def compare(cls, found: Mapping[TopicPartition, str | None], known: Iterable[KafkaSplit]) -> TopicIdentity:
-        """Compare the partitions that the brokers report (`found`, with topic ids) with the known splits."""
+        """Compare the known splits with the partitions that the brokers report (`found`, with topic ids)."""
         splits: dict[TopicPartition, list[KafkaSplit]] = {}
         for split in known:
             splits.setdefault(split.topic_partition, []).append(split)
@@ -68,8 +68,8 @@ class TopicDiscovery:
     def partitions(self, known: Collection[KafkaSplit], *, first: bool) -> TopicIdentity:
         """Ask the brokers for the partitions to read, and return them compared with the known splits.
 
-        A broker with stale metadata misses new topics and partitions, or still reports a deleted topic. Such an answer
-        is requested again a few times. Each topic that the options of a new query name must exist.
+        A broker with stale metadata misses new topics and partitions, or still reports a deleted topic. The method
+        repeats such a request a few times. Each topic that the options of a new query name must exist.
 
         Raises:
             RetriableError: A broker still reports a topic that was recreated.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads partitions in tasks: fetches ranges of offsets, and decodes keys and values."""
+"""Reads the partitions of a task: fetches ranges of offsets, and decodes keys and values."""

@@ -23,7 +23,7 @@ _ALL_RECORDS = 1 << 30
 _RECORDS_PER_POLL = 10_000
 
 Wanted = Callable[[str, int, int], RawFetch | None]
-"""Returns the wanted part of a partition from an offset on, as a RawFetch without bytes; None = nothing."""
+"""Returns which part of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
 FetchedRecords = tuple[Key, Iterator[Decoded]]
 """A partition, and its fetched records, decoded when iterated."""
 
@@ -38,7 +38,7 @@ def fetch_backend(
 ) -> _ColumnarBackend | _RecordBackend:
     """Return the columnar backend if `by_columns` is set and kafka-python's internals allow it.
 
-    Else the backend that reads record by record.
+    Otherwise return the backend that reads record by record.
     """
     misfit = kafka_internals.misfit() if by_columns else None
     if misfit is not None:

@@ -27,7 +27,7 @@ class FetchRange:
     """A range of offsets of one partition.
 
     Args:
-        split_id: The id of the split that it belongs to.
+        split_id: The id of the split of this range.
         key: Topic and partition.
         offset: The next offset to read.
         end: The offset to stop before; None = no end.
@@ -41,7 +41,7 @@ class FetchRange:
     waited: float = 0.0
     state: RangeState = RangeState.NEW
     progress_at: float = 0.0
-    """When the offset last moved, moved forward by the time outside of `fetch`."""
+    """Clock time when the offset last moved, without the time spent outside of `fetch`."""
 
     def begin(self, now: float) -> None:
         """Start reading the range. An empty range is finished at once."""

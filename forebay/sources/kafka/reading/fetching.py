@@ -31,10 +31,10 @@ from forebay.sources.kafka.split import KafkaSplit
 FETCH_BYTES = 4 << 20
 """Maximum bytes of one partition in one fetch; the columnar decoder is fast on many records."""
 ALL_BYTES = 16 << 20
-"""Maximum bytes of one fetch from one broker. One fetch is decoded while the next arrives, so twice this is held."""
+"""Maximum bytes of one fetch from one broker. Memory holds two: one is decoded while the next one arrives."""
 
 _SLICE = 0.05
-"""Maximum seconds of one poll; a `wake_up` takes effect after it."""
+"""Maximum seconds of one poll. A `wake_up` takes effect after the running poll."""
 _STALL = 5.0
 """Seconds without progress before the fetcher asks the brokers for the cause."""
 _TRUNCATED = "the log was truncated there when its leader changed"
@@ -112,12 +112,12 @@ class PartitionFetcher:
         return 0.0 if one is None or one.state is RangeState.NEW else self._returned_at - one.progress_at
 
     def drop(self, key: Key) -> None:
-        """Forget the range of a partition and its fetched records, if any."""
+        """Drop the range of a partition and its fetched records, if there are any."""
         self._changed = self._ranges.pop(key, None) is not None or self._changed
         self._fetched = deque(one for one in self._fetched if one[0] != key)
 
     def clear(self) -> None:
-        """Forget all ranges, so that another task can use the connections."""
+        """Drop all ranges, so that another task can use the connections."""
         self._changed = self._changed or bool(self._ranges)
         self._ranges.clear()
         self._fetched.clear()
@@ -131,8 +131,8 @@ class PartitionFetcher:
             timeout: Maximum seconds to wait. A `wake_up` ends the wait, even if it was called before `fetch`.
 
         Raises:
-            PositionLostError: Offsets of a range no longer exist; the range is forgotten.
-            DataError: Fetched bytes are damaged; the range is forgotten.
+            PositionLostError: Offsets of a range no longer exist. The range is dropped.
+            DataError: Fetched bytes are damaged. The range is dropped.
             RetriableError: The brokers do not answer, or a range makes no progress.
             KafkaError: A broker refuses the request, for example because a permission is missing.
         """
@@ -179,10 +179,7 @@ class PartitionFetcher:
                 self._consumer.resume(one.key)  # the end of an earlier range of this partition paused it
 
     def _wanted(self, topic: str, partition: int, offset: int) -> RawFetch | None:
-        """Return a RawFetch without bytes that describes what to read of a partition from an offset on.
-
-        None = nothing.
-        """
+        """Return which part of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
         one = self._ranges.get((topic, partition))
         if one is None or one.state is RangeState.FINISHED:
             return None
@@ -247,7 +244,7 @@ class PartitionFetcher:
                 raise self._lost(key, self._ranges[key].offset, _TRUNCATED)
 
     def _lost(self, key: Key, offset: int, reason: str | None = None) -> PositionLostError:
-        """Forget a range whose offsets no longer exist, and return the error for it."""
+        """Drop a range whose offsets no longer exist, and return the error to raise."""
         end = self._ranges[key].end
         bounds = self._bounds([self._ranges[key]])[0][key]
         self.drop(key)
@@ -277,8 +274,8 @@ class PartitionFetcher:
     def _bounds(self, ranges: Sequence[FetchRange]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
         """Return first and last offsets of the partitions, and the last stable offsets that hold back wanted records.
 
-        A plan made before a change to read_committed may reach into open transactions. Their records exist, so the
-        first result includes them.
+        A micro-batch planned before a change to read_committed may end inside an open transaction. The records of open
+        transactions exist, so the first result includes them.
         """
         bounds = self._probe.bounds([one.key for one in ranges])
         if not self._committed:

@@ -142,7 +142,7 @@ class KafkaSplitReader(SplitReader):
     def _assign(self, fetcher: PartitionFetcher) -> list[Fetched]:
         """Assign waiting splits to the fetcher.
 
-        If a waiting split replaces that of a recreated topic, finish the old split.
+        If a waiting split belongs to a recreated topic, finish the split of the old topic.
         """
         paused, finished = [], []
         for split in self._pending:
@@ -168,7 +168,10 @@ class KafkaSplitReader(SplitReader):
         self._splits = {partition: split for partition, split in self._splits.items() if partition in self._paused}
 
     def _decoded(self, parts: Sequence[Fetched]) -> list[Fetched]:
-        """Decode fetched parts, and advance their splits. If a record is corrupt, first return the parts before it."""
+        """Decode fetched parts, and advance their splits.
+
+        If a part raises, return the parts before it; the next fetch raises the error.
+        """
         done: list[Fetched] = []
         for part in parts:
             partition = TopicPartition.of(part.split_id)

@@ -12,14 +12,14 @@ import pyarrow as pa
 from forebay.sources.kafka.records.numbers import Bytes, Ints
 
 _INLINE = 12
-"""Maximum bytes that an Arrow view stores inline; it points to longer values."""
+"""Maximum bytes that an Arrow view stores inline. For longer values, a view stores a pointer."""
 
 
 def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return a binary column of the slices of `source` that begin at `at` and have these lengths; 0 for nulls.
+    """Return a binary column of slices of `source`, given by their begins (`at`) and lengths (0 for nulls).
 
-    It creates a column of views, and Arrow copies the bytes once into a plain column. Arrow refuses columns of more
-    than 2 GiB.
+    The function creates a column of views, and Arrow copies the bytes once into a plain column. Arrow refuses columns
+    of more than 2 GiB.
     """
     rows = len(at)
     views = np.zeros((rows, 4), np.int32)

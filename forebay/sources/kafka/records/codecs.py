@@ -15,7 +15,7 @@ _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16  # the magic, a version and the oldest version that can read it
 _LENGTH = struct.Struct(">i")
 _SNAPPY_MAX_RATIO = 64 / 3
-"""Maximum ratio of snappy: three bytes encode a copy of 64."""
+"""Maximum compression ratio of snappy: three bytes encode a copy of 64 bytes."""
 
 NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
@@ -44,7 +44,7 @@ def _snappy_block(data: memoryview) -> memoryview:
 
 
 _idle: deque[zstandard.ZstdDecompressor] = deque(maxlen=8)
-"""Idle decompressors: they are expensive to make, and one thread uses one at a time."""
+"""Idle decompressors, kept because they are expensive to create. Only one thread uses a decompressor at a time."""
 
 
 def _zstd(data: memoryview) -> memoryview:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fast decoder: all records of a fetch at once, column by column, without a Python object for each record.
 
-It accepts a batch only if it can account for every byte. The plain decoder reads all other batches, or names the
-damaged record. So both decoders give the same result.
+The fast decoder accepts a batch only if every byte belongs to a valid record. The plain decoder reads all other
+batches, or names the damaged record. So both decoders give the same result.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from forebay.sources.kafka.records.selecting import RecordDecoder
 from forebay.sources.kafka.records.walking import starts
 
 _MAX_MILLIS = (1 << 63) // 1000 - 1
-"""Maximum timestamp in ms that fits microseconds in 64 bits."""
+"""Maximum timestamp in ms whose microseconds fit into 64 bits."""
 _MAX_HEADERS = 1000
-"""Maximum headers of a record; the plain decoder reads groups with more."""
+"""Maximum headers of a record. The plain decoder reads groups with more headers."""
 _MAX_BYTES = (1 << 31) - 64
-"""Maximum bytes of a group: Arrow's 32-bit offsets."""
+"""Maximum bytes of a group, because Arrow's offsets have 32 bits."""
 _MIN_BYTES = 16
-"""Minimum size of a buffer, for its wide views."""
+"""Minimum size of a buffer in bytes, so that views of 8 bytes exist."""
 
 
 class ColumnarDecoder(RecordDecoder):
@@ -42,7 +42,7 @@ class ColumnarDecoder(RecordDecoder):
         self._constants = arrays.Constants()
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches. The plain decoder decodes a group in which any byte cannot be accounted for.
+        """Decode a group of batches. If any byte belongs to no valid record, the plain decoder decodes the group.
 
         Args:
             bodies: The batches.
@@ -79,7 +79,7 @@ class ColumnarDecoder(RecordDecoder):
         return batch if batch.num_rows else None
 
     def _fields(self, taken: _Records) -> dict[str, pa.Array]:
-        """Return the wanted ones of the columns key, value and headers."""
+        """Return those of the columns key, value and headers that the schema contains."""
         found: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
         if not self._wanted & {"key", "value", "headers"}:
@@ -102,7 +102,7 @@ class ColumnarDecoder(RecordDecoder):
         return found
 
     def _metadata(self, taken: _Records, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
-        """Return the wanted ones of the columns offset, timestamp, topic and partition."""
+        """Return those of the columns offset, timestamp, topic and partition that the schema contains."""
         rows = len(taken.offsets)
         found: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
@@ -236,7 +236,7 @@ def _header_counts(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:
 
 
 def _walk_headers(source: Bytes, at: Ints, stops: Ints, counts: Ints, first: Ints) -> Ints:
-    """Read one header of all records in each step; return the positions and lengths of keys and values."""
+    """Read the headers, one of each record per step; return the positions and lengths of their keys and values."""
     parts = np.zeros((4, int(counts.sum())), np.int64)
     left = np.arange(len(at))
     for step in range(int(counts.max(initial=0))):

@@ -27,7 +27,7 @@ COLUMNS: dict[str, pa.DataType] = {
 """The columns of Spark's own source, in its order; `headers` only with `includeHeaders`."""
 
 GROUP_BYTES = 4 << 20
-"""Decompressed bytes after which a record batch is complete; bounds memory for well-compressed data."""
+"""Decompressed bytes after which an Arrow record batch is complete. Bounds memory for well-compressed data."""
 
 
 def record_schema(
@@ -36,7 +36,7 @@ def record_schema(
     include_headers: bool = False,
     known: Mapping[str, pa.DataType] = COLUMNS,
 ) -> pa.Schema:
-    """Return the Arrow schema of a read: `columns` in this order, or all columns if it is None.
+    """Return the Arrow schema of a read: `columns` in this order, or all columns if `columns` is None.
 
     Raises:
         ConfigurationError: A column is unknown.

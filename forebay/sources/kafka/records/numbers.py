@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes many zigzag varints at once.
 
-A table of all 65,536 byte pairs gives value and size of a varint of one or two bytes. Longer ones are rare and decoded
-byte by byte.
+A table of all 65,536 byte pairs gives value and size of a varint of one or two bytes. Longer varints are rare and
+decoded byte by byte.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Bytes:
         return np.ndarray(shape=(max(0, self.size - width + 1),), dtype=kind, buffer=self.data, strides=(1,))
 
     def pairs_up_to_the_end(self, at: Ints) -> Ints:
-        """Return the byte pairs that begin at the given positions, which may include the last byte.
+        """Return the byte pairs that begin at the given positions.
 
-        The last byte is paired with a continuation byte.
+        The positions may include the last byte, which is paired with a continuation byte.
         """
         alone = at == self.size - 1
         pairs = np.where(alone, 0x8000, self.u16[np.where(alone, 0, at)].astype(np.int64))

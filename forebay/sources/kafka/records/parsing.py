@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses records one by one in plain Python: the reference for the columnar decoder.
 
-It also reads batches that the columnar decoder rejects, and its error names the damaged record.
+This parser also reads batches that the columnar decoder rejects, and its errors name the damaged record.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Cursor:
 
 
 def records(body: Body, partition: TopicPartition, *, with_headers: bool = False) -> Iterator[Record]:
-    """Yield the records of a batch of format 2; without `with_headers` skip the headers unchecked.
+    """Yield the records of a batch of format 2. Unless `with_headers` is set, skip the headers without a check.
 
     Raises:
         DataError: Records are damaged.

@@ -32,7 +32,7 @@ class Selection:
         self._aborted: set[int] = set()
 
     def bodies(self) -> Iterator[tuple[Body | None, int]]:
-        """Yield each batch, or None for one without wanted records, with the next offset after it.
+        """Yield each batch with the next offset after it; None instead of a batch without wanted records.
 
         Raises:
             DataError: A batch is damaged. The text names topic, partition and offset.
@@ -129,8 +129,8 @@ class RecordDecoder(ABC):
     def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a fetch, part by part.
 
-        The last part's `next_offset` is the start of the next fetch. It comes from the header of the last whole batch,
-        so it skips compacted offsets and control records.
+        The last part's `next_offset` is the start of the next fetch. This offset comes from the header of the last
+        whole batch, so it lies after compacted offsets and control records.
 
         Raises:
             DataError: Bytes are damaged. The records before them have been yielded. The text names topic, partition and

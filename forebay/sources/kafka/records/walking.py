@@ -27,15 +27,15 @@ from forebay.sources.kafka.records.numbers import STEP, Bytes, Ints
 from forebay.sources.kafka.records.parsing import LEAST_RECORD, Cursor, MalformedError
 
 _MIN_LANES = 24
-"""Minimum batches in lockstep; a walk record by record is faster with fewer."""
+"""Minimum number of batches for a lockstep walk. With fewer, walking record by record is faster."""
 _PIECE = 32
-"""Approximate records of a piece of a long batch."""
+"""Approximate number of records in a piece of a long batch."""
 _LONG = 8 * _PIECE
-"""Minimum records of a batch that is cut into pieces, and maximum steps of a piece."""
+"""Minimum number of records of a batch that is cut into pieces, and maximum number of steps in a piece."""
 _ROUNDS = 3
-"""Maximum walks with guesses before a batch is walked alone."""
+"""Maximum number of walks with guesses, before a batch is walked alone."""
 _CHAIN = 3
-"""Plausible records in a row that make a guess."""
+"""Number of consecutive plausible records that make a guess."""
 
 
 def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
@@ -44,7 +44,7 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
     Each batch has its records between `begins` and `ends`; `counts` are the numbers of records.
 
     Raises:
-        MalformedError: The lengths do not lead from begin to end.
+        MalformedError: The record lengths do not lead from the batch's begin to its end.
     """
     firsts = np.cumsum(counts) - counts
     total = int(counts.sum())

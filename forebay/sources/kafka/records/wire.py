@@ -17,13 +17,13 @@ _COMMON = struct.Struct(">qiib")  # base offset, length, leader epoch (or an old
 _V2 = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _V2.size  # 61
 LOG_OVERHEAD = 12
-"""Bytes before the part that the length field counts."""
+"""Bytes of a batch that its length field does not count: offset and length."""
 CRC_BEGIN = 21
 """The checksum of format 2 covers all bytes from here."""
 _LEAST_OLD = 14 + LOG_OVERHEAD
 _MAGIC = 16
 _MOST_OFFSET = (1 << 63) - 2
-"""Maximum offset; the next offset must fit 64 bits, too."""
+"""Maximum offset of a record: the next offset must also fit into 64 bits."""
 
 _CODEC_MASK = 0x07
 _LOG_APPEND = 0x08
