@@ -169,7 +169,8 @@ def _without_positions(directory: str, found: Offsets) -> ConfigurationError:
         return ConfigurationError(
             f"{directory} is a checkpoint of Spark's own Kafka source, whose lag forebay does not show",
             option="--checkpoint",
-            advice='start the query with format("forebay_kafka"): it continues there, and its lag is shown',
+            advice='start the query with format("forebay_kafka"): the query continues at these offsets, and this '
+            "command then shows the lag",
         )
     why = "; ".join([] if found.micro_batch is not None else ["no micro-batch is planned yet"])
     why = why or "; ".join(found.notes or [f"it reads {', '.join(sorted({one.source for one in found.splits}))}"])

@@ -84,7 +84,9 @@ def _aligned(source: Mapping[str, Any], state: EventTimeState, spark: datetime |
             parts[0] += f", {span((spark - earliest.watermark).total_seconds())} behind Spark's watermark"
         parts[0] += " (idle)" if earliest.idle else ""
     if state.late and earliest is None and not state.idle:  # such as files, of which none is ever idle
-        parts.append(f"new splits came {state.late:,} times later than watermarkDelay allows: set a longer one")
+        parts.append(
+            f"new splits came {state.late:,} times later than watermarkDelay allows: set a longer watermarkDelay"
+        )
     elif state.late or (earliest is not None and earliest.idle):
         parts.append("a split that was idle or new came back with old records: set a longer idleTimeout")
     least = state.max_drift + state.delay

@@ -188,7 +188,7 @@ def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
         raise ConfigurationError(
             f"the last offset in {path} has the format {version[:20]!r}, and this release supports only 'v1'",
             option="checkpointLocation",
-            advice="see the file below 'offsets'; a newer forebay may support it",
+            advice="read the file below 'offsets', or use a newer forebay, which may support this format",
         )
     try:
         metadata = json.loads(rest[0]) if rest[0] else {}

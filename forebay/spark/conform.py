@@ -55,7 +55,7 @@ def spark_schema(schema: pa.Schema, source: str) -> StructType:
             raise ConfigurationError(
                 f"the column {field.name!r} cannot be read by Spark: {error}",
                 source=source,
-                advice="cast it in the source, or exclude it with the option columns",
+                advice="cast the column in the source, or leave the column out of the option `columns`",
             ) from error
     return from_arrow_schema(pa.schema(fields))
 
@@ -163,7 +163,7 @@ def check_user_schema(user: pa.Schema, own: pa.Schema, source: str) -> None:
         raise ConfigurationError(
             "the schema given with .schema(…) is not the schema of this source: " + "; ".join(problems),
             source=source,
-            advice="remove .schema(…), and select columns with the option columns",
+            advice="remove .schema(…), and select columns with the option `columns`",
         )
 
 

@@ -117,7 +117,7 @@ class ForebayDataSource(DataSource):
         source = self._source
         if self._options.columns is not None:
             raise ConfigurationError(
-                "columns are selected twice: by .schema(…) and by the option columns",
+                "columns are selected twice: by .schema(…) and by the option `columns`",
                 source=source.name,
                 option="columns",
                 advice="use only one of them; .schema(…) may omit columns if the source supports it",

@@ -159,7 +159,7 @@ def _source_class(cls: object, name: str) -> type[Source]:
     raise ConfigurationError(
         f"{what} is not a source class",
         source=name,
-        advice="register the class; for a source made in Python use forebay.read(spark, source)",
+        advice="register the class; to read a source object, call forebay.read(spark, source)",
     )
 
 

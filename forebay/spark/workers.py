@@ -16,8 +16,8 @@ from forebay.errors import ConfigurationError
 from forebay.version import __version__
 
 _ADVICE = (
-    "set os.environ['PYSPARK_PYTHON'] = sys.executable before the Spark session is made (export PYSPARK_PYTHON=… in a "
-    "shell, spark.pyspark.python on a cluster), and start a new session"
+    "set os.environ['PYSPARK_PYTHON'] = sys.executable before the Spark session is created (export PYSPARK_PYTHON=… "
+    "in a shell, spark.pyspark.python on a cluster), and start a new session"
 )
 
 _checked: set[str] = set()

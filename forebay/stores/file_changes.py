@@ -20,8 +20,8 @@ def changed_error(then: FileStatus, now: FileStatus) -> DataError:
     """Return the error for a file that has changed since it was listed."""
     return DataError(
         changed(then, now, "listed"),
-        advice="write new files instead of changing old ones, and start the read again; a stream repeats what "
-        "it planned: restore the old file, or have its last micro-batch planned again (docs/operations.md)",
+        advice="write new files instead of changing old ones, and start the read again; a stream repeats a planned "
+        "micro-batch: restore the old file, or have the micro-batch planned again (docs/operations.md)",
     )
 
 
@@ -29,8 +29,8 @@ def gone_error(path: str) -> DataError:
     """Return the error for a file that no longer exists, although it was listed."""
     return DataError(
         f"the file {path!r} was listed but no longer exists",
-        advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats what "
-        "it planned, so restore the file or set that option",
+        advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats a "
+        "planned micro-batch, so restore the file or set that option",
     )
 
 

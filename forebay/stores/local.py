@@ -159,7 +159,8 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
             option="path",
-            advice=f"let the user of this process {doing} it; a file system without hard links keeps no durable state",
+            advice=f"give the user of this process the permission to {doing} it; keep durable state on a file system "
+            "with hard links",
         )
     if error.errno == errno.ELOOP:
         return _loop(path)
@@ -201,5 +202,5 @@ def _check_text(entry: os.DirEntry[str]) -> None:
         raise ConfigurationError(
             f"the name {os.fsencode(entry.path)!r} is not UTF-8",
             option="path",
-            advice="rename it, or move it out of the directory that is read",
+            advice="rename the file, or move it out of the directory",
         ) from None

@@ -84,8 +84,8 @@ def refuse_password(path: str, *, option: str = "path") -> None:
         raise ConfigurationError(
             f"a URL that begins with {found[1]!r} contains a password",
             option=option,
-            advice="remove it from the URL, which plans and errors show, and give it as storage.password, with "
-            "storage.username",
+            advice="remove the password from the URL, because plans and errors show URLs; set storage.username and "
+            "storage.password",
         )
 
 

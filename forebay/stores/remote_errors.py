@@ -46,8 +46,8 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({said})",
             option="path",
-            advice=f"give credentials with the right to list and {doing} it, as storage options or for the store's own "
-            "tools; if they have expired, give new ones",
+            advice=f"set credentials with the permission to list and {doing} it, as storage options or for the "
+            "store's own tools; replace expired credentials",
         )
     if _refused(error, status):
         return ConfigurationError(

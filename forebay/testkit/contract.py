@@ -263,7 +263,7 @@ class SourceContract(ABC):
         split_id = self.add_split()
         if split_id in made:
             raise AuthorMistake(
-                f"add_split() must make a new part each time, but returned {split_id!r} again: if the source cannot "
+                f"add_split() must add a new split each time, but returned {split_id!r} again: if the source cannot "
                 f"have more than {len(made)}, set most_splits = {len(made)} in the class"
             )
         made.add(split_id)

@@ -136,7 +136,7 @@ def test_problems_of_partitions_are_noted(run_lag, kafka, orders):
     kafka.delete(gone)
     _, shown, _ = run_lag("--group", group, "-b", kafka.address, "--json")
     notes = {(one["topic"], one["partition"]): (one["lag"], one["note"]) for one in json.loads(shown)["partitions"]}
-    assert notes.pop((orders, 0)) == (2900, "100 offsets are gone: it begins at 200")
+    assert notes.pop((orders, 0)) == (2900, "100 offsets no longer exist: the partition begins at 200")
     assert notes.pop((orders, 1)) == (0, "")
     assert notes.pop((short, 0)) == (None, "beyond the end: it was truncated, or its topic was recreated")
     assert notes in ({}, {(gone, 0): (None, "it is gone")})  # the broker forgets offsets of topics that are gone

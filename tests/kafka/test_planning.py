@@ -316,7 +316,7 @@ def test_a_topic_s_new_id_is_believed_once_it_is_repeated_and_the_old_one_never_
         brokers.reported_ids = ["A"] * 3
         assert [one.id for one in enumerator.discover(by_id(*known), False).splits] == ["t/0:B", "t/1:B"]
         brokers.reported_ids = ["A"] * 4
-        with pytest.raises(RetriableError, match="the topic 't' with the id it had before it was recreated"):
+        with pytest.raises(RetriableError, match="the recreated topic 't' with its old topic id"):
             enumerator.discover(by_id(*known), False)
     brokers.asked.clear()
     enumerator.discover(by_id(*read), False)

@@ -191,7 +191,13 @@ class OnRequest(Pushes):
             self.context.assign_splits({subtask: [self.waiting.pop(0)]})
 
 
-@planted("ENU-11", "3 of 5 splits stayed unassigned", "'s2', 's3', 's4'", "requests a split once", "unasked")
+@planted(
+    "ENU-11",
+    "3 of 5 splits stayed unassigned",
+    "'s2', 's3', 's4'",
+    "requests a split once",
+    "before readers request them",
+)
 class AssignsOnRequestOnly(Raw):
     enumerator = OnRequest
 
@@ -256,13 +262,15 @@ class PagesBeyondItsEndWhenItGrows(PagesBeyondItsEnd):
             at = stop
 
 
-@planted("DIS-1", "latest() returned 9", "a row lies at 9", "the position after the newest row")
+@planted("DIS-1", "latest() returned 9", "the position of the newest row", "the position after the newest row")
 class ItsLatestIsInclusive(Rows):
     def latest(self, split):
         return self.ids[-1]
 
 
-@planted("DIS-1", "latest() returned 57", "a row lies at 57", "the position after the newest row", ids=SPARSE)
+@planted(
+    "DIS-1", "latest() returned 57", "the position of the newest row", "the position after the newest row", ids=SPARSE
+)
 class ItsLatestIsInclusiveAndSparse(ItsLatestIsInclusive):
     """The same with sparse ids."""
 

@@ -47,8 +47,8 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
             f"the option fileEventTime cannot be {text!r}",
             source=source,
             option=OPTION,
-            advice="give footer:<column> (Parquet), partition:<column>, path:<pattern> such as path:yyyy/MM/dd/HH, or "
-            "modified",
+            advice="set fileEventTime to footer:<column> (Parquet), partition:<column>, path:<pattern> such as "
+            "path:yyyy/MM/dd/HH, or modified",
         )
     found = FileEventTime(kind, argument)
     if kind == "path":
@@ -59,6 +59,7 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
                 f"fileEventTime: {error}",
                 source=source,
                 option=OPTION,
-                advice="use Spark's letters for dates and times, with other letters in quotes: path:'day='yyyy-MM-dd",
+                advice="use Spark's letters for dates and times, with other letters in single quotes: "
+                "path:'day='yyyy-MM-dd",
             ) from None
     return found

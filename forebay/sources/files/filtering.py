@@ -48,7 +48,8 @@ def check_filters(partition_filter: str | None, row_filter: str | None, *, recur
     parse_filter(partition_filter, PARTITION_FILTER)
     if recursive:
         raise ConfigurationError(
-            f"{PARTITION_FILTER} needs partition columns, and recursiveFileLookup reads files without them",
+            f"{PARTITION_FILTER} needs partition columns, but recursiveFileLookup=true reads files without partition "
+            "columns",
             option=PARTITION_FILTER,
-            advice="leave one of them out",
+            advice="remove one of the two options",
         )

@@ -20,7 +20,7 @@ def format_of_paths(paths: Sequence[str], source: str) -> str | None:
     found = {catalog.format_of_path(path) for path in paths}
     if len(found) == 1 or None in found:
         return found.pop() if len(found) == 1 else None
-    raise _no_format(f"the suffixes of the paths name several: {_counted(paths)}", source)
+    raise _no_format(f"the suffixes of the paths name several formats: {_counted(paths)}", source)
 
 
 def format_of_files(files: Sequence[FileStatus]) -> str | None:
@@ -34,14 +34,14 @@ def unknown_format(paths: Sequence[str], files: Sequence[FileStatus], source: st
     """Return the error for files whose suffixes name no format, or several."""
     below = f"below {', '.join(paths)}"
     if not files:
-        return _no_format(f"there are no files {below} to infer it from", source)
+        return _no_format(f"there are no files {below} to infer the format from", source)
     suffixes = _counted([file.path for file in _with_content(files)])
-    return _no_format(f"the suffixes of the files {below} do not identify one: {suffixes}", source)
+    return _no_format(f"the suffixes of the files {below} do not identify one format: {suffixes}", source)
 
 
 def _no_format(why: str, source: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the file format is not given, and {why}",
+        f"the option fileFormat is not set, and {why}",
         source=source,
         option="fileFormat",
         advice=f"set fileFormat to one of {', '.join(catalog.names())}",

@@ -136,7 +136,8 @@ class LagReader:
                 f"the group {group!r} has committed no offset on {self.servers}: there is no such group, or its "
                 "offsets have expired",
                 option="kafka.group.id",
-                advice="check its name; a query of forebay commits with commitOffsets=true only, and has a checkpoint",
+                advice="check the name of the group; a forebay query commits offsets only with commitOffsets=true; "
+                "for other queries, give the checkpoint directory",
             )
         positions = [ReadPosition(partition, offset) for partition, offset in offsets.items()]
         return self.of_positions(positions, others="nothing is committed yet of")
@@ -180,7 +181,7 @@ def _note(position: int, start: int, end: int) -> str:
     if position > end:
         return "beyond the end: it was truncated, or its topic was recreated"
     if position < start:
-        return f"{start - position:,} offsets are gone: it begins at {start:,}"
+        return f"{start - position:,} offsets no longer exist: the partition begins at {start:,}"
     return ""
 
 

@@ -138,7 +138,7 @@ def _refusal(code: str, status: int, request: Request, said: str) -> tuple[str, 
             f"create the bucket, or correct {request.option} or {settings.option('endpoint_url')}",
         )
     if code in _CREDENTIALS:
-        return f"the credentials are wrong or expired to {doing} ({said})", _credentials_advice(settings)
+        return f"the credentials are wrong or expired: could not {doing} ({said})", _credentials_advice(settings)
     if code in _REGION:
         return f"the bucket is in another region: could not {doing} ({said})", f"set {settings.option('region')}"
     if code == "RequestTimeTooSkewed":
@@ -150,15 +150,15 @@ def _refusal(code: str, status: int, request: Request, said: str) -> tuple[str, 
         )
     if code.startswith("KMS.") or "kms:" in said:
         return (
-            f"its KMS key cannot be used to {doing} ({said})",
-            "enable the key, and allow kms:Decrypt on it to these credentials",
+            f"the KMS key of the object cannot be used: could not {doing} ({said})",
+            "enable the key, and allow these credentials kms:Decrypt on the key",
         )
     if code == _UNSUPPORTED or status == 501:
-        return f"the store does not support what is needed to {doing} ({said})", "use another S3-compatible store"
+        return f"the store does not support this request: could not {doing} ({said})", "use another S3-compatible store"
     if status in (401, 403) or code in ("AccessDenied", "AllAccessDisabled", "AccountProblem"):
         payer = "" if settings.requester_pays else f"; a bucket may need {settings.option('requester_pays')}=true"
         keys = f"{settings.option('key')} and {settings.option('secret')}"
-        advice = f"allow {request.permissions} there, or give other credentials as {keys}{payer}"
+        advice = f"grant {request.permissions} on the bucket, or set other credentials as {keys}{payer}"
         return f"no permission to {doing} ({said})", advice
     return f"the store refuses to {doing} ({said})", f"check {request.option} and {settings.prefix}*"
 

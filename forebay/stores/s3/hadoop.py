@@ -61,7 +61,7 @@ def from_s3a(settings: Mapping[str, object]) -> dict[str, object]:
     given = {name.removeprefix(PREFIX): value for name, value in settings.items() if _text(value)}
     for name, value in given.items():
         if _UNTRANSLATED.fullmatch(name) or (name in _ENCRYPTION and _text(value).upper() in _CLIENT_KEYS):
-            raise _untranslated(name, "has no counterpart here")
+            raise _untranslated(name, "has no counterpart in forebay")
     options = {_SAME[name]: value for name, value in given.items() if name in _SAME}
     _translate_endpoint(given, options)
     _choose_credentials(_text(given.get("aws.credentials.provider", "")), options)
@@ -115,6 +115,6 @@ def _untranslated(name: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"the setting {PREFIX}{name} of the Spark session {why}",
         option=f"spark.hadoop.{PREFIX}{name}",
-        advice="give the options storage.* (docs/files.md, S3), such as storage.endpoint_url or storage.profile; no "
-        "setting of the session is used then",
+        advice="set storage.* options (docs/files.md, S3), such as storage.endpoint_url or storage.profile; they "
+        "replace all settings of the session",
     )

@@ -151,7 +151,7 @@ class ObjectReader:
         then = replace(self.file, etag=self._etag)
         if then.same_file(now):  # a store that serves several versions for a while
             return RetriableError(
-                f"the store served another version of {self.file.path!r} than the one it has",
+                f"the store served a version of {self.file.path!r} that is not the current one",
                 advice="if this persists, check for caches and replicas between this machine and the store",
             )
         return changed_error(then, now)

@@ -84,17 +84,23 @@ class S3Settings:
     def _check(self) -> None:
         if self.anon and (self.key or self.secret or self.token or self.profile or self.role_arn):
             raise self._refusal(
-                "anon", "anon reads without credentials, and credentials are given", "remove one of them"
+                "anon", "anon=true reads without credentials, but credentials are set", "remove anon or the credentials"
             )
         for one, other in (("key", "secret"), ("secret", "key"), ("token", "key")):
             if getattr(self, one) and not getattr(self, other):
-                raise self._refusal(one, f"{self.option(one)} needs {self.option(other)}", "give both, or neither")
+                raise self._refusal(
+                    one, f"{self.option(one)} needs {self.option(other)}", "set both options, or neither"
+                )
         for name in ("external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url"):
             if getattr(self, name) and not self.role_arn:
-                raise self._refusal(name, f"{self.option(name)} needs {self.option('role_arn')}", "give the role too")
+                raise self._refusal(
+                    name, f"{self.option(name)} needs {self.option('role_arn')}", f"set {self.option('role_arn')} too"
+                )
         if self.addressing_style is not None and self.addressing_style not in STYLES:
             raise self._refusal(
-                "addressing_style", f"{self.addressing_style!r} is no addressing style", f"give {', '.join(STYLES)}"
+                "addressing_style",
+                f"{self.addressing_style!r} is not an addressing style",
+                f"use one of {', '.join(STYLES)}",
             )
 
     def _refusal(self, name: str, message: str, advice: str) -> ConfigurationError:

@@ -45,8 +45,8 @@ def all_splits_are_assigned(subject: Subject) -> None:
                 raise Broken(
                     f"{len(left)} of {len(found)} splits stayed unassigned with {_READERS} readers: {left[:10]}; a "
                     "reader of an unbounded source requests a split once, and again only after it has finished one",
-                    "assign splits without an end unasked: call assign_splits() in add_reader() and after each "
-                    "discovery, not only in handle_split_request()",
+                    "assign splits without an end before readers request them: call assign_splits() in add_reader() "
+                    "and after each discovery, not only in handle_split_request()",
                 )
 
 

@@ -99,7 +99,7 @@ def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerat
         return f"split {split.id!r}: latest() returned {end!r}, which is not a number, so it is not read further"
     if near and near == far and probe.latest([split], enumerator).get(split.id) == end:
         raise Broken(
-            f"split {split.id!r}: latest() returned {end!r}, and a row lies at {end!r}, with none after it: it would "
+            f"split {split.id!r}: latest() returned {end!r}, which is the position of the newest row: that row would "
             "be read only when the next row comes",
             "return the position after the newest row (its id + 1), since split.end is exclusive; if the source "
             "holds back recent rows, check again later",

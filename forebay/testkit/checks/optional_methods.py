@@ -102,8 +102,8 @@ def event_times_are_those_of_the_rows(subject: Subject) -> None:
                     raise Broken(
                         f"split {split.id!r} at {split.position!r}: event_times() returned {answer!r}, but the row "
                         f"there, or the last one, has the event time {expected!r}",
-                        "return the event time in µs since 1970 of the first row at or after the position, or that of "
-                        "the last row before it if there is none",
+                        "return the event time (µs since 1970) of the first row at or after the position; without "
+                        "one, of the last row before it",
                     )
 
 
@@ -128,7 +128,10 @@ def columns_are_pruned(subject: Subject) -> None:
         if source is None and len(wanted) == 1:
             raise NotApplicable("with_columns() is the default: the host selects")
         if source is None:
-            raise Broken(f"with_columns({wanted}) returned None, but a source for another column", "keep to one answer")
+            raise Broken(
+                f"with_columns({wanted}) returned None, but a source for another column",
+                "return None for all columns, or for none",
+            )
         other = subject.on(source)
         if other.schema.names != wanted:
             raise Broken(

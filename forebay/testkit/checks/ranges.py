@@ -30,11 +30,11 @@ def old_ends(subject: Subject) -> None:
     chance = subject.random("old ends")
     unseen = [trace for trace in subject.traces if not _read_to_old_ends(subject, trace, chance) and trace.has_pages]
     if unseen and not subject.live:
-        raise NotApplicable("test_sr_2_an_old_end_stays_an_end shows it, with rows that are written later")
+        raise NotApplicable("test_sr_2_an_old_end_stays_an_end checks this rule, with rows that are written later")
     if unseen:
         raise Skip(
-            f"split {unseen[0].split.id!r} comes in pages, and no read ended inside a page: the input did not grow "
-            "meanwhile, and the positions inside a page cannot be calculated from its rows",
+            f"split {unseen[0].split.id!r} comes in pages, but no read ended inside a page: the input did not grow, "
+            "and positions inside a page cannot be calculated from the rows",
             "use SourceContract, whose write() lets the input grow",
         )
 

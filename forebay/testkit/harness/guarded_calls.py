@@ -95,7 +95,7 @@ def _stuck(call: tuple[str, str, float], thread: threading.Thread) -> Broken:
     where = "".join(traceback.format_list(frames[-1:])).rstrip()
     return Broken(
         f"{name} has not returned for {time.monotonic() - since:.1f} s\n{where}",
-        "give external calls a time-out, and end every wait when wake_up() or close() is called",
+        "set a timeout for external calls, and end every wait when wake_up() or close() is called",
         rule=rule,
         hangs=True,
     )

@@ -165,9 +165,10 @@ class ReaderSession(Closing):
                 continue
             silence.count_call(
                 lambda count, seconds: (
-                    f"{count} polls in {seconds:.2f} s gave no record: is_available() is done although there is nothing"
+                    f"{count} polls in {seconds:.2f} s gave no record: is_available() was done although there was "
+                    "nothing to read"
                 ),
-                "let the future complete when there is something to read",
+                "complete the future of is_available() only when there is something to read",
             )
             if status is InputStatus.NOTHING_AVAILABLE:
                 self._wait(silence, done)
@@ -234,7 +235,7 @@ class ReaderSession(Closing):
                 f"for {seconds:.1f} s",
                 "return from read() when the split is "
                 + ("at its end" if source.bounded else "caught up (read() is called again after pollInterval)")
-                + "; set a time-out for calls to other systems",
+                + "; set a timeout for calls to other systems",
             )
         return Broken(
             f"nothing came for {seconds:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",

@@ -162,7 +162,7 @@ class SplitReaderSession(Closing):
             again = "a second end" if part.finished else "more"
             raise Broken(
                 f"after the end of split {part.split_id!r} fetch() returned {again}",
-                "finish a split once, with or after its last records, and forget it",
+                "finish a split once, with or after its last records, and stop reading it",
                 rule="SR-4",
             )
         if part.batch is not None:

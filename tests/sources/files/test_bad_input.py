@@ -141,7 +141,7 @@ def test_the_format_must_be_known(tmp_path: Path) -> None:
         FileSource(path=str(tmp_path)).schema()
     says(
         raised.value,
-        "not given",
+        "not set",
         "no files",
         str(tmp_path),
         "option: fileFormat",
@@ -155,7 +155,7 @@ def test_the_format_must_be_known(tmp_path: Path) -> None:
     says(raised.value, "'xml'", "spark.read.format('xml')")
     with pytest.raises(ConfigurationError) as raised:
         FileSource(paths=["a.csv", "b.json"])
-    says(raised.value, "not given")
+    says(raised.value, "not set")
     with pytest.raises(ConfigurationError) as raised:
         FileSource()
     says(raised.value, "path is not set", "option: path")

@@ -37,7 +37,7 @@ Begin = Callable[..., Any]
     ],
 )
 def test_an_archive_where_the_stream_reads_is_refused(path: str, archive: str) -> None:
-    with pytest.raises(ConfigurationError, match="lies where") as raised:
+    with pytest.raises(ConfigurationError, match="may contain the archive") as raised:
         FileSource(path=path, file_format="text", clean_source="archive", source_archive_dir=archive)
     assert raised.value.option == "sourceArchiveDir"
 
@@ -61,7 +61,7 @@ def test_an_archive_where_the_stream_reads_is_found_out_by_any_name(tmp_path: Pa
     (tmp_path / "d" / "x").mkdir(parents=True)
     (tmp_path / "to_e").symlink_to("e")
     (tmp_path / "d" / "to_f").symlink_to(tmp_path / "e" / "f")
-    with pytest.raises(ConfigurationError, match="lies where"):
+    with pytest.raises(ConfigurationError, match="may contain the archive"):
         FileSource(
             path=f"{tmp_path}/{path}",
             file_format="text",

@@ -243,7 +243,7 @@ def test_what_the_files_or_options_contradict_is_refused_by_name(footers: Begin,
 
 def test_other_formats_have_no_footers(put: Put, stream: Begin) -> None:
     put("a.txt")
-    with pytest.raises(ConfigurationError, match="only Parquet files have footers, and these are text"):
+    with pytest.raises(ConfigurationError, match="only Parquet files have footers, but these files are text"):
         stream(file_event_time="footer:value").trigger()
 
 
@@ -326,8 +326,8 @@ def test_files_of_the_default_partition_come_with_the_first_ones(put: Put, strea
 @pytest.mark.parametrize(
     ("directory", "what"),
     [
-        ("day=20240105", "the partition column is int32, and no date or timestamp"),
-        ("day=monday", "the directory value 'monday' is no date or timestamp"),
+        ("day=20240105", "the partition column has the type int32, not date or timestamp"),
+        ("day=monday", "the directory value 'monday' is neither a date nor a timestamp"),
         ("other=1", "there is no such partition column"),
         ("plain", "there is no such partition column"),
     ],

@@ -101,7 +101,7 @@ class TestCondensed:
     def test_names_cannot_be_asked_for_once_only_paths_are_known(self, put: Put, stream: Begin) -> None:
         query = self.begin(put, stream)
         query.restart(file_name_only=True)
-        with pytest.raises(ConfigurationError, match="hashes of their paths") as raised:
+        with pytest.raises(ConfigurationError, match="hashes of their whole paths") as raised:
             query.drain()
         assert raised.value.option == "fileNameOnly"
 

@@ -31,7 +31,7 @@ def test_a_file_that_is_gone_when_half_of_it_was_read_is_an_error_before_more_of
     if over_a_restart:
         query.restart()
     query.clock.advance(60)
-    with pytest.raises(DataError, match="was read only in part, and does not exist any more") as raised:
+    with pytest.raises(DataError, match="was read only in part, and no longer exists") as raised:
         query.plan()
     assert raised.value.split == str(path)
     assert raised.value.option == "ignoreMissingFiles"

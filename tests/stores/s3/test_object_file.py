@@ -339,7 +339,7 @@ def test_a_store_that_serves_two_versions_in_turn_is_retried():
     client.etag = "v2"
     client.now = lambda: FileStatus("s3://b/k", 300_000, 0, "v1")  # type: ignore[method-assign]
     file = client.open()
-    with file as stream, pytest.raises(RetriableError, match="served another version"):
+    with file as stream, pytest.raises(RetriableError, match="not the current one"):
         stream.read()
 
 

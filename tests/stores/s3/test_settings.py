@@ -36,9 +36,9 @@ def test_an_unknown_option_is_refused_with_the_one_that_is_meant(name, meant):
     [
         ({"key": "k"}, "storage.key needs storage.secret"),
         ({"token": "t"}, "storage.token needs storage.key"),
-        ({"anon": "true", "profile": "p"}, "anon reads without credentials"),
+        ({"anon": "true", "profile": "p"}, "anon=true reads without credentials"),
         ({"external_id": "x"}, "storage.external_id needs storage.role_arn"),
-        ({"addressing_style": "dns"}, "'dns' is no addressing style"),
+        ({"addressing_style": "dns"}, "'dns' is not an addressing style"),
         ({"anon": "perhaps"}, "storage.anon is not true or false"),
         ({"read_timeout": "0"}, "storage.read_timeout is not a positive number"),
         ({"max_pool_connections": 1.5}, "not a positive whole number"),

@@ -299,8 +299,8 @@ def _only_committed(
             elif not options.ignore_missing_files:
                 raise DataLossError(
                     f"{path!r} was committed by the sink that wrote {sink!r}, but does not exist",
-                    advice="restore it (after a move, the log still names the old directory), or set "
-                    "ignoreMissingFiles=true to skip it",
+                    advice="restore the file (after a move, the log still names the old directory), or set "
+                    "ignoreMissingFiles=true to skip the file",
                 )
     return result + rest
 
@@ -322,7 +322,7 @@ def _path(place: PathParts, parts: Iterable[str]) -> str:
 
 def _not_listed_after(path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{path!r} is not on S3: only S3 lists the keys after a given one",
+        f"listAfter works only on S3, and {path!r} is not on S3",
         option="listAfter",
         advice="remove listAfter, and use modifiedAfter, or name the newer directories in path",
     )
@@ -336,7 +336,7 @@ def _not_found(
     kind: type[ConfigurationError | RetriableError] = ConfigurationError,
 ) -> ConfigurationError | RetriableError:
     if escaped:
-        advice = f"it is read as a glob; for the file of exactly this name write {escaped}"
+        advice = f"the path is read as a glob; for the file of exactly this name, write {escaped}"
     elif globs.is_glob("/".join(place.parts)):
         advice = "no file or directory matches this glob: check each of its parts"
     else:

@@ -30,7 +30,7 @@ def check_evolution(source: FileScan) -> None:
         f"schemaEvolution=addNewColumns needs an inferred schema, and {fixed}",
         source=source.name,
         option="schemaEvolution",
-        advice="leave schemaEvolution out, or let the schema be inferred; a restart may give another schema",
+        advice="remove schemaEvolution, or let forebay infer the schema; a restart may use another given schema",
     )
 
 
@@ -52,7 +52,8 @@ def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredF
             source=source.name,
             split=stored.path,
             option="schemaEvolution",
-            advice="restart the query from load(): it infers the schema anew, and reads this file with the new columns",
+            advice="restart the query from load(): load() infers the schema again, and the query reads this file "
+            "with the new columns",
         )
 
 

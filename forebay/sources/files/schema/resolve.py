@@ -105,7 +105,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
                 f"the column {METADATA} is {field.type}, not {metadata_type(source.format_name())} or a part of it",
                 source=source.name,
                 option="schema",
-                advice="remove it from the schema and set includeMetadata=true",
+                advice="remove the column from the schema and set includeMetadata=true",
             )
     variant = _variant_in(schema)
     if variant is not None:
@@ -113,7 +113,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
             f"the column {variant!r} is VARIANT, which the file formats do not support",
             source=source.name,
             option="schema",
-            advice="remove it, or read it as STRING and convert it with parse_json in the query",
+            advice="remove the column, or declare it as STRING and convert it with parse_json in the query",
         )
     same = same_names(schema, case_sensitive=False)
     if same is not None and source.format().case_sensitive:
@@ -123,7 +123,8 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
             f"the schema has {same}",
             source=source.name,
             option="schema",
-            advice="rename or remove one; in Parquet and ORC files caseSensitive=true tells names apart by case",
+            advice="rename or remove one of them; for Parquet and ORC files, caseSensitive=true distinguishes names "
+            "by case",
         )
 
 

@@ -50,8 +50,8 @@ class Cleaner:
             return
         if index.sinks:
             raise ConfigurationError(
-                f"{index.sinks[0]!r} is the output of a Spark stream, whose log (_spark_metadata) names its files: "
-                "they cannot be deleted or moved",
+                f"{index.sinks[0]!r} is the output of a Spark stream, so its files cannot be deleted or moved: the "
+                "log _spark_metadata names them",
                 source=self._source.name,
                 option="cleanSource",
                 advice="remove the option cleanSource",
@@ -63,7 +63,7 @@ class Cleaner:
                 _no_version(file),
                 source=self._source.name,
                 option="cleanSource",
-                advice="leave cleanSource out, and clean this store by other means",
+                advice="remove cleanSource, and clean this store by other means",
             )
 
     def clean(self, splits: Sequence[FileSplit]) -> None:
@@ -214,14 +214,17 @@ def check_cleaning(source: FileScan) -> None:
                 f"{path!r} and the archive {archive!r} are in different stores",
                 source=source.name,
                 option="sourceArchiveDir",
-                advice="name a directory in the store of the files: they are moved, not copied",
+                advice="set sourceArchiveDir to a directory in the store of the files, because files are moved, not "
+                "copied",
             )
         if _overlaps(place, archive):
             raise ConfigurationError(
-                f"the archive {archive!r} lies where {path!r} reads, or may: archived files would be read again",
+                f"the stream reads {path!r}, which may contain the archive {archive!r}: archived files would be read "
+                "again",
                 source=source.name,
                 option="sourceArchiveDir",
-                advice="name a directory whose path differs from what the stream reads at a part without wildcards",
+                advice="set sourceArchiveDir to a path that differs from the paths of the stream in a part without "
+                "wildcards",
             )
 
 

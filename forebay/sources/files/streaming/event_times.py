@@ -103,8 +103,8 @@ class EventTimes:
     def _modified(self, split: FileSplit) -> int:
         if not split.status.has_time:
             raise self._refused(
-                f"the store does not say when {split.path!r} was changed",
-                "give footer:<column>, partition:<column> or path:<pattern>",
+                f"the store does not report when {split.path!r} was changed",
+                "set fileEventTime to footer:<column>, partition:<column> or path:<pattern>",
                 split,
             )
         return split.modified_at // 1_000
@@ -116,8 +116,8 @@ class EventTimes:
             what = "has different times at several places" if times else "has no time"
             raise self._refused(
                 f"the path {split.path!r} {what} by this pattern",
-                "write more of the path into the pattern, with its letters in quotes ('day='yyyy-MM-dd), or leave the "
-                "file out with pathGlobFilter",
+                "add more of the path to the pattern, with literal letters in quotes ('day='yyyy-MM-dd), or exclude "
+                "the file with pathGlobFilter",
                 split,
             )
         return times.pop()
@@ -131,8 +131,10 @@ class EventTimes:
             try:
                 value = partition_value(raw, self._partition_type, self._zone, self.origin.argument)
             except ConfigurationError:
-                advice = "rename the directory, or give path:<pattern> for texts of another form"
-                raise self._refused(f"the directory value {raw!r} is no date or timestamp", advice, split) from None
+                advice = "rename the directory, or set fileEventTime to path:<pattern> for another format"
+                raise self._refused(
+                    f"the directory value {raw!r} is neither a date nor a timestamp", advice, split
+                ) from None
             self._texts[raw] = value.cast(pa.int64()).as_py()
         return self._texts[raw]
 
@@ -140,12 +142,12 @@ class EventTimes:
         field = next((one for one in schema if one.name.lower() == self.origin.argument.lower()), None)
         if field is None:
             columns = ", ".join(schema.names) or "none"
-            raise self._refused("there is no such partition column", f"choose from the partition columns: {columns}")
+            raise self._refused("there is no such partition column", f"name one of the partition columns: {columns}")
         kind = field.type
         if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_string(kind) or kind == pa.null()):
             raise self._refused(
-                f"the partition column is {kind}, and no date or timestamp",
-                f"give path:<pattern>, such as path:'{field.name}='yyyyMMdd",
+                f"the partition column has the type {kind}, not date or timestamp",
+                f"set fileEventTime to path:<pattern>, such as path:'{field.name}='yyyyMMdd",
             )
         local = pa.types.is_timestamp(kind) and kind.tz is None
         self._partition_type = _LOCAL if local else _ZONED

@@ -25,9 +25,7 @@ _SWEEPS = 32
 """Maximum `sweep` requests while the horizon moves by `max_age`: each makes the framework scan all known splits."""
 _SPANS = 8
 """Number of digest groups per `max_age`. A group is dropped as a whole."""
-_NEW_CHECKPOINT = (
-    "start with a new checkpoint location, and with modifiedAfter so that what was read before does not come again"
-)
+_NEW_CHECKPOINT = "start with a new checkpoint location, and set modifiedAfter so that earlier files are not read again"
 
 
 class FileTracker:
@@ -89,10 +87,11 @@ class FileTracker:
         self.horizon = _later(self.horizon, horizon if isinstance(horizon, int) else None)
         if self._names_only and self.digests and kept.get("named") is not True:
             raise ConfigurationError(
-                "the stream has read files while fileNameOnly was off, and remembers hashes of their paths alone",
+                "the stream has read files with fileNameOnly=false, and its checkpoint keeps only hashes of their "
+                "whole paths",
                 source=self._source,
                 option="fileNameOnly",
-                advice=f"leave it off, as before, or {_NEW_CHECKPOINT}",
+                advice=f"set fileNameOnly=false, as before, or {_NEW_CHECKPOINT}",
             )
 
     def learn(self, known: Mapping[str, Split], now: float) -> None:
@@ -212,7 +211,7 @@ class FileTracker:
                 f"before {_shown(horizon)}",
                 source=self._source,
                 option="maxFileAge",
-                advice="if the clock is wrong now, set it right and start again; if it was wrong then, "
+                advice="if the clock is wrong now, correct it and restart the query; if the clock was wrong before, "
                 + _NEW_CHECKPOINT,
             )
         self.digests.expire(horizon)
@@ -263,7 +262,9 @@ class FileTracker:
             return None
         if self._on_changed == "reread":
             return version_id(file)
-        raise self.changed_error(then, file, "reread to read such files once more, whole, or with ignore to leave them")
+        raise self.changed_error(
+            then, file, "reread to read changed files again from the start, or with ignore to skip changed files"
+        )
 
     def _count(self, split: FileSplit) -> None:
         """Update the time of the newest file that was read, from which `maxFileAge` is counted."""

@@ -65,10 +65,10 @@ class FooterTimes:
         name = self._source.format_name()
         if name != "parquet":
             raise ConfigurationError(
-                f"{OPTION}=footer:{self._column}: only Parquet files have footers, and these are {name}",
+                f"{OPTION}=footer:{self._column}: only Parquet files have footers, but these files are {name}",
                 source=self._source.name,
                 option=OPTION,
-                advice="give partition:<column>, path:<pattern> or modified",
+                advice="set fileEventTime to partition:<column>, path:<pattern> or modified",
             )
         schema = self._source.full_schema()
         field = schema.field(self._timestamps.check(schema))

@@ -143,10 +143,10 @@ class FileStreamEnumerator(FileEnumerator):
                 f"alignmentMaxDrift needs the event times of files, and fileEventTime {unset}",
                 source=self._source.name,
                 option="fileEventTime",
-                advice="give fileEventTime as footer:<column> (Parquet), partition:<column>, path:<pattern> or "
-                "modified, or leave alignmentMaxDrift out"
+                advice="set fileEventTime to footer:<column> (Parquet), partition:<column>, path:<pattern> or "
+                "modified, or remove alignmentMaxDrift"
                 if times is None
-                else "name one column in eventTimeColumn and fileEventTime, or leave eventTimeColumn out",
+                else "name the same column in eventTimeColumn and fileEventTime, or remove eventTimeColumn",
             )
         return times.first_times([split for split in splits if isinstance(split, FileSplit)])
 
@@ -212,12 +212,13 @@ class FileStreamEnumerator(FileEnumerator):
             now = listed.get(split.path) or self._source.stored(split.status).now()  # or read under an earlier `path`
             if now is None and not self._source.ignore_missing_files:
                 raise DataError(
-                    f"the file {split.path!r} was read only in part, and does not exist any more",
+                    f"the file {split.path!r} was read only in part, and no longer exists",
                     source=self._source.name,
                     split=split.path,
                     position=split.position,
                     option="ignoreMissingFiles",
-                    advice="put it back, or restart with ignoreMissingFiles=true to go on without the rest of it",
+                    advice="restore the file, or restart with ignoreMissingFiles=true to continue without the rest "
+                    "of the file",
                 )
             if now is not None and not split.status.same_file(now):
                 if self._source.on_changed_file != "reread":
@@ -250,7 +251,8 @@ class FileStreamEnumerator(FileEnumerator):
                 source=self._source.name,
                 split=other.path,
                 option="fileFormat",
-                advice=f"leave it out with pathGlobFilter, or give fileFormat={name} if it is one nevertheless",
+                advice=f"exclude the file with pathGlobFilter, or set fileFormat={name} if the file has this format "
+                "despite its suffix",
             )
 
     def _bytes(self, split: FileSplit) -> int:

@@ -187,7 +187,7 @@ def _check_known(name: str) -> None:
         raise ConfigurationError(
             f"kafka.{name} is not supported by kafka-python" + (f"; did you mean 'kafka.{near[0]}'?" if near else ""),
             option=f"kafka.{name}",
-            advice=f"remove it; supported are {', '.join(f'kafka.{one}' for one in sorted(known))}",
+            advice=f"remove this option; supported options are {', '.join(f'kafka.{one}' for one in sorted(known))}",
         )
 
 

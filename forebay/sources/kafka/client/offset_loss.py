@@ -74,10 +74,10 @@ class PositionLostError(Exception):
 
 def _reason(offset: int, bounds: Bounds | None) -> str:
     if bounds is None:
-        return "the partition does not exist, its topic may have been deleted"
+        return "the partition does not exist; its topic may have been deleted"
     if offset < bounds[0]:
-        return "retention or a user removed its records"
-    return "the partition ends before it, so its topic may have been recreated or its log truncated"
+        return "retention or a user removed the records"
+    return "the partition ends before this offset: the topic may have been recreated, or the log truncated"
 
 
 class BoundsProbe:
@@ -171,8 +171,8 @@ def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, he
     if held is not None:
         why += f": a transaction is open from offset {held} on, and the plan was made without read_committed"
         advice = (
-            "wait until it ends, or abort a hanging one (kafka-transactions.sh find-hanging, abort); or restore the "
-            "former kafka.isolation.level until this micro-batch is done"
+            "wait until the transaction ends, or abort a hanging transaction (kafka-transactions.sh find-hanging, "
+            "abort); or restore the former kafka.isolation.level until this micro-batch is done"
         )
     return RetriableError(
         f"topic {topic}, partition {partition}: no record arrived from offset {offset} on for {seconds:.0f} s, {why}",

@@ -87,7 +87,7 @@ class Tls:
         try:
             context.load_verify_locations(cadata=pem)
         except ssl.SSLError as error:
-            raise _wrong(name, f"it holds no certificate in PEM: {error.reason}", "check the file") from error
+            raise _wrong(name, f"the value contains no certificate in PEM: {error.reason}", "check the file") from error
 
     def _identify(self, context: ssl.SSLContext) -> None:
         password = self._text("ssl.key.password")

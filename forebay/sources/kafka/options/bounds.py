@@ -89,7 +89,7 @@ class Bound:
             raise ConfigurationError(
                 f"{self.option} must name every partition, and {_listed(missing)} missing",
                 option=self.option,
-                advice="add them; in offsets -2 means the earliest, -1 the latest",
+                advice="add them; as an offset, -2 means the earliest and -1 the latest",
             )
         unknown = sorted(self.values.keys() - set(found))
         if unknown:

@@ -123,7 +123,7 @@ class TopicDiscovery:
         for name, topic_id in ids.items():
             if topic_id in self._replaced_ids:
                 raise RetriableError(
-                    f"a broker still reports the topic {name!r} with the id it had before it was recreated",
+                    f"a broker still reports the recreated topic {name!r} with its old topic id",
                     source=self._source.name,
                     advice="check the brokers: one has metadata older than the controller's",
                 )
@@ -140,9 +140,9 @@ class TopicDiscovery:
         for name in names or ():
             if name not in topics and name not in optional and (first or self._source.fail_on_data_loss):
                 raise ConfigurationError(
-                    f"there is no topic {name!r} on {self._cluster.servers}, or the user has no right to see it",
+                    f"there is no topic {name!r} on {self._cluster.servers}, or the user may not see it",
                     option="assign" if subscription.partitions else "subscribe",
-                    advice="check its name; a topic that comes later is found by subscribePattern",
+                    advice="check the name of the topic; use subscribePattern to read topics that are created later",
                 )
         return topics
 
