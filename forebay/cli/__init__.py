@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line `forebay`. It checks that its optional dependencies are installed before it imports them."""
+"""The command line `forebay`. Checks that the optional dependencies are installed before importing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
     Args:
-        arguments: The arguments without the program's name; by default those of this process.
+        arguments: The arguments without the program's name; by default the arguments of this process.
     """
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:

@@ -228,7 +228,7 @@ def _ours(entry: str) -> dict[str, Any] | str:
 
 
 class _AnySplit(Split):
-    """A split of any source, which keeps all its fields, so that offsets can be read without the source's class."""
+    """A split of any source. Keeps all fields of the split, so that offsets can be read without the source's class."""
 
     fields: Any = None
     version = 1 << 30

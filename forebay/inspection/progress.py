@@ -44,8 +44,8 @@ def progress(read: Query | Run, *, every: float = 1.0, file: TextIO | None = Non
     For a query, `progress` blocks; interrupting it leaves the query running. Each source of forebay has a bar of the
     backlog, the rows per second, the estimated time to catch up, and the lag of the worst splits.
 
-    For a run, `for batch in forebay.progress(forebay.run(source))`, it yields the record batches. It shows how many
-    splits (files) and bytes are finished, of how many, and the rates. Bytes count when their split is finished.
+    For a run, `for batch in forebay.progress(forebay.run(source))`, `progress` yields the record batches. The output
+    shows the finished and total splits (files) and bytes, and the rates. Bytes count when their split is finished.
 
     A terminal is updated in place if `rich` is installed (the extra `cli`), and a notebook shows HTML. Otherwise each
     new report is one line. An error while showing progress ends neither the wait nor the read.

@@ -104,7 +104,7 @@ class PickledSource(Origin):
     options: HostOptions
 
     def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Unpickle the source. Its options are already set; `given` has only options of the host."""
+        """Unpickle the source, whose options are already set. `given` has only options of the host."""
         parse_options((), given, source=self.name)
         source: Source = pickling.loads(self.payload, self.name)
         hide_options(source)

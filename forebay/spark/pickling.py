@@ -25,7 +25,7 @@ _cloudpickle: Any = cloudpickle
 def dumps(value: object, source: str) -> bytes:
     """Pickle a source or its class. Called in the user's process.
 
-    Objects of installed packages are pickled by reference. Those of the user's own modules are pickled by value,
+    Objects of installed packages are pickled by reference. Objects of the user's own modules are pickled by value,
     because workers may not have these modules; if a module cannot be pickled (for example, because it holds a lock),
     workers must import it.
 

@@ -26,8 +26,8 @@ def record_progress(spark: SparkSession, directory: str | None = None) -> Stream
     """Write each progress report of the session's queries to `<directory>/<query id>.jsonl`, and warn of dropped rows.
 
     `forebay.report(directory)` draws the files. When Spark's watermark drops rows of a query with a source of forebay,
-    one warning in the log of this process names the split that is furthest behind, and the option that avoids the loss.
-    Spark calls the listener on a separate thread, so the listener cannot delay or end a query.
+    the listener logs one warning. The warning names the split that is furthest behind, and the option that avoids the
+    loss. Spark calls the listener on a separate thread, so the listener cannot delay or end a query.
 
     Args:
         spark: The session. Queries that are already running are included.

@@ -26,8 +26,8 @@ class FileStatus:
         path: The full URL, or the plain absolute path of a local file.
         size: Bytes, as stored.
         modified_at: Nanoseconds since 1970 UTC of the last change; 0 if the store does not report it.
-        etag: The store's own version of the content (ETag, generation, version), or None. It takes precedence over
-            `modified_at`, which a store may report in different precisions.
+        etag: The store's own version of the content (ETag, generation, version), or None. `etag` takes precedence over
+            `modified_at`, because a store may report times in different precisions.
     """
 
     path: str

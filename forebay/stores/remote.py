@@ -202,7 +202,7 @@ class RemoteStore:
 
 
 class _WrappedStream(io.RawIOBase):
-    """The stream of a file in a store. Its errors are ForebayErrors, whose class says whether to retry."""
+    """The stream of a file in a store. Converts errors to ForebayErrors, whose class says whether to retry."""
 
     def __init__(self, stream: BinaryIO, store_error: Callable[[Exception], ForebayError]) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ class KafkaBroker:
     killed, the broker ends and its data is deleted.
 
     Args:
-        properties: Kafka's settings; they override those of this class.
+        properties: Kafka's settings. They override the settings of this class.
         listeners: Names of more listeners, each with its own port. The property `listener.security.protocol.map` sets
             their protocols.
         heap: Megabytes of Java heap.

@@ -193,15 +193,15 @@ class RecordingOutput:
         self.collected.append((split_id, batch, position))
 
     def split_added(self, split: Split) -> None:
-        """Note the id."""
+        """Record the split id."""
         self.added.append(split.id)
 
     def split_caught_up(self, split_id: str) -> None:
-        """Note the id."""
+        """Record the split id."""
         self.caught_up.append(split_id)
 
     def split_released(self, split_id: str) -> None:
-        """Note the id."""
+        """Record the split id."""
         self.released.append(split_id)
 
     def rows(self, split_id: str, column: str = "n") -> list[object]:

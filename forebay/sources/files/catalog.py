@@ -87,7 +87,7 @@ def _suffixes(path: str) -> list[str]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all formats in lower case: the built-in ones, then those of installed packages."""
+    """Return the names of all formats in lower case: first built-in formats, then formats of installed packages."""
     return tuple(dict.fromkeys((*BUILT_INS, *(entry.name.lower() for entry in _installed.entries()))))
 
 

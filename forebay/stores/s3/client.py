@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The boto3 client: one per process and settings, shared by all threads. It renews its credentials."""
+"""The boto3 client: one per process and settings, shared by all threads, with renewed credentials."""
 
 from __future__ import annotations
 

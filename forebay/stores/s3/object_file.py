@@ -39,10 +39,10 @@ _RUNS: Final = 64
 class ObjectFile(io.RawIOBase):
     """Reads an object. For one thread at a time.
 
-    The first read decides the mode. It reads a footer if it ends at the end of the object and does not begin at the
-    start. After a footer, each read requests the exact range; consecutive reads request longer ranges. Otherwise reads
-    are sequential: the file requests chunks of growing length, and other threads fetch the next chunks while the caller
-    works on the current one. A seek to another position begins again with a short chunk.
+    The first read decides the mode. A first read that ends at the end of the object, but does not begin at the start,
+    reads a footer. After a footer, each read requests the exact range; consecutive reads request longer ranges.
+    Otherwise reads are sequential: the file requests chunks of growing length, and other threads fetch the next chunks
+    while the caller works on the current one. A seek to another position begins again with a short chunk.
     """
 
     def __init__(self, reader: ObjectReader, read_to: int | None = None) -> None:
@@ -203,7 +203,7 @@ class ObjectFile(io.RawIOBase):
             start = where.end
 
     def _chunk(self, start: int, wanted: int) -> Range:
-        """Return the next range to request. Its length grows; the range includes a short rest before the limit."""
+        """Return the next range to request. Ranges grow in length, and include a short rest before the limit."""
         if start >= self._limit:
             return Range(start, min(self._size, start + max(wanted, _TAIL)))
         length, self._step = max(wanted, self._step), min(CHUNK, self._step * 2)

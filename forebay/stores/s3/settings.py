@@ -30,7 +30,7 @@ _MEANT: Final = {
 class S3Settings:
     """The settings of a client. Hashable: equal settings share one client. Picklable; `repr` hides credentials.
 
-    A text may be a reference (`env:NAME`, `file:/path`). It is resolved where the client is created.
+    A text may be a reference (`env:NAME`, `file:/path`). References are resolved where the client is created.
 
     Attributes:
         prefix: The prefix of the options, `storage.` or `stateStorage.`, for errors.

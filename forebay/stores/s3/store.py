@@ -133,7 +133,7 @@ class S3Store:
             return self._delete(at, file.etag)
 
     def move(self, file: FileStatus, target: str) -> bool:
-        """Copy an object if it is still the one that was read, then delete it under the same condition."""
+        """Copy an object if it is still the version that was read, then delete it under the same condition."""
         at, there = self._located(file.path), self._located(target)
         with self._wrap_errors(file.path, "move"):
             try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calculates positions that a read did not return: inside its pages, and in the gaps of its numbers.
 
-A source returns a position after each page. If the position is a function of the page's last row (its id, its id + 1,
-its time and id, the number of rows so far), the positions of the other rows are known, too. A micro-batch can end at
-such a position if the input has grown since.
+A source returns a position after each page. The position may be a function of the page's last row: its id, its id + 1,
+its time and id, or the number of rows so far. In that case, the positions of the other rows are known, too. A
+micro-batch can end at such a position if the input has grown since.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Silence:
         return self._patience - self.seconds
 
     def count_call(self, saw: Callable[[int, float], str], advice: str) -> None:
-        """Count a call without a result; too many in too short a time are a busy loop."""
+        """Count a call without a result. Raises `Broken` for a busy loop: too many calls in too short a time."""
         self._calls += 1
         if self._calls >= _SPIN_COUNT and self.seconds < _SPIN_SECONDS * self._calls / _SPIN_COUNT:
             raise Broken(saw(self._calls, self.seconds), advice, rule="RDR-3")

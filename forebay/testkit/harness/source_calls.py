@@ -67,7 +67,7 @@ class SourceCalls:
         self.patience = min(self.patience, 1.0)
 
     def random(self, name: str) -> random.Random:
-        """Return the random number generator of the check `name`. Its seed depends only on `seed` and `name`."""
+        """Return the random number generator of the check `name`, seeded with `seed` and `name` only."""
         return random.Random(f"{self.seed}/{name}")
 
     def time_left(self) -> bool:

@@ -81,7 +81,7 @@ class SplitReaderSession(Closing):
     def fetch(self) -> Sequence[Fetched]:
         """Call the reader's `fetch` once, and record the rows, ends and caught-up splits that it returns.
 
-        Returns an empty list after a `RetriableError`. Raises it if it comes too often.
+        Return an empty list after a `RetriableError`; raise the error if too many calls in a row fail.
         """
         started = time.monotonic()
         try:

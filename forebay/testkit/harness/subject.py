@@ -36,7 +36,7 @@ class Subject(SourceCalls):
 
         Args:
             source: The other source.
-            patience: Maximum seconds to wait for one call; None for that of this subject.
+            patience: Maximum seconds to wait for one call; None for the `patience` of this subject.
         """
         other = Subject(source, seconds=0.0, seed=self.seed, live=self.live)
         other.deadline, other.patience = self.deadline, patience or self.patience

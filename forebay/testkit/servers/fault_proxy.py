@@ -198,7 +198,7 @@ class _Connection(BaseRequestHandler):
         return not has_body or any(answer.get(name) for name in ("Content-Length", "Transfer-Encoding"))
 
     def _server(self) -> Wire:
-        """Return the connection to the server. Open a new one if none is open or the server has closed it."""
+        """Return the open connection to the server. If none is open, or the server has closed it, open a new one."""
         if self._upstream is not None and _readable(self._upstream.socket, timeout=0):
             self._proxy.release(self._upstream.socket)
             self._upstream = None

@@ -59,10 +59,10 @@ class Module(NamedTuple):
     """A module of Maven Central.
 
     Args:
-        group: Its group, such as `org.apache.kafka`.
-        name: Its name.
-        version: Its version.
-        alone: Do not download its dependencies.
+        group: The group id, such as `org.apache.kafka`.
+        name: The artifact id.
+        version: The version.
+        alone: Do not download the dependencies of the module.
     """
 
     group: str

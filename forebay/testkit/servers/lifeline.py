@@ -2,7 +2,7 @@
 """Runs another program, and kills it when the owner of this process dies, which closes standard input.
 
 Started by path with ``python -I lifeline.py DIRECTORY COMMAND…`` in its own session; imports the standard library only,
-so that it starts at once. When the owner has died, the directory is removed too.
+so that it starts at once. When the owner has died, the program also removes the directory.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class TcpProxy:
     Attributes may be set and methods called at any time, from any thread.
 
     Args:
-        target: `host:port` of the server. It may be set later; until then, connections end at once.
+        target: `host:port` of the server. May be set later; until then, connections end at once.
 
     Attributes:
         to_server: Seconds for which each piece of up to 64 KiB to the server is held back.

@@ -36,7 +36,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def literal_name(pattern: str) -> str | None:
-    """Return the one name that a pattern without wildcards matches; None if the pattern has wildcards."""
+    """Return the only name that a pattern without wildcards matches; None if the pattern has wildcards."""
     wildcards = _SPECIAL.intersection(char for _, char in _unescaped(pattern)) - set("]}")
     return None if wildcards else _ESCAPED.sub(r"\1", pattern)
 

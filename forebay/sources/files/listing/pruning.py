@@ -78,7 +78,7 @@ class PartitionPruning:
         return frozenset(folder for folder, matched in zip(folders, matches.to_pylist(), strict=True) if matched)
 
     def report(self, files: int) -> None:
-        """Log what the filter left out: the number of listed files, and of directories that were not listed."""
+        """Log how many listed files the filter left out, and how many directories were not listed."""
         _log.info("%s left out %d listed files, and did not list %d directories", _OPTION, files, self.skipped)
 
 

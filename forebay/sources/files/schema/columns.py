@@ -83,8 +83,8 @@ def _nullable_type(kind: pa.DataType) -> pa.DataType:
 def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
     """Return the schema of a table from the files' columns and the partition columns.
 
-    A partition column that is also in the files takes its value from the directory. It keeps the files' field as
-    metadata, because CSV matches columns by position.
+    A partition column that is also in the files takes its value from the directory. The metadata of the column keeps
+    the files' field, because CSV matches columns by position.
     """
     inside = {field.name.lower(): field for field in data}
     outside = {field.name.lower() for field in partition}

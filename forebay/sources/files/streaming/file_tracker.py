@@ -29,7 +29,7 @@ _NEW_CHECKPOINT = "start with a new checkpoint location, and set modifiedAfter s
 
 
 class FileTracker:
-    """Distinguishes new files from files that were read and from files that are too old. Called on one thread.
+    """Decides which listed files are new, were already read, or are too old. Called on one thread.
 
     The framework keeps the splits that the stream began to read or has read (`known`). The tracker keeps a short mark
     of each known split, so each listed file costs one lookup in a dictionary. Files whose splits do not fit into
@@ -165,7 +165,7 @@ class FileTracker:
         return mark is not None and may_be_cleaned(mark) and is_version(mark, file)
 
     def sweep(self) -> bool:
-        """Return whether so many known files are older than the horizon that they should be forgotten now."""
+        """Return whether the oldest known file is so far behind the horizon that old files should be forgotten now."""
         if self._oldest is None or self.horizon is None:
             return False
         return self._oldest < self.horizon - (self._max_age or 0) // _SWEEPS

@@ -202,8 +202,8 @@ class FileStreamEnumerator(FileEnumerator):
         """Return the splits of files that were read in part.
 
         With `onChangedFile=reread`, a changed file is left out, because its new version is read from the start.
-        Otherwise a changed file raises DataError. A file that disappeared is an error, too. So the error comes before
-        an unreadable micro-batch is planned.
+        Otherwise a changed file raises DataError. A file that disappeared is an error, too. These errors come before an
+        unreadable micro-batch is planned.
         """
         begun = self._tracker.begun(known)
         listed = {file.path: file for file in index.files} if begun else {}

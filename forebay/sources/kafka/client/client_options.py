@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translates `kafka.*`, the options of Java's consumer, to arguments of kafka-python.
 
-An option that cannot be translated is refused with its name, because users would notice an ignored option too late.
+An option without a translation is refused, because users would notice an ignored option too late. The error names the
+option.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Cluster:
         return ", ".join(self._options.servers)
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
-        """Return the topics that exist, by name: those of `names`, or all if `names` is None."""
+        """Return the existing topics in `names`, by name; all topics if `names` is None."""
         wanted = None if names is None else list(names)
         found: dict[str, Topic] = {}
         for each in self._ask("asking for topics", lambda admin: admin.describe_topics(wanted)):

@@ -112,7 +112,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ]
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the end offset of each partition under the isolation level, or that of its ending time if it is lower.
+        """Return the end offset of each partition under the isolation level, or the offset of its ending time if lower.
 
         Raises:
             DataLossError: A partition ends before its position: it was truncated or recreated.
@@ -186,7 +186,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return divide(_own(split), count)
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
-        """Return one task per range under `minPartitions` or `maxRecordsPerPartition`; else None.
+        """Return one task per range if `minPartitions` or `maxRecordsPerPartition` is set; else None.
 
         The method checks the topic ids, because a topic that was recreated after planning has other records at the
         planned offsets. The last discovery is not enough: a replayed micro-batch comes before the first discovery, and

@@ -52,7 +52,8 @@ class RecordTimes:
         """Store the offset and timestamp (ms since 1970) of a record of each split, as a broker reported them.
 
         A micro-batch often ends before this record, so `of` often needs its timestamp next. Under `read_committed`, the
-        record may belong to an aborted transaction. The stored timestamp is then not that of the next record read.
+        record may belong to an aborted transaction. In that case, the stored timestamp does not belong to the next
+        record read.
         """
         if not self._source.client_options.read_committed:
             self._noted |= {split_id: (offset, time) for split_id, (offset, time) in records.items() if time >= 0}
@@ -84,7 +85,7 @@ class RecordTimes:
 
         Args:
             event_time: The time.
-            found: Each split with its end, and what its broker found: offset and timestamp (ms since 1970), or -1.
+            found: Each split with its end, and the broker's answer: offset and timestamp (ms since 1970), or -1.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.

@@ -54,7 +54,7 @@ class PartitionFetcher:
         poll_timeout: Seconds without progress in a range with an end before an error; Spark's
             `kafkaConsumer.pollTimeoutMs`.
         clock: Returns the current time in seconds.
-        by_columns: Decode by columns if kafka-python's internals allow it; else record by record.
+        by_columns: Decode by columns if kafka-python's internals allow that; else record by record.
         connect: Makes a consumer from its arguments; by default a `KafkaConsumer`.
 
     Raises:

@@ -79,7 +79,7 @@ class ColumnarDecoder(RecordDecoder):
         return batch if batch.num_rows else None
 
     def _fields(self, taken: _Records) -> dict[str, pa.Array]:
-        """Return those of the columns key, value and headers that the schema contains."""
+        """Return the columns of the schema that come from the record: key, value and headers."""
         found: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
         if not self._wanted & {"key", "value", "headers"}:
@@ -102,7 +102,7 @@ class ColumnarDecoder(RecordDecoder):
         return found
 
     def _metadata(self, taken: _Records, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
-        """Return those of the columns offset, timestamp, topic and partition that the schema contains."""
+        """Return the columns of the schema that come from metadata: offset, timestamp, topic and partition."""
         rows = len(taken.offsets)
         found: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
