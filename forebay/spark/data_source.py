@@ -138,7 +138,7 @@ def _in_program(name: str) -> bool:
 
 def _not_written(source: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{source} is a source: read it with spark.read; it cannot be written to",
+        f"{source} cannot be written to: forebay formats are sources, for spark.read and spark.readStream",
         source=source,
         advice="write with one of Spark's own formats, such as parquet, or from foreachPartition",
     )

@@ -35,7 +35,7 @@ def ids_stable(subject: Subject) -> None:
         second = _unique([split.id for split in again])
         gone, new = sorted(first - second), sorted(second - first)
         if gone or (new and subject.exact):
-            subject.blocked = "its ids change: see SPL-1"
+            subject.blocked = "the ids of the splits change: see SPL-1"
             raise Broken(
                 f"a second discovery returned other split ids: {gone[:3]} were missing, {new[:3]} were new",
                 "derive ids from the part of the input (a path, a partition number): never from random numbers, time "

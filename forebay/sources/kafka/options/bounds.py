@@ -124,7 +124,7 @@ class OffsetRange:
                 raise ConfigurationError(
                     f"{end.option}={end.kind.value if not earliest else 'earliest (-2)'} leaves nothing to read",
                     option=end.option,
-                    advice="give latest, offsets or a time",
+                    advice="set the end to latest, to offsets or to a time",
                 )
         return cls(start, None if end is not None and end.kind is BoundKind.LATEST else end, latest_if_no_match)
 
@@ -143,7 +143,7 @@ class OffsetRange:
             raise ConfigurationError(
                 f"starting offset can't be latest{' (-1)' if latest else ''} for batch queries on Kafka",
                 option=start.option,
-                advice="give earliest, offsets or a time; or read a stream",
+                advice="set the start to earliest, to offsets or to a time; or use readStream",
             )
 
 

@@ -71,7 +71,7 @@ class OffsetResolver:
                         f"{bound.option} ends at {ends[partition]}, beyond the end of the partition at {latest}",
                         split=partition.split_id,
                         option=bound.option,
-                        advice="give an offset of at most that, or -1 for the latest",
+                        advice=f"give an offset of at most {latest}, or -1 for the latest",
                     )
         return ends
 
@@ -143,7 +143,7 @@ class OffsetResolver:
                     f"{bound.option} starts at {offset}, beyond the end of the partition at {last[partition]}",
                     split=partition.split_id,
                     option=bound.option,
-                    advice="give an offset of at most that, or -1 for the latest",
+                    advice=f"give an offset of at most {last[partition]}, or -1 for the latest",
                 )
             if resolved[partition] < first[partition]:
                 begin = resolved[partition] = first[partition]
