@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay_files` beside Spark's own readers: a full scan with every column used, one file and sixteen.
+"""`forebay_files` beside Spark's own readers: a full scan with every column used, of large and small files.
 
 A second table says where the CPU time goes: in the JVM, in Spark's Python workers, and, measured alone in one process,
 in reading the file and in handing Arrow over.
@@ -10,6 +10,7 @@ Run it: ``make bench``, or with less data ``make bench BENCH_ARGS='--megabytes 2
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ from forebay.sources.files import FileSource
 from forebay.testkit.servers.kafka_jars import Module, fetched
 
 FORMATS = ("csv", "json", "parquet", "orc", "avro")
+SMALL_FORMATS = ("csv", "json", "text")
 FILES = (1, 16)
 # Bytes of one row of `rows` in each format, measured; they only set how many rows make the wanted size.
 ROW_BYTES = {"csv": 118, "json": 205, "parquet": 62, "orc": 62, "avro": 88}
@@ -59,6 +61,42 @@ def make(spark: SparkSession, where: Path, kind: str, files: int, megabytes: int
     writer = rows(spark, count).repartition(files) if files > 1 else rows(spark, count).coalesce(1)
     writer.write.mode("overwrite").format(kind).save(path)
     return path, count
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Files of one format, their rows, and their columns as DDL."""
+
+    name: str
+    kind: str
+    path: str
+    rows: int
+    ddl: str
+
+
+def large(spark: SparkSession, where: Path, kind: str, files: int, megabytes: int) -> DataSet:
+    """Write one file or several."""
+    path, count = make(spark, where, kind, files, megabytes)
+    schema = spark.read.parquet(path).schema if kind == "parquet" else rows(spark, 1).schema
+    ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    return DataSet(f"{kind}, {files} file{'s' if files > 1 else ''}", kind, path, count, ddl)
+
+
+def small(where: Path, kind: str, files: int) -> DataSet:
+    """Write files of 50 rows and about 5 KB."""
+    directory = where / f"{kind}-small"
+    directory.mkdir()
+    for file in range(files):
+        found = [(file * 50 + row, f"name {file * 7919 % 10_007} {row}", "x" * 60) for row in range(50)]
+        lines = [
+            json.dumps(dict(zip(("id", "name", "note"), row, strict=True)))
+            if kind == "json"
+            else ",".join(map(str, row))
+            for row in found
+        ]
+        (directory / f"part-{file:06}.{kind}").write_text("\n".join(lines) + "\n")
+    ddl = "value string" if kind == "text" else "id bigint, name string, note string"
+    return DataSet(f"{kind}, {files} small files", kind, str(directory), files * 50, ddl)
 
 
 @dataclass(frozen=True)
@@ -100,26 +138,21 @@ def alone(source: FileSource) -> tuple[float, float]:
     return median(read), median(given)
 
 
-def compare(
-    spark: SparkSession, where: Path, kind: str, files: int, megabytes: int, repeats: int
-) -> tuple[Cell, list[str]]:
+def compare(spark: SparkSession, data: DataSet, repeats: int) -> tuple[Cell, list[str]]:
     """Warm both up once, then take turns; return the comparison, and a row of the second table."""
-    path, count = make(spark, where, kind, files, megabytes)
-    schema = spark.read.parquet(path).schema if kind == "parquet" else rows(spark, 1).schema
-    ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    kind, path, ddl, count = data.kind, data.path, data.ddl, data.rows
     ours: list[Took] = []
     peer: list[Took] = []
     for turn in range(repeats + 1):
         for taken, reader in ((ours, "forebay_files"), (peer, kind)):
             taken.append(took(lambda reader=reader: scan(spark, reader, kind, path, ddl)))  # type: ignore[misc]  # bound at once
         print(
-            f"  {kind}, {files} files, turn {turn}: ours {ours[-1].wall:.2f} s, Spark {peer[-1].wall:.2f} s",
+            f"  {data.name}, turn {turn}: ours {ours[-1].wall:.2f} s, Spark {peer[-1].wall:.2f} s",
             file=sys.stderr,
         )
     ours, peer = ours[1:], peer[1:]
-    name = f"{kind}, {files} file{'s' if files > 1 else ''}"
     cell = Cell(
-        name,
+        data.name,
         "Spark's own reader",
         [one.wall for one in ours],
         [one.wall for one in peer],
@@ -127,10 +160,11 @@ def compare(
         [one.jvm + one.python for one in peer],
         count,
     )
-    source = FileSource(path=path, file_format=kind).with_schema(to_arrow_schema(schema, timezone="UTC"))
+    schema = to_arrow_schema(spark.createDataFrame([], ddl).schema, timezone="UTC")
+    source = FileSource(path=path, file_format=kind).with_schema(schema)
     parts = [median(one.jvm for one in peer), median(one.jvm for one in ours), median(one.python for one in ours)]
     return cell, [
-        name,
+        data.name,
         *(f"{part / count * 1e6:.2f}" for part in (*parts, *alone(source))),
     ]
 
@@ -141,6 +175,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--files", default=",".join(map(str, FILES)))
+    parser.add_argument("--small", type=int, default=20_000, help="number of small files; 0: leave them out")
     args = parser.parse_args()
     spark = (
         SparkSession.builder.master("local[*]")
@@ -156,10 +191,14 @@ def main() -> None:
         spark.sql(f"ADD JAR '{next(jar.iterdir())}'")
     forebay.register(spark)
     with tempfile.TemporaryDirectory() as where:
+        kinds = args.formats.split(",")
         found = [
-            compare(spark, Path(where), kind, int(files), args.megabytes, args.repeats)
-            for kind in args.formats.split(",")
-            for files in args.files.split(",")
+            compare(spark, large(spark, Path(where), kind, int(files), args.megabytes), args.repeats)
+            for kind in kinds
+            for files in filter(None, args.files.split(","))
+        ]
+        found += [
+            compare(spark, small(Path(where), kind, args.small), args.repeats) for kind in SMALL_FORMATS if args.small
         ]
     spark.stop()
     publish("files", [cell for cell, _ in found])

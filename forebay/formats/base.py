@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, Protocol, cast
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
@@ -43,6 +43,18 @@ class InputFile(Protocol):
 @dataclass(frozen=True)
 class NoOptions:
     """The options of a format without options."""
+
+
+class JoinedContents(NamedTuple):
+    """The contents of several files as the content of one file.
+
+    Attributes:
+        content: What `FileFormat.read` reads.
+        rows: The number of rows of each file, valid if the read returns their sum.
+    """
+
+    content: bytes
+    rows: Sequence[int]
 
 
 class FileFormat(ABC):
@@ -127,6 +139,17 @@ class FileFormat(ABC):
             end: Where to stop, exclusive; None for the end of the file.
         """
         return [(position, end)]
+
+    def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
+        """Return the contents of small files as one, which one read parses; None (the default) if that is not safe.
+
+        Called on a fetcher thread, for sliceable files. A read of the joined content must return the rows of the files
+        in order, or raise a ForebayError, or return another number of rows. Then each file is read alone.
+
+        Args:
+            contents: The whole content of each file; at least two.
+        """
+        return None
 
     @abstractmethod
     def read(

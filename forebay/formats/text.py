@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.base import FileFormat, InputFile
+from forebay.formats.base import FileFormat, InputFile, JoinedContents
 from forebay.formats.compression import open_decompressed
 from forebay.formats.encodings import one_value, valid_utf8
+from forebay.formats.joining import join_lines
 from forebay.formats.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Block, RecordBlocks
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
@@ -73,6 +74,10 @@ class TextFormat(FileFormat):
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
         """See `FileFormat.borders`. A bzip2 file is cut at compressed bytes."""
         return [] if self.options.wholetext else self.options.blocks().borders(file, target_bytes)
+
+    def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
+        """See `FileFormat.join`."""
+        return join_lines(contents) if self.options.line_sep is None else None
 
     def read(
         self,

@@ -16,6 +16,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.options import hide_options
+from forebay.spark.coalescing import coalesced
 from forebay.spark.conform import Conformer
 from forebay.spark.errors import as_spark_error
 from forebay.spark.session_zone import in_zone_of_task
@@ -123,5 +124,9 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         hide_options(task.source)
         if value.follows_zone:
             task = dataclasses.replace(task, source=in_zone_of_task(task.source))
-        for delivered in run_task(task):
-            yield from conformer.conform(delivered.batch, split=delivered.split_id, position=delivered.position)
+        batches = (
+            batch
+            for delivered in run_task(task)
+            for batch in conformer.conform(delivered.batch, split=delivered.split_id, position=delivered.position)
+        )
+        yield from coalesced(batches, max_rows=options.max_rows_per_batch, max_bytes=options.max_bytes_per_batch)

@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from forebay.formats.base import FileFormat, InputFile
+from forebay.formats.base import FileFormat, InputFile, JoinedContents
 from forebay.formats.csv.infer import infer_schema, merged_schema
 from forebay.formats.csv.options import REFUSED, CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.rows import RowMaker
 from forebay.formats.csv.univocity.rules import within_limits
+from forebay.formats.joining import join_lines
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class CsvFormat(FileFormat):
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
         """See `FileFormat.borders`. A bzip2 file is cut at compressed bytes."""
         return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
+
+    def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
+        """See `FileFormat.join`. With comments the first line is not always the header."""
+        if self.options.line_sep is not None or self.options.comment:
+            return None
+        return join_lines(contents, header=self.options.header, not_one_row=[b"\n"])
 
     def read(
         self,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from forebay.formats.base import FileFormat
+from forebay.formats.base import FileFormat, JoinedContents
+from forebay.formats.joining import join_lines
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.documents import read_document
 from forebay.formats.json.inference.infer import infer_schema
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
 
+_NOT_ONE_ROW = (b"\n", b"[", b" ", b"\t")
+"""The starts of lines that are blank, or may have an array of records."""
 _UNKNOWN = pa.schema([])
 """The columns of a file before its schema is known, or if they do not matter."""
 
@@ -48,6 +51,10 @@ class JsonFormat(FileFormat):
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
         """See `FileFormat.borders`. A bzip2 file is cut at compressed bytes."""
         return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
+
+    def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
+        """See `FileFormat.join`."""
+        return join_lines(contents, not_one_row=_NOT_ONE_ROW) if self.options.line_sep is None else None
 
     def read(
         self,

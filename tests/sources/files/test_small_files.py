@@ -15,7 +15,7 @@ import pytest
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.options import Secret
 from forebay.sources.files import FileSource
-from forebay.sources.files.reading import small_files
+from forebay.sources.files.reading import joined_files, small_files
 from forebay.sources.files.reading.split_reader import FileSplitReader
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
@@ -124,6 +124,12 @@ def server() -> Iterator[Server]:
     server.close()
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is parsed alone, as larger ones are."""
+    monkeypatch.setattr(joined_files, "SMALL_BYTES", -1)
+
+
 def read_all(reader: FileSplitReader, into: list[str] | None = None) -> list[str]:
     found: list[str] = [] if into is None else into
     while parts := reader.fetch():
@@ -153,6 +159,7 @@ def test_the_next_objects_are_requested_together_and_each_once(server: Server) -
     assert server.requests == dict.fromkeys(server.listed, 1)
 
 
+@pytest.mark.usefixtures("alone")
 def test_no_more_is_requested_than_is_read_soon(server: Server) -> None:
     reader = server.reader()
     reader.fetch()
@@ -213,6 +220,7 @@ def test_an_object_that_could_not_be_fetched_ahead_is_requested_again(server: Se
     assert server.requests == dict.fromkeys(server.listed, 1) | {path: 2}
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_read_that_stops_early_leaves_no_request(server: Server) -> None:
     reader = server.reader()
     reader.fetch()
@@ -229,6 +237,7 @@ def test_a_read_that_stops_early_leaves_no_request(server: Server) -> None:
     assert sum(server.requests.values()) == 2 + small_files.AHEAD
 
 
+@pytest.mark.usefixtures("alone")
 def test_local_files_are_not_opened_ahead(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text(f"{number}\n")

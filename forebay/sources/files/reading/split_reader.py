@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,27 +14,21 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
 from forebay.formats.filters.expressions import leaves
-from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.files.filtering import RowFilter
 from forebay.sources.files.read_errors import is_ignored, with_file
+from forebay.sources.files.reading.file_read import Batches, FileRead, ReadRange
+from forebay.sources.files.reading.joined_files import JoinedFiles
 from forebay.sources.files.reading.small_files import SmallFiles
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
 from forebay.sources.files.schema.evolution import check_new_columns
-from forebay.sources.files.split import FileSplit, offset_and_rows
+from forebay.sources.files.split import FileSplit
 from forebay.stores.stored_file import StoredFile
 
 _log = logging.getLogger(__name__)
-
-Batches = Generator[tuple[pa.RecordBatch, int], None, None]
-ReadRange = Callable[[int, int | None], Batches]
-"""Reads the records that start at or after a position and before an end (None: the end of the file)."""
-RowPosition = tuple[int, int]
-"""The file format's position, and the number of rows read after it."""
-Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
 
 
 class FileSplitReader(SplitReader):
@@ -53,14 +46,15 @@ class FileSplitReader(SplitReader):
         self._options = options or HostOptions()
         self._waiting: deque[FileSplit] = deque()
         self._small_files = SmallFiles(source.stored)
-        self._reading: _Reading | None = None
+        self._joined_files = JoinedFiles(self._small_files, self._options)
+        self._reading: FileRead | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Add files and slices to the queue."""
         self._waiting.extend(split for split in splits if isinstance(split, FileSplit))
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return the next record batch, or the end of the current file.
+        """Return the next record batch, the end of the current file, or the rows of several small files.
 
         Raises:
             ConfigurationError: The file contradicts the schema or an option.
@@ -70,6 +64,8 @@ class FileSplitReader(SplitReader):
         if self._reading is None:
             if not self._waiting:
                 return []
+            if together := self._read_together():
+                return together
             self._reading = self._begin(self._waiting.popleft())
             self._small_files.request(self._waiting)
         reading = self._reading
@@ -117,19 +113,46 @@ class FileSplitReader(SplitReader):
         more = [full.field(name).remove_metadata() for name in filtered if name not in selected.names]
         return full, pa.schema([*selected, *more]), RowFilter(expression, selected.names)
 
-    def _begin(self, split: FileSplit) -> _Reading:
-        self._source.learn_format(split.path)
-        full, schema, row_filter = self._schemas
-        partitions = dict(split.partitions)
-        data = data_schema(full, partitions)
-        constants = partition_scalars(partitions, schema, self._source.time_zone)
-        wanted = [name for name in schema.names if name not in constants and name != METADATA]
+    def _columns_in_file(self, split: FileSplit) -> tuple[pa.Schema, pa.Schema]:
+        """Return the schema of the data in the file of a split, and its columns to read, in order."""
+        full, schema, _ = self._schemas
+        data = data_schema(full, (name for name, _ in split.partitions))
+        outside = {METADATA, *(name.lower() for name, _ in split.partitions)}
+        wanted = [field.name for field in schema if field.name.lower() not in outside]
         # A read without columns of the file still has to count its rows.
-        columns = wanted or data.names[:1]
-        stored = self._small_files.take(split)
+        return data, pa.schema([data.field(name) for name in wanted or data.names[:1]])
+
+    def _constants(self, split: FileSplit) -> dict[str, pa.Scalar]:
+        """Return the values of the partition columns and of `_metadata`, by column name."""
+        _, schema, _ = self._schemas
+        constants = partition_scalars(dict(split.partitions), schema, self._source.time_zone)
         if METADATA in schema.names:
             start, length = split.block or (0, split.size)
             constants[METADATA] = metadata_value(split.status, start, length, schema.field(METADATA).type)
+        return constants
+
+    def _read_together(self) -> list[Fetched]:
+        """Return the rows of the next small files; [] if the next file is read alone."""
+        if len(self._waiting) < 2 or self._source.adds_columns:
+            return []
+        self._source.learn_format(self._waiting[0].path)
+        _, schema, row_filter = self._schemas
+        found = []
+        for split, rows in self._joined_files.read(self._waiting, self._format, self._columns_in_file):
+            batch = None if rows is None else assemble(rows, self._constants(split), schema, split.size)
+            if batch is not None and row_filter is not None:
+                batch = row_filter.of(batch)
+            end: Position = split.size if split.end is None else split.end
+            found.append(Fetched(split.id, batch, end, finished=True))
+        return found
+
+    def _begin(self, split: FileSplit) -> FileRead:
+        self._source.learn_format(split.path)
+        _, schema, row_filter = self._schemas
+        constants = self._constants(split)
+        data, wanted = self._columns_in_file(split)
+        columns = wanted.names
+        stored = self._joined_files.take(split)
 
         def batches(position: int, end: int | None) -> Batches:
             # Positions of a format that counts rows are no bytes of the file; a compressed file has no inner ends.
@@ -156,7 +179,7 @@ class FileSplitReader(SplitReader):
 
         skips = row_filter is not None and self._format.counts_rows
         read = self._checked(matching if skips else batches, stored)
-        return _Reading(split, stored, read, self._options, row_filter, counts_rows=self._format.counts_rows)
+        return FileRead(split, stored, read, self._options, row_filter, counts_rows=self._format.counts_rows)
 
     def _checked(self, read: ReadRange, stored: StoredFile) -> ReadRange:
         """Return `read` with a check for new columns at the start of the file, if columns may be added."""
@@ -173,7 +196,7 @@ class FileSplitReader(SplitReader):
 
         return checked
 
-    def _end_if_ignored(self, reading: _Reading, error: DataError) -> Fetched:
+    def _end_if_ignored(self, reading: FileRead, error: DataError) -> Fetched:
         """Log an error that the options ignore, and return the end of the file.
 
         Raise any other error with the file's path.
@@ -187,107 +210,3 @@ class FileSplitReader(SplitReader):
             raise with_file(final, self._source, reading.split.id)  # noqa: B904 - often the same error
         _log.warning("skipped the rest of %s: %s", reading.split.id, error.message)
         return Fetched(reading.split.id, position=reading.position, finished=True)
-
-
-class _Reading:
-    """A file or slice being read.
-
-    The record batches of the format are cut to the host's limits. The position after a cut is a pair: the position
-    before the record batch, and the number of its rows before the cut.
-    """
-
-    def __init__(
-        self,
-        split: FileSplit,
-        stored: StoredFile,
-        batches: ReadRange,
-        options: HostOptions,
-        row_filter: RowFilter | None,
-        *,
-        counts_rows: bool,
-    ) -> None:
-        self.split = split
-        self.stored = stored
-        self.position: Position = 0 if split.position is None else split.position
-        self._batches = batches
-        self._options = options
-        self._filter = row_filter
-        self._counts_rows = counts_rows
-        self._end = None if split.end is None else offset_and_rows(split.end)
-        self._parts: Parts | None = None
-        self._slices: deque[pa.RecordBatch] = deque()
-        self._here = self._after = offset_and_rows(self.position)
-
-    def next(self) -> Fetched:
-        """Return the next record batch; at the end, check that the file has not changed."""
-        if not self._slices and not self._fill():
-            self.stored.verify_read()
-            end: Position = self.position if self.split.end is None else self.split.end
-            return Fetched(self.split.id, position=end, finished=True)
-        batch = self._slices.popleft()
-        offset, rows = self._here
-        offset, rows = self._here = (offset, rows + batch.num_rows) if self._slices else self._after
-        if self._counts_rows:
-            self.position = offset + rows
-        else:
-            self.position = (offset, rows) if rows else offset
-        # Positions count the rows of the file, so rows are left out last.
-        return Fetched(self.split.id, batch if self._filter is None else self._filter.of(batch), self.position)
-
-    def rewind(self) -> None:
-        """Close the file. `next` opens it again, and continues after the last record batch that it returned."""
-        self._slices.clear()
-        if self._parts is not None:
-            self._parts.close()
-            self._parts = None
-
-    def _fill(self) -> bool:
-        """Read the next record batch of the format, and cut it to the limits; return False at the end of the file."""
-        if self._parts is None:
-            self._parts = self._read(*offset_and_rows(self.position))
-        options = self._options
-        for batch, here, after in self._parts:
-            self._here, self._after = here, after
-            self._slices.extend(
-                slices_within(batch, max_rows=options.max_rows_per_batch, max_bytes=options.max_bytes_per_batch)
-            )
-            if self._slices:
-                return True
-        return False
-
-    def _read(self, offset: int, rows: int) -> Parts:
-        """Yield the record batches to the end of the split, each with the positions before and after it.
-
-        The first one begins `rows` rows after `offset`.
-        """
-        stop, last_rows = (None, 0) if self._end is None else self._end
-        if stop is None or offset < stop:
-            yield from self._blocks(offset, rows, stop)
-            rows = 0
-        if stop is not None and last_rows > rows:
-            yield from self._rows_of_block(stop, rows, last_rows)
-
-    def _blocks(self, offset: int, skip: int, stop: int | None) -> Parts:
-        """Yield the rows of the records that start in `[offset, stop)`, except for the first `skip` rows."""
-        with closing(self._batches(offset, stop)) as batches:
-            for batch, position in batches:
-                # The last record of a slice may end in the next slice, which begins with the record after it.
-                after = position if stop is None else min(position, stop)
-                if skip < batch.num_rows:
-                    yield batch.slice(skip), (offset, skip), (after, 0)
-                offset, skip = after, max(0, skip - batch.num_rows)
-
-    def _rows_of_block(self, offset: int, start: int, stop: int) -> Parts:
-        """Yield the rows `[start, stop)`, counted from the row at `offset`.
-
-        A position here is `offset` with a number of rows, so it sorts before the split's end.
-        """
-        before = 0
-        with closing(self._batches(offset, None)) as batches:
-            for batch, _ in batches:
-                first, last = max(before, start), min(before + batch.num_rows, stop)
-                if first < last:
-                    yield batch.slice(first - before, last - first), (offset, first), (offset, last)
-                before += batch.num_rows
-                if before >= stop:
-                    return
