@@ -17,6 +17,7 @@ from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file, even_borders
 from forebay.formats.byte_streams import STEP_BYTES, decoded_stream, read_fully
 from forebay.formats.bzip2_blocks import Bzip2Blocks
+from forebay.formats.xz_blocks import XzBlocks
 from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ _MAX_BLOCK_BYTES = 1 << 30
 _SLICE = 10**15
 """In a slice of a compressed file, a position is this × the byte at which the slice starts + a decompressed offset."""
 _LEAST_SLICE_BYTES = 1 << 20
-"""A slice decodes a block more than it owns, of about 0.2 MB, so smaller ones would cost more than they save."""
+"""A slice decodes a block more than it owns, of 0.2 MB or more, so smaller ones would cost more than they save."""
+_CUT_CODECS = ("bz2", "xz")
 
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 
@@ -91,7 +93,7 @@ def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
 
     [] for a codec whose files are one slice. Reads no data.
     """
-    if codec_of(file.path) != "bz2":
+    if codec_of(file.path) not in _CUT_CODECS:
         return []
     return [border * _SLICE for border in even_borders(file.size, max(target_bytes, _LEAST_SLICE_BYTES))]
 
@@ -99,22 +101,27 @@ def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
 def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
     """Open a file for the bytes `[position, end)` and those after them. The stream may begin before `position`.
 
-    A slice of bzip2 begins with the first block that begins inside it. Errors are those of `open_decompressed`.
+    A slice of bzip2 or xz begins with the first block that begins inside it. Errors are those of `open_decompressed`.
     """
     first, last = position // _SLICE, None if end is None else end // _SLICE
-    if codec_of(file.path) != "bz2" or not (first or last):
+    codec = codec_of(file.path)
+    if codec not in _CUT_CODECS or not (first or last):
         return OpenSlice(open_decompressed(file), 0, lambda: end)
     raw = file.open()
-    raw.seek(first)
     compressed = _Raw(raw)
-    blocks = Bzip2Blocks(compressed.read, first, last)
+    blocks: Bzip2Blocks | XzBlocks
+    if codec == "bz2":
+        raw.seek(first)
+        blocks = Bzip2Blocks(compressed.read, first, last)
+    else:
+        blocks = XzBlocks(compressed.at, file.size, first, last)
 
     def found_end() -> int | None:
         if end is None or last == first:
             return end
         return None if blocks.border is None else first * _SLICE + blocks.border + end % _SLICE
 
-    chunks = _wrap_damage(blocks.decode(), file.path, "bz2")
+    chunks = _wrap_damage(blocks.decode(), file.path, codec)
     return OpenSlice(decoded_stream(raw, chunks), first * _SLICE, found_end)
 
 
@@ -163,6 +170,18 @@ class _Raw(io.RawIOBase):
         """Return the next `size` bytes; `b""` at the end of the file; raise EOFError if the file ends within them."""
         data = read_fully(self.read, size)
         if 0 < len(data) < size:
+            raise EOFError("the file ends inside its compressed data")
+        return data
+
+    def at(self, place: int, size: int) -> bytes:
+        """Return `size` bytes from a place on; raise EOFError if the file ends within them."""
+        try:
+            if self._file.tell() != place:
+                self._file.seek(place)
+        except Exception as error:
+            raise _ReadFailed from error
+        data = self.exactly(size)
+        if size and not data:
             raise EOFError("the file ends inside its compressed data")
         return data
 
