@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.options import Secret
-from forebay.sources.files import FileSource
-from forebay.sources.files.reading import joined_files, small_files
+from forebay.sources.files import FileSource, small_files
+from forebay.sources.files.reading import joined_files
 from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.schema.resolve import _inside
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
 
@@ -249,3 +251,34 @@ def test_local_files_are_not_opened_ahead(tmp_path: Path) -> None:
     (tmp_path / "2.txt").unlink()
     with pytest.raises(DataError, match="no longer exists"):
         read_all(reader)
+
+
+class Together:
+    """A gate. The first request passes; the next `AHEAD` requests wait for each other."""
+
+    def __init__(self) -> None:
+        self._arrived = 0
+        self._lock = threading.Lock()
+        self._open = threading.Event()
+
+    def wait(self, timeout: float) -> bool:
+        with self._lock:
+            self._arrived += 1
+            first = self._arrived == 1
+            if self._arrived == 1 + small_files.AHEAD:
+                self._open.set()
+        return first or self._open.wait(timeout)
+
+    def set(self) -> None:
+        self._open.set()
+
+
+def test_the_inference_of_a_schema_requests_the_next_objects_together_and_each_once(server: Server) -> None:
+    server.listed = server.objects = {f"/b/o/{number}.json": b'{"a": 1}\n' for number in range(COUNT)}
+    server.objects["/b/o/19.json"] = b'{"b": "x"}\n'
+    server.gate = Together()  # type: ignore[assignment]  # it has the two methods that are used
+    source = dataclasses.replace(server.source(), file_format="json")
+    listed = [FileStatus(f"s3:/{path}", len(body), 1, etag(body)) for path, body in server.listed.items()]
+    found = _inside(source, listed)
+    assert found == pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert server.requests == dict.fromkeys(server.listed, 1)

@@ -16,7 +16,7 @@ from forebay.errors import ForebayError
 from forebay.formats.base import FileFormat
 from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.sources.files.reading.small_files import SmallFiles
+from forebay.sources.files.small_files import SmallFiles
 from forebay.sources.files.split import FileSplit
 from forebay.stores.stored_file import StoredFile
 

@@ -21,10 +21,10 @@ from forebay.sources.files.filtering import RowFilter
 from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.reading.file_read import Batches, FileRead, ReadRange
 from forebay.sources.files.reading.joined_files import JoinedFiles
-from forebay.sources.files.reading.small_files import SmallFiles
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
 from forebay.sources.files.schema.evolution import check_new_columns
+from forebay.sources.files.small_files import SmallFiles
 from forebay.sources.files.split import FileSplit
 from forebay.stores.stored_file import StoredFile
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ from forebay.sources.files.format_hint import unknown_format
 from forebay.sources.files.read_errors import is_readable, with_file
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import METADATA, is_metadata_type, metadata_type, with_partitions
+from forebay.sources.files.small_files import AHEAD, SmallFiles
+from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
 
@@ -72,7 +74,10 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
 
 
 class _StoredFiles(Sequence[StoredFile]):
-    """Listed files in the form that formats open. Items are created on access: a listing may have a million files."""
+    """Listed files in the form that formats open. Items are created on access: a listing may have a million files.
+
+    An iteration requests the next small files of S3 ahead, from the second file on: a format may read only the first.
+    """
 
     def __init__(self, source: FileScan, files: Sequence[FileStatus]) -> None:
         self._source = source
@@ -80,6 +85,16 @@ class _StoredFiles(Sequence[StoredFile]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __iter__(self) -> Iterator[StoredFile]:
+        small_files = SmallFiles(self._source.stored)
+        try:
+            for number, file in enumerate(self._files):
+                if number:
+                    small_files.request(FileSplit.of(one, ()) for one in self._files[number : number + AHEAD])
+                yield small_files.take(FileSplit.of(file, ()))
+        finally:
+            small_files.close()
 
     @overload
     def __getitem__(self, index: int) -> StoredFile: ...
