@@ -19,14 +19,17 @@ from forebay.errors import ConfigurationError, RetriableError
 VERSION = "4.1.0"
 
 _IVY = """\
-<ivy-module version="2.0"><info organisation="forebay" module="testkit"/>
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"><info organisation="forebay" module="testkit"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
 {dependencies}
   </dependencies>
 </ivy-module>
 """
-_DEPENDENCY = '<dependency org="{0.group}" name="{0.name}" rev="{0.version}" transitive="{1}" conf="default->default"/>'
+_DEPENDENCY = (
+    '<dependency org="{0.group}" name="{0.name}" rev="{0.version}" transitive="{1}" conf="{2}">{3}</dependency>'
+)
+_ARTIFACT = '<artifact name="{0.name}" type="jar" ext="jar" m:classifier="{0.classifier}"/>'
 _TIMEOUT = 600.0
 
 
@@ -63,12 +66,27 @@ class Module(NamedTuple):
         name: The artifact id.
         version: The version.
         alone: Do not download the dependencies of the module.
+        classifier: Which jar of the module, such as `tests`; by default the main one.
     """
 
     group: str
     name: str
     version: str
     alone: bool = False
+    classifier: str = ""
+
+    @property
+    def file(self) -> str:
+        """The file name of the jar."""
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + ".jar"
+
+    @property
+    def dependency(self) -> str:
+        """The module as an element of an `ivy.xml`."""
+        artifact, configuration = (
+            (_ARTIFACT.format(self), "default->*") if self.classifier else ("", "default->default")
+        )
+        return _DEPENDENCY.format(self, "false" if self.alone else "true", configuration, artifact)
 
 
 _SPARK_SOURCE = (
@@ -132,9 +150,9 @@ def _one_download() -> Iterator[None]:
 
 
 def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
-    lines = (_DEPENDENCY.format(one, "false" if one.alone else "true") for one in modules)
+    lines = (one.dependency for one in modules)
     (work / "ivy.xml").write_text(_IVY.format(dependencies="\n".join(lines)), encoding="utf-8")
-    pattern = f"{work}/lib/[artifact]-[revision].[ext]"
+    pattern = f"{work}/lib/[artifact]-[revision](-[classifier]).[ext]"
     command = [java(), "-jar", str(ivy), "-cache", str(cache() / "ivy"), "-ivy", str(work / "ivy.xml")]
     command += ["-confs", "default", "-retrieve", pattern, "-types", "jar", "bundle"]
     names = ", ".join(f"{one.name} {one.version}" for one in modules)
@@ -142,7 +160,7 @@ def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd=work)  # noqa: S603 - our own command
     except subprocess.TimeoutExpired as error:
         raise RetriableError(f"Ivy did not fetch {names} within {_TIMEOUT:.0f} s") from error
-    exist = [(work / "lib" / f"{one.name}-{one.version}.jar").exists() for one in modules]
+    exist = [(work / "lib" / one.file).exists() for one in modules]
     if done.returncode or not all(exist):
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise RetriableError(
