@@ -21,12 +21,16 @@ from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.origin import Installed, Origin, Session
+from forebay.spark.planner_profiles import skip_empty_profiles
 
 if TYPE_CHECKING:
     from forebay.spark.stream import StreamReader
 
 _WRITING: Final = "pyspark.sql.worker.write_into_data_source"
 """The program in which Spark creates a data source for writing."""
+
+
+skip_empty_profiles()
 
 
 class ForebayDataSource(DataSource):
@@ -49,6 +53,7 @@ class ForebayDataSource(DataSource):
         with as_spark_error(name, "the options"):
             if _in_program(_WRITING):  # the options are those of a sink
                 raise _not_written(name)
+            _refuse_table(options, name)
             made = self._origin.make(dict(options), self._session)
         self._source, self._options, self._follows_zone = made.source, made.options, made.follows_zone
         self._promised: tuple[str, ...] | None = None
@@ -134,6 +139,24 @@ def _in_program(name: str) -> bool:
     """Return whether this process runs the Spark program `name`, directly or as a child of Spark's daemon."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return name in sys.modules or (spec is not None and spec.name == name)
+
+
+def _refuse_table(options: Mapping[str, str], source: str) -> None:
+    """Refuse `CREATE TABLE … USING` without columns. Spark infers the schema with the table's properties as options.
+
+    Reads of the table get none of its options, so they would read something else.
+
+    Raises:
+        ConfigurationError: The options are the properties of a table.
+    """
+    if "owner" in options and options.get("provider", "").lower() == source.lower():
+        raise ConfigurationError(
+            f"CREATE TABLE … USING {source} does not work: Spark does not give the options of a table to a Python "
+            "source",
+            source=source,
+            advice=f"use CREATE TEMPORARY VIEW … USING {source} OPTIONS (…); or name the columns of the table, and put "
+            "the options into each query, after the name of the table: WITH (option = 'value')",
+        )
 
 
 def _not_written(source: str) -> ConfigurationError:

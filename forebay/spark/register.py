@@ -22,7 +22,7 @@ from forebay.spark import pickling
 from forebay.spark.data_source import format_class
 from forebay.spark.origin import Installed, Origin, PickledClass, PickledSource, Session, checked_class
 from forebay.spark.s3a_settings import s3a_settings
-from forebay.spark.workers import check_workers
+from forebay.spark.workers import IN_QUERY_FUNCTION, check_workers, in_query_function
 
 _log = logging.getLogger(__name__)
 
@@ -132,11 +132,17 @@ def capture(spark: SparkSession) -> Session:
     """Return the settings of the session that planners and workers need (S18)."""
     context = getattr(spark, "_sc", None)
     return Session(
-        parallelism=None if context is None else int(context.defaultParallelism),
+        parallelism=_server_parallelism(spark) if context is None else int(context.defaultParallelism),
         time_zone=spark.conf.get("spark.sql.session.timeZone", None),
         checkpoint_location=_checkpoints(spark, context),
         s3a=s3a_settings(spark, context),
     )
+
+
+def _server_parallelism(spark: SparkSession) -> int | None:
+    """Return `spark.default.parallelism` of a Connect server. Its number of cores is not visible."""
+    named = spark.conf.get("spark.default.parallelism", None)
+    return int(named) if named is not None and named.isdecimal() and int(named) else None
 
 
 def _checkpoints(spark: SparkSession, context: object) -> str | None:
@@ -208,6 +214,8 @@ def _register(spark: SparkSession, origin: Origin, session: Session) -> None:
         with _active(spark):
             spark.dataSource.register(format_class(origin, session))
     except Exception as error:
+        if IN_QUERY_FUNCTION in str(error):
+            raise in_query_function() from error
         raise ConfigurationError(
             f"Spark refuses the format name {origin.name!r}: {error}",
             source=origin.name,
