@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import FileFormat, InputFile, JoinedContents
-from forebay.formats.compression import open_decompressed
-from forebay.formats.encodings import one_value, valid_utf8
-from forebay.formats.joining import join_lines
-from forebay.formats.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Block, RecordBlocks
+from forebay.formats.compression.codecs import open_decompressed
+from forebay.formats.records.encodings import one_value, valid_utf8
+from forebay.formats.records.joining import join_lines
+from forebay.formats.records.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Block, RecordBlocks
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
 

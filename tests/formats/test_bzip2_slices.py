@@ -11,9 +11,9 @@ from itertools import pairwise
 import pytest
 
 from forebay.errors import DataError
-from forebay.formats.bzip2_blocks import Bzip2Blocks
-from forebay.formats.compression import slice_borders
-from forebay.formats.record_blocks import RecordBlocks
+from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
+from forebay.formats.compression.codecs import slice_borders
+from forebay.formats.records.record_blocks import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.sources.files import FileSource, FileSplit

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.compression import REFUSED_SUFFIXES, codec_of, open_decompressed
+from forebay.formats.compression.codecs import REFUSED_SUFFIXES, codec_of, open_decompressed
 from forebay.formats.csv.format import CsvFormat
 from forebay.formats.csv.options import CsvOptions
 

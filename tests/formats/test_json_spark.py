@@ -24,10 +24,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ForebayError
-from forebay.formats.encodings import with_valid_utf8
 from forebay.formats.json.cells import CellReader
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.options import JsonOptions
+from forebay.formats.records.encodings import with_valid_utf8
 from forebay.formats.values.ddl import parse_schema
 from forebay.options import class_options
 

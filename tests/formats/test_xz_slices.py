@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from forebay.errors import DataError
-from forebay.formats.compression import slice_borders
-from forebay.formats.record_blocks import RecordBlocks
-from forebay.formats.xz_blocks import XzBlocks, _checksum, _number, _sizes
+from forebay.formats.compression.codecs import slice_borders
+from forebay.formats.compression.xz_blocks import XzBlocks, _checksum, _number, _sizes
+from forebay.formats.records.record_blocks import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.sources.files import FileSource

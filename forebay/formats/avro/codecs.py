@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.avro.damage import Malformed
-from forebay.formats.compression import snappy_size
+from forebay.formats.compression.codecs import snappy_size
 
 _CRC_BYTES = 4
 

@@ -10,7 +10,7 @@ from forebay.errors import ConfigurationError
 from forebay.formats.avro.codecs import decompressed
 from forebay.formats.avro.damage import Malformed
 from forebay.formats.base import InputFile
-from forebay.formats.byte_streams import STEP_BYTES, read_fully
+from forebay.formats.compression.byte_streams import STEP_BYTES, read_fully
 
 _MAGIC = b"Obj\x01"
 SYNC_BYTES = 16

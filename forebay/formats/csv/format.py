@@ -15,7 +15,7 @@ from forebay.formats.csv.options import REFUSED, CsvOptions
 from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.rows import RowMaker
 from forebay.formats.csv.univocity.rules import within_limits
-from forebay.formats.joining import join_lines
+from forebay.formats.records.joining import join_lines
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from forebay.formats.base import InputFile
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.univocity.cursor import WHITESPACE
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
-from forebay.formats.encodings import decoded
-from forebay.formats.record_blocks import Block, RecordBlocks
+from forebay.formats.records.encodings import decoded
+from forebay.formats.records.record_blocks import Block, RecordBlocks
 
 _CHECKED_BYTES = 1 << 20
 _SMALL_BLOCK = 64 << 10

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from forebay.formats.csv.univocity.rules import NUL, CsvRules
-from forebay.formats.record_blocks import BLOCK_BYTES
-from forebay.formats.record_options import RecordOptions
+from forebay.formats.records.record_blocks import BLOCK_BYTES
+from forebay.formats.records.record_options import RecordOptions
 from forebay.options import option
 
 REFUSED = {

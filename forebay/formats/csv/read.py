@@ -8,14 +8,14 @@ from typing import BinaryIO
 
 from forebay.errors import DataError
 from forebay.formats.base import InputFile
-from forebay.formats.compression import open_decompressed
+from forebay.formats.compression.codecs import open_decompressed
 from forebay.formats.csv.header import CsvHeader, check_header
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.splitting.lines import LineSplitter
 from forebay.formats.csv.splitting.records import RecordSplitter, detected_line_separator
 from forebay.formats.csv.splitting.splitter import Tokens
-from forebay.formats.encodings import as_utf8
-from forebay.formats.record_blocks import BOM, Block, Window
+from forebay.formats.records.encodings import as_utf8
+from forebay.formats.records.record_blocks import BOM, Block, Window
 
 _MAX_ROWS = 1 << 16
 _HEAD_BYTES = 64 << 10

@@ -13,8 +13,8 @@ from forebay.formats.base import batch_of
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.splitting.splitter import Tokens
 from forebay.formats.csv.values import converter
-from forebay.formats.encodings import decoded
-from forebay.formats.record_blocks import Block
+from forebay.formats.records.encodings import decoded
+from forebay.formats.records.record_blocks import Block
 
 _SHOWN_CHARS = 200
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.encodings import valid_utf8
 from forebay.formats.json.arrow import ArrowReader, is_utf8
 from forebay.formats.json.build import BatchBuilder, batch_of, column
 from forebay.formats.json.jackson.reasons import Reasons
@@ -26,6 +25,7 @@ from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.stdlib_reader import RecordReader
 from forebay.formats.json.tiers import BLANKS, ArrowTier, Part
 from forebay.formats.json.uniform.uniform_lines import UniformTier
+from forebay.formats.records.encodings import valid_utf8
 
 _SHOWN_BYTES = 200
 _EXPLAINED_BYTES = 1 << 20  # of longer records the reason takes too long to find

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.formats.compression import open_decompressed
-from forebay.formats.encodings import as_utf8 as decoding_stream
+from forebay.formats.compression.codecs import open_decompressed
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.jackson.text import as_utf8
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.stdlib_reader import refuse_constant
+from forebay.formats.records.encodings import as_utf8 as decoding_stream
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile

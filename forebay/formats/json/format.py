@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from forebay.formats.base import FileFormat, JoinedContents
-from forebay.formats.joining import join_lines
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.documents import read_document
 from forebay.formats.json.inference.infer import infer_schema
 from forebay.formats.json.options import REFUSED, JsonOptions
-from forebay.formats.record_blocks import Block
+from forebay.formats.records.joining import join_lines
+from forebay.formats.records.record_blocks import Block
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile

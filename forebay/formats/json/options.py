@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from forebay.formats.record_options import RecordOptions
+from forebay.formats.records.record_options import RecordOptions
 
 _LIMITS = "only Spark's default limits are supported"
 

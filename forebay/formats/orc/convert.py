@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.encodings import with_valid_utf8
 from forebay.formats.orc.numbers import fitting, narrowed, number_texts, rescaled, truncated
 from forebay.formats.orc.projection import Pick
 from forebay.formats.orc.schema import TYPES
@@ -22,6 +21,7 @@ from forebay.formats.orc.stripes import Part
 from forebay.formats.orc.times import Times
 from forebay.formats.orc.types import TEXTS, Kind, Node
 from forebay.formats.orc.wire import Malformed
+from forebay.formats.records.encodings import with_valid_utf8
 from forebay.formats.values.column_names import ambiguous, folded
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]

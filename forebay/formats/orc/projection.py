@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from forebay.formats.byte_streams import read_fully
+from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.orc import wire
 from forebay.formats.orc.chunks import stored
 from forebay.formats.orc.stripes import DICTIONARIES, PARTS, Encoding, Part, Stream, StripeFooter

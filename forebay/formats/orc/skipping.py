@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 import pyarrow as pa
 
-from forebay.formats.byte_streams import read_fully
+from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.filters.expressions import ANY, Expression, Leaf, Outcomes, Value, may_be_true
 from forebay.formats.filters.statistics import Statistics, outcomes
 from forebay.formats.orc import wire

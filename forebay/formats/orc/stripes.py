@@ -9,7 +9,7 @@ from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import BinaryIO
 
-from forebay.formats.byte_streams import read_fully
+from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.orc import wire
 from forebay.formats.orc.chunks import RATIOS, decompress
 from forebay.formats.orc.tail import Stripe, Tail

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
-from forebay.formats.byte_streams import read_fully
+from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.orc import wire
 from forebay.formats.orc.chunks import RATIOS, Codec, decompress
 from forebay.formats.orc.types import Kind, Node, parse_types

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.formats.base import damaged_file
-from forebay.formats.byte_streams import read_fully
+from forebay.formats.compression.byte_streams import read_fully
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile

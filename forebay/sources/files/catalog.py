@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
-from forebay.formats.compression import CODECS
+from forebay.formats.compression.codecs import CODECS
 from forebay.options import OptionSpec, class_options, parse_options
 from forebay.registry import Entry, Registry
 from forebay.stores.paths import last_name

@@ -14,7 +14,7 @@ from forebay.formats.csv.splitting.placeholders import Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting, stray_starts
 from forebay.formats.csv.univocity.cursor import WHITESPACE
 from forebay.formats.csv.univocity.rules import NUL, CsvRules
-from forebay.formats.record_blocks import BOM
+from forebay.formats.records.record_blocks import BOM
 
 _BLOCK_BYTES = (1 << 31) - 2  # a block is one chunk of one column
 

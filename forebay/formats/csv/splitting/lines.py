@@ -15,7 +15,7 @@ from forebay.formats.csv.splitting.placeholders import Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting
 from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
 from forebay.formats.csv.univocity.cursor import WHITESPACE, strip_line_end
-from forebay.formats.encodings import valid_utf8
+from forebay.formats.records.encodings import valid_utf8
 
 _NEWLINE_INSIDE = "\udc0a"  # no decoded text has a lone surrogate
 

@@ -12,7 +12,7 @@ from forebay.formats.csv.splitting.placeholders import Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting
 from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
-from forebay.formats.encodings import decoded, valid_utf8
+from forebay.formats.records.encodings import decoded, valid_utf8
 
 _TRIES = 64
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")

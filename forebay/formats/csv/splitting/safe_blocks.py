@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.formats.csv.univocity.rules import NUL, CsvRules
-from forebay.formats.encodings import one_value
+from forebay.formats.records.encodings import one_value
 
 
 class Quoting(Enum):

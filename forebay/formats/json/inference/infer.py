@@ -18,7 +18,7 @@ from forebay.formats.json.inference.kinds import NULL, STRING, Kind, ListOf, Mer
 from forebay.formats.json.inference.record_kinds import KindReader
 from forebay.formats.json.jackson.text import Malformed
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.record_blocks import Block
+from forebay.formats.records.record_blocks import Block
 from forebay.formats.values.column_names import check_names
 
 if TYPE_CHECKING:

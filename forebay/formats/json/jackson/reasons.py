@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from forebay.formats.encodings import utf8_problem, valid_utf8
 from forebay.formats.json.jackson.record_parser import JacksonParser
 from forebay.formats.json.jackson.text import Malformed, as_utf8
 from forebay.formats.json.jackson.tokens import START_OBJECT, Tokens
 from forebay.formats.json.options import JsonOptions
+from forebay.formats.records.encodings import utf8_problem, valid_utf8
 from forebay.formats.values.ddl import type_text
 
 _MALFORMED = "malformed JSON"

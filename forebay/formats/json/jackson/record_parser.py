@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from forebay.formats.encodings import valid_utf8
 from forebay.formats.json.jackson.text import BadValue, Malformed, as_utf8, utf8_of
 from forebay.formats.json.jackson.tokens import (
     END_ARRAY,
@@ -30,6 +29,7 @@ from forebay.formats.json.jackson.tokens import (
 )
 from forebay.formats.json.jackson.values import Scalar, scalar
 from forebay.formats.json.options import JsonOptions
+from forebay.formats.records.encodings import valid_utf8
 
 _Converter: TypeAlias = Callable[[Tokens], Any]
 """Value at the current token → value for `build.column`; raises BadValue, Malformed or _Partial."""

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.formats.encodings import utf8_problem, with_valid_utf8
 from forebay.formats.json.cells import CellReader, Cells, spread
+from forebay.formats.records.encodings import utf8_problem, with_valid_utf8
 from forebay.sources.kafka.options.payloads import CORRUPT, Payloads
 from forebay.sources.kafka.split import TopicPartition
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.formats.base import JoinedContents
-from forebay.formats.record_blocks import BOM
+from forebay.formats.records.record_blocks import BOM
 
 
 def join_lines(

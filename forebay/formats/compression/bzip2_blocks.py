@@ -10,7 +10,7 @@ from __future__ import annotations
 import bz2
 from collections.abc import Callable, Iterator
 
-from forebay.formats.byte_streams import STEP_BYTES
+from forebay.formats.compression.byte_streams import STEP_BYTES
 
 _BLOCK = 0x314159265359
 _END = 0x177245385090

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file, even_borders
-from forebay.formats.byte_streams import STEP_BYTES, decoded_stream, read_fully
-from forebay.formats.bzip2_blocks import Bzip2Blocks
-from forebay.formats.xz_blocks import XzBlocks
+from forebay.formats.compression.byte_streams import STEP_BYTES, decoded_stream, read_fully
+from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
+from forebay.formats.compression.xz_blocks import XzBlocks
 from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from forebay.formats.base import even_borders
-from forebay.formats.compression import codec_of, open_slice, slice_borders
-from forebay.formats.encodings import as_utf8
+from forebay.formats.compression.codecs import codec_of, open_slice, slice_borders
+from forebay.formats.records.encodings import as_utf8
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.formats.encodings import check_encoding
-from forebay.formats.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, RecordBlocks
+from forebay.formats.records.encodings import check_encoding
+from forebay.formats.records.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, RecordBlocks
 from forebay.formats.values.time_options import TimeOptions
 from forebay.options import option
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.byte_streams import STEP_BYTES, decoded_stream, read_fully
+from forebay.formats.compression.byte_streams import STEP_BYTES, decoded_stream, read_fully
 
 _ENCODINGS = {
     "UTF-8": "utf-8",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from forebay.formats.byte_streams import STEP_BYTES
+from forebay.formats.compression.byte_streams import STEP_BYTES
 
 _HEADER_BYTES: Final = 12
 _HEADER_MAGIC: Final = b"\xfd7zXZ\0"
