@@ -72,7 +72,7 @@ class TextFormat(FileFormat):
         return not self.options.wholetext and self.options.blocks().sliceable(file)
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """See `FileFormat.borders`. A bzip2 or xz file is cut at compressed bytes."""
+        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut at compressed bytes."""
         return [] if self.options.wholetext else self.options.blocks().borders(file, target_bytes)
 
     def join(self, contents: Sequence[bytes]) -> JoinedContents | None:

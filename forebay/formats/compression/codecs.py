@@ -18,6 +18,7 @@ from forebay.formats.base import damaged_file, even_borders
 from forebay.formats.compression.byte_streams import STEP_BYTES, decoded_stream, read_fully
 from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
 from forebay.formats.compression.xz_blocks import XzBlocks
+from forebay.formats.compression.zstd_frames import ZstdFrames, has_seek_table
 from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _SLICE = 10**15
 """In a slice of a compressed file, a position is this × the byte at which the slice starts + a decompressed offset."""
 _LEAST_SLICE_BYTES = 1 << 20
 """A slice decodes a block more than it owns, of 0.2 MB or more, so smaller ones would cost more than they save."""
-_CUT_CODECS = ("bz2", "xz")
+_CUT_CODECS = ("bz2", "xz", "zst")
 
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 
@@ -91,17 +92,23 @@ class OpenSlice(NamedTuple):
 def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
     """Return the inner positions that cut a compressed file into slices of about `target_bytes` compressed bytes.
 
-    [] for a codec whose files are one slice. Reads no data.
+    [] for a codec whose files are one slice. Reads no data, except the last bytes of a zstd file: most have no seek
+    table. Errors are those of `open_decompressed`.
     """
-    if codec_of(file.path) not in _CUT_CODECS:
+    codec = codec_of(file.path)
+    if codec not in _CUT_CODECS:
         return []
-    return [border * _SLICE for border in even_borders(file.size, max(target_bytes, _LEAST_SLICE_BYTES))]
+    borders = even_borders(file.size, max(target_bytes, _LEAST_SLICE_BYTES))
+    if codec == "zst" and borders and not _has_seek_table(file):
+        return []
+    return [border * _SLICE for border in borders]
 
 
 def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
     """Open a file for the bytes `[position, end)` and those after them. The stream may begin before `position`.
 
-    A slice of bzip2 or xz begins with the first block that begins inside it. Errors are those of `open_decompressed`.
+    A slice of bzip2, xz or zstd begins with the first block that begins inside it. Errors are those of
+    `open_decompressed`.
     """
     first, last = position // _SLICE, None if end is None else end // _SLICE
     codec = codec_of(file.path)
@@ -109,12 +116,12 @@ def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
         return OpenSlice(open_decompressed(file), 0, lambda: end)
     raw = file.open()
     compressed = _Raw(raw)
-    blocks: Bzip2Blocks | XzBlocks
+    blocks: Bzip2Blocks | XzBlocks | ZstdFrames
     if codec == "bz2":
         raw.seek(first)
         blocks = Bzip2Blocks(compressed.read, first, last)
     else:
-        blocks = XzBlocks(compressed.at, file.size, first, last)
+        blocks = (XzBlocks if codec == "xz" else ZstdFrames)(compressed.at, file.size, first, last)
 
     def found_end() -> int | None:
         if end is None or last == first:
@@ -123,6 +130,16 @@ def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
 
     chunks = _wrap_damage(blocks.decode(), file.path, codec)
     return OpenSlice(decoded_stream(raw, chunks), first * _SLICE, found_end)
+
+
+def _has_seek_table(file: InputFile) -> bool:
+    with file.open() as raw:
+        try:
+            return has_seek_table(_Raw(raw).at, file.size)
+        except _ReadFailed as error:
+            raise (error.__cause__ or error) from None
+        except EOFError:
+            return False  # shorter than listed, which the reader of the file reports
 
 
 def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
