@@ -33,11 +33,11 @@ from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 from forebay.testkit.servers.kafka_jars import Module, fetched
 
-FORMATS = ("csv", "json", "parquet", "orc", "avro")
+FORMATS = ("csv", "json", "text", "parquet", "orc", "avro")
 SMALL_FORMATS = ("csv", "json", "text")
 FILES = (1, 16)
 # Bytes of one row of `rows` in each format, measured; they only set how many rows make the wanted size.
-ROW_BYTES = {"csv": 118, "json": 205, "parquet": 62, "orc": 62, "avro": 88}
+ROW_BYTES = {"csv": 118, "json": 205, "text": 118, "parquet": 62, "orc": 62, "avro": 88}
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -58,7 +58,10 @@ def make(spark: SparkSession, where: Path, kind: str, files: int, megabytes: int
     """Write one data set; return its path and its rows."""
     count = megabytes * 1_000_000 // ROW_BYTES[kind]
     path = str(where / f"{kind}-{files}")
-    writer = rows(spark, count).repartition(files) if files > 1 else rows(spark, count).coalesce(1)
+    frame = rows(spark, count)
+    if kind == "text":
+        frame = frame.select(fn.concat_ws(",", *frame.columns).alias("value"))
+    writer = frame.repartition(files) if files > 1 else frame.coalesce(1)
     writer.write.mode("overwrite").format(kind).save(path)
     return path, count
 
@@ -79,6 +82,7 @@ def large(spark: SparkSession, where: Path, kind: str, files: int, megabytes: in
     path, count = make(spark, where, kind, files, megabytes)
     schema = spark.read.parquet(path).schema if kind == "parquet" else rows(spark, 1).schema
     ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    ddl = "value string" if kind == "text" else ddl
     return DataSet(f"{kind}, {files} file{'s' if files > 1 else ''}", kind, path, count, ddl)
 
 
