@@ -82,3 +82,13 @@ def test_the_test_of_a_host_rule_exists(rule: str, file: str, name: str) -> None
     # One that is named for a rule says which it is, and no other.
     named = re.findall(r"_(s\d+)_", name)
     assert not named or rule in (ast.get_docstring(found[0]) or ""), f"{name} does not speak of {rule}"
+
+
+def test_each_way_into_spark_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+    table = page[page.index("| Way |") : page.index("Soak tests run")].splitlines()[2:]
+    ways = [row for row in table if row]
+    for row in ways:
+        named = re.findall(r"`(tests/\S+\.py)`", row)
+        assert named and all((ROOT / one).exists() for one in named), row
+    assert len(ways) >= 8

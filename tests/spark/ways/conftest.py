@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.errors import RetriableError
 from forebay.testkit.servers.kafka_jars import Module, fetched
 from forebay.testkit.servers.processes import end_session
 
@@ -80,18 +81,26 @@ def start_server(tmp_path_factory) -> Start:
 
 
 @pytest.fixture(scope="session")
-def server(start_server: Start) -> Iterator[str]:
-    """A server with the catalog `lake`, whose tables support MERGE: the one in memory of Spark's own tests."""
+def merging_jar() -> Path | None:
+    """A jar of Spark's own tests, with a catalog in memory whose tables support MERGE; None if it is not published."""
     import pyspark
 
     version = pyspark.__version__
     tests = Module("org.apache.spark", "spark-catalyst_2.13", version, alone=True, classifier="tests")
-    jar = next(fetched(f"spark-catalyst-tests-{version}", [tests]).iterdir())
-    merging = "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
-    settings = {
-        "spark.driver.extraClassPath": str(jar),
-        "spark.sql.catalog.lake": merging,
-        "spark.default.parallelism": "3",
-    }
+    try:
+        return next(fetched(f"spark-catalyst-tests-{version}", [tests]).iterdir())
+    except RetriableError:
+        return None
+
+
+@pytest.fixture(scope="session")
+def server(start_server: Start, merging_jar: Path | None) -> Iterator[str]:
+    """A server whose catalog `lake` has tables with MERGE, if there is the jar for it."""
+    settings = {"spark.default.parallelism": "3"}
+    if merging_jar is not None:
+        settings["spark.driver.extraClassPath"] = str(merging_jar)
+        settings["spark.sql.catalog.lake"] = (
+            "org.apache.spark.sql.connector.catalog.SharedTablesInMemoryRowLevelOperationTableCatalog"
+        )
     with start_server(settings) as address:
         yield address

@@ -151,7 +151,9 @@ def test_pyspark_still_needs_the_way_round(server, tmp_path):
 
 
 @pytest.mark.soak
-def test_change_records_in_files_keep_a_table_up_to_date(server, tmp_path):
+def test_change_records_in_files_keep_a_table_up_to_date(server, merging_jar, tmp_path):
+    if merging_jar is None:
+        pytest.skip(f"no catalog with MERGE could be downloaded for Spark {pyspark.__version__}")
     query(server, "CREATE NAMESPACE IF NOT EXISTS lake.db")
     data = tmp_path / "data"
     data.mkdir()
