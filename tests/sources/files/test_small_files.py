@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
@@ -21,6 +23,7 @@ from forebay.sources.files.reading.split_reader import FileSplitReader
 from forebay.sources.files.schema.resolve import _inside
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
+from forebay.stores.stored_file import FileOpenedAhead, StoredFile
 
 pytest.importorskip("boto3")
 
@@ -282,3 +285,35 @@ def test_the_inference_of_a_schema_requests_the_next_objects_together_and_each_o
     found = _inside(source, listed)
     assert found == pa.schema([("a", pa.int64()), ("b", pa.string())])
     assert server.requests == dict.fromkeys(server.listed, 1)
+
+
+@pytest.mark.parametrize(("file_format", "merged"), [("parquet", False), ("parquet", True), ("csv", False)])
+def test_an_inference_requests_few_objects_ahead_and_none_that_it_does_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file_format: str, merged: bool
+) -> None:
+    for number in range(COUNT):
+        if file_format == "csv":
+            (tmp_path / f"{number:02}.csv").write_bytes(b"1,x\n")
+        else:
+            pq.write_table(pa.table({"a": [1]}), tmp_path / f"{number:02}.parquet")
+    waiting: list[str] = []
+    most = 0
+
+    class Opened(FileOpenedAhead):
+        def open(self) -> BinaryIO:
+            waiting.remove(self.path)
+            return super().open()
+
+    def open_ahead(file: StoredFile) -> FileOpenedAhead:
+        nonlocal most
+        waiting.append(file.path)
+        most = max(most, len(waiting))
+        return Opened(file.status)
+
+    monkeypatch.setattr(StoredFile, "open_ahead", open_ahead)
+    monkeypatch.setattr(small_files, "is_s3", lambda _: True)
+    options = {"mergeSchema": True} if merged else {"inferSchema": True} if file_format == "csv" else {}
+    FileSource(path=str(tmp_path), file_format=file_format, format_options=options).schema()
+    reads_all = merged or file_format == "csv"
+    assert most == (small_files.AHEAD if reads_all else 0)
+    assert waiting == []

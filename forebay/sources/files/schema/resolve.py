@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import BinaryIO, overload
 
 import pyarrow as pa
 
@@ -71,30 +73,25 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
         if not 0 < len(kept) < len(stored):
             raise with_file(error, source) from error.__cause__
         return infer(kept)
+    finally:
+        stored.close()
 
 
 class _StoredFiles(Sequence[StoredFile]):
     """Listed files in the form that formats open. Items are created on access: a listing may have a million files.
 
-    An iteration requests the next small files of S3 ahead, from the second file on: a format may read only the first.
+    If a format opens a file after its predecessor, the small S3 objects that follow are requested ahead. Iteration
+    alone requests nothing: a format may sort the files and open one of them.
     """
 
     def __init__(self, source: FileScan, files: Sequence[FileStatus]) -> None:
         self._source = source
         self._files = files
+        self._small_files = SmallFiles(source.stored)
+        self._last: int | None = None
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def __iter__(self) -> Iterator[StoredFile]:
-        small_files = SmallFiles(self._source.stored)
-        try:
-            for number, file in enumerate(self._files):
-                if number:
-                    small_files.request(FileSplit.of(one, ()) for one in self._files[number : number + AHEAD])
-                yield small_files.take(FileSplit.of(file, ()))
-        finally:
-            small_files.close()
 
     @overload
     def __getitem__(self, index: int) -> StoredFile: ...
@@ -104,8 +101,33 @@ class _StoredFiles(Sequence[StoredFile]):
 
     def __getitem__(self, index: int | slice) -> StoredFile | Sequence[StoredFile]:
         if isinstance(index, slice):
-            return [self._source.stored(file) for file in self._files[index]]
-        return self._source.stored(self._files[index])
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        stored = self._source.stored(self._files[number])
+        return _InferredFile(stored.status, stored.storage, stored.read_to, open_in=partial(self._open, number))
+
+    def close(self) -> None:
+        """Cancel the requests of files that were not opened."""
+        self._small_files.close()
+
+    def _open(self, number: int) -> BinaryIO:
+        if self._last is not None and number == self._last + 1:
+            self._small_files.request(FileSplit.of(one, ()) for one in self._files[number : number + AHEAD])
+        elif number != self._last:
+            self._small_files.close()
+        self._last = number
+        return self._small_files.take(FileSplit.of(self._files[number], ())).open()
+
+
+@dataclasses.dataclass(frozen=True)
+class _InferredFile(StoredFile):
+    """A file of `_StoredFiles`, which opens it. For one thread at a time; not picklable."""
+
+    open_in: Callable[[], BinaryIO] = dataclasses.field(kw_only=True, repr=False, compare=False)
+
+    def open(self) -> BinaryIO:
+        """See `StoredFile.open`."""
+        return self.open_in()
 
 
 def check_schema(source: FileScan, schema: pa.Schema) -> None:
