@@ -197,8 +197,8 @@ def _spark_error(text: str) -> ForebayError | None:
         return None
     trace = (crashed[1] or "").strip()
     error = FatalError(
-        "a Python worker of Spark died" + (f": {trace.splitlines()[0]}" if trace else ""),
-        advice="see the end of the logs of the executor and of the machine: if memory ran out, lower "
+        "a Python worker process of Spark crashed" + (f": {trace.splitlines()[0]}" if trace else ""),
+        advice="read the end of the executor's log and of the system log of its machine: if memory ran out, lower "
         "maxBytesPerBatch and queueBytes or raise spark.executor.memoryOverhead; if a native library crashed, set "
         "spark.python.worker.faulthandler.enabled to true and run again to see the crashed line",
     )
@@ -262,7 +262,7 @@ def _seconds(asked: float | timedelta | str) -> float:
         asked = float(text) if text.isdecimal() else parsedate_to_datetime(text) - datetime.now(UTC)
     seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked)
     if not math.isfinite(seconds):
-        raise ValueError(f"retry_after must be a finite number of seconds, and is {seconds}")
+        raise ValueError(f"retry_after is {seconds}: give a finite number of seconds")
     return max(0.0, seconds)
 
 

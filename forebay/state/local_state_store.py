@@ -92,7 +92,7 @@ class LocalStateStore:
         if not isinstance(cause, OSError) or cause.errno not in _FULL:
             return error
         return RetriableError(
-            f"there is no room left for the state of the stream: {cause.strerror}, writing below {self.location!r}",
+            f"the state of the stream could not be written below {self.location!r}: {cause.strerror}",
             option=OPTION,
             advice="free some space and start the query again, which continues where it stopped; or copy the "
             "directory elsewhere and set stateLocation to the copy",

@@ -335,7 +335,7 @@ FAULT = 'Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call 
 def test_unwrap_explains_a_worker_that_died(text: str, cause: str | None) -> None:
     found = unwrap(RuntimeError(text))
     assert isinstance(found, FatalError)
-    assert found.message.startswith("a Python worker of Spark died")
+    assert found.message.startswith("a Python worker process of Spark crashed")
     assert "memory" in (found.advice or "")
     assert (None if found.__cause__ is None else str(found.__cause__)) == cause
     assert cause is None or cause.split("\n")[0] in found.message

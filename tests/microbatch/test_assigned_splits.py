@@ -478,7 +478,7 @@ def test_an_unbounded_source_reads_splits_with_ends_as_they_come():
 
 def test_a_split_without_end_of_an_unbounded_source_is_refused_by_name():
     query = Query(bounded=False)
-    with pytest.raises(ConfigurationError, match="the present end of this split is unknown") as caught:
+    with pytest.raises(ConfigurationError, match="the current end of this split is unknown") as caught:
         query.plan()
     assert caught.value.split == "a"
 

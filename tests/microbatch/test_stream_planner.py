@@ -338,7 +338,7 @@ def test_a_bounded_split_keeps_the_end_it_was_planned_with(query, outside):
 
 
 def test_an_open_split_without_a_known_end_is_refused_by_name(query, outside):
-    with pytest.raises(ConfigurationError, match="the present end of this split is unknown") as caught:
+    with pytest.raises(ConfigurationError, match="the current end of this split is unknown") as caught:
         query(outside(open_splits("a"))).turn()
     assert (caught.value.option, caught.value.split) == ("stateLocation", "a")
 

@@ -470,5 +470,5 @@ def test_a_dead_worker_is_a_fatal_error(spark):
         read(spark, Ending(how="killed")).collect()
     error = unwrap(caught.value)
     assert isinstance(error, FatalError)
-    assert error.message == "a Python worker of Spark died"
+    assert error.message == "a Python worker process of Spark crashed"
     assert "memory" in error.advice

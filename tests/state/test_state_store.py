@@ -77,7 +77,7 @@ def test_a_full_disk_is_named_and_no_file_remains(tmp_path, monkeypatch, number)
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RetriableError, match="no room left") as caught:
+    with pytest.raises(RetriableError, match="could not be written") as caught:
         store.put_if_absent("a", b"x")
     assert caught.value.option == "stateLocation" and str(tmp_path) in str(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -204,7 +204,7 @@ class KnownSplits(Mapping[str, Split]):
 def unknown_end(source: Source, split: Split) -> ConfigurationError:
     """Return the error for a split whose end is unknown before it is read, if tasks cannot negotiate the end."""
     return ConfigurationError(
-        "the present end of this split is unknown, and without stateLocation a stream needs it before it reads",
+        "the current end of this split is unknown, and a stream without stateLocation needs the end before it reads",
         source=source.name,
         split=split.id,
         option="stateLocation",

@@ -200,7 +200,7 @@ class StreamAlignment:
         for planned in available:
             if planned.to is UnknownEnd.NEGOTIATED:
                 raise ConfigurationError(
-                    "alignmentMaxDrift needs the present end of each split, but that of this split is unknown",
+                    "alignmentMaxDrift needs the current end of each split, but this split has no known end",
                     source=self._source.name,
                     split=planned.split.id,
                     option="alignmentMaxDrift",
