@@ -264,4 +264,4 @@ def _shown(array: pa.Array, row: int) -> str:
     try:
         return str(array[row].as_py())
     except (ValueError, OverflowError):  # Python has no nanoseconds and no years after 9999
-        return " ".join(str(array.slice(row, 1)).split())
+        return " ".join(str(array.slice(row, 1)).strip("[]").split())  # no brackets: with pandas there are none
