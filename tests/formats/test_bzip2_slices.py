@@ -12,7 +12,7 @@ import pytest
 
 from forebay.errors import DataError
 from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
-from forebay.formats.compression.codecs import slice_borders
+from forebay.formats.compression.slices import slice_borders
 from forebay.formats.records.record_blocks import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split

@@ -9,27 +9,19 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.base import damaged_file, even_borders
+from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import STEP_BYTES, decoded_stream, read_fully
-from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
-from forebay.formats.compression.xz_blocks import XzBlocks
-from forebay.formats.compression.zstd_frames import ZstdFrames, has_seek_table
 from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
 _MAX_BLOCK_BYTES = 1 << 30
-_SLICE = 10**15
-"""In a slice of a compressed file, a position is this × the byte at which the slice starts + a decompressed offset."""
-_LEAST_SLICE_BYTES = 1 << 20
-"""A slice decodes a block more than it owns, of 0.2 MB or more, so smaller ones would cost more than they save."""
-_CUT_CODECS = ("bz2", "xz", "zst")
 
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 
@@ -79,87 +71,25 @@ def open_decompressed(file: InputFile) -> BinaryIO:
     return raw if codec is None else decoded_stream(raw, _decompressed(raw, file.path, codec))
 
 
-class OpenSlice(NamedTuple):
-    """The decompressed bytes of a slice and of what follows it, as `open_slice` returns them."""
-
-    stream: BinaryIO
-    start: int
-    """The position of the first byte of the stream."""
-    end: Callable[[], int | None]
-    """Returns the position at which the slice ends; None if it ends with the file or beyond what has been read."""
-
-
-def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
-    """Return the inner positions that cut a compressed file into slices of about `target_bytes` compressed bytes.
-
-    [] for a codec whose files are one slice. Reads no data, except the last bytes of a zstd file: most have no seek
-    table. Errors are those of `open_decompressed`.
-    """
-    codec = codec_of(file.path)
-    if codec not in _CUT_CODECS:
-        return []
-    borders = even_borders(file.size, max(target_bytes, _LEAST_SLICE_BYTES))
-    if codec == "zst" and borders and not _has_seek_table(file):
-        return []
-    return [border * _SLICE for border in borders]
-
-
-def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
-    """Open a file for the bytes `[position, end)` and those after them. The stream may begin before `position`.
-
-    A slice of bzip2, xz or zstd begins with the first block that begins inside it. Errors are those of
-    `open_decompressed`.
-    """
-    first, last = position // _SLICE, None if end is None else end // _SLICE
-    codec = codec_of(file.path)
-    if codec not in _CUT_CODECS or not (first or last):
-        return OpenSlice(open_decompressed(file), 0, lambda: end)
-    raw = file.open()
-    compressed = _Raw(raw)
-    blocks: Bzip2Blocks | XzBlocks | ZstdFrames
-    if codec == "bz2":
-        raw.seek(first)
-        blocks = Bzip2Blocks(compressed.read, first, last)
-    else:
-        blocks = (XzBlocks if codec == "xz" else ZstdFrames)(compressed.at, file.size, first, last)
-
-    def found_end() -> int | None:
-        if end is None or last == first:
-            return end
-        return None if blocks.border is None else first * _SLICE + blocks.border + end % _SLICE
-
-    chunks = _wrap_damage(blocks.decode(), file.path, codec)
-    return OpenSlice(decoded_stream(raw, chunks), first * _SLICE, found_end)
-
-
-def _has_seek_table(file: InputFile) -> bool:
-    with file.open() as raw:
-        try:
-            return has_seek_table(_Raw(raw).at, file.size)
-        except _ReadFailed as error:
-            raise (error.__cause__ or error) from None
-        except EOFError:
-            return False  # shorter than listed, which the reader of the file reports
-
-
 def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
-    return _wrap_damage(_DECODERS[codec](_Raw(file)), path, codec)
+    return wrap_damage(_DECODERS[codec](RawBytes(file)), path, codec)
 
 
-def _wrap_damage(chunks: Iterator[bytes], path: str, codec: str) -> Iterator[bytes]:
+def wrap_damage(chunks: Iterator[bytes], path: str, codec: str) -> Iterator[bytes]:
+    """Yield the chunks that a decoder of a file yields, and raise its errors as a DataError with the path."""
     try:
         yield from chunks
-    except _ReadFailed as error:
+    except ReadFailed as error:
         raise (error.__cause__ or error) from None
     except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise damaged_file(f"{path} is not a complete {codec} file: {error}", source=path) from error
 
 
-class _ReadFailed(Exception):
+class ReadFailed(Exception):
     """Wraps an error of the storage inside a decoder, so that it is not reported as damaged data."""
 
 
-class _Raw(io.RawIOBase):
+class RawBytes(io.RawIOBase):
     """The compressed bytes of a file, as decoders read them.
 
     Arrow's decoder also calls `read`. Closing it has no effect.
@@ -175,13 +105,14 @@ class _Raw(io.RawIOBase):
         return self._head
 
     def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes. Raises ReadFailed if the store does not answer."""
         if self._head:
             part, self._head = self._head, b""
             return part
         try:
             return self._file.read(size)
         except Exception as error:
-            raise _ReadFailed from error
+            raise ReadFailed from error
 
     def exactly(self, size: int) -> bytes:
         """Return the next `size` bytes; `b""` at the end of the file; raise EOFError if the file ends within them."""
@@ -196,23 +127,24 @@ class _Raw(io.RawIOBase):
             if self._file.tell() != place:
                 self._file.seek(place)
         except Exception as error:
-            raise _ReadFailed from error
+            raise ReadFailed from error
         data = self.exactly(size)
         if size and not data:
             raise EOFError("the file ends inside its compressed data")
         return data
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
 
-def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
+def _concatenated(new: Callable[[], Any]) -> Callable[[RawBytes], Iterator[bytes]]:
     """Return a decoder of concatenated gzip, zlib, bzip2 or xz streams; `new` creates the decompressor of one stream.
 
     The decoder skips zero padding after a stream.
     """
 
-    def decode(raw: _Raw) -> Iterator[bytes]:
+    def decode(raw: RawBytes) -> Iterator[bytes]:
         data = raw.read(STEP_BYTES)
         while data:
             member = new()
@@ -226,17 +158,17 @@ def _concatenated(new: Callable[[], Any]) -> Callable[[_Raw], Iterator[bytes]]:
     return decode
 
 
-def _after_padding(raw: _Raw, data: bytes) -> bytes:
+def _after_padding(raw: RawBytes, data: bytes) -> bytes:
     data = data.lstrip(b"\0")
     while not data and (data := raw.read(STEP_BYTES)):
         data = data.lstrip(b"\0")
     return data
 
 
-def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[bytes]]:
+def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[RawBytes], Iterator[bytes]]:
     """Return a decoder that uses Arrow's streaming codec, which reads concatenated frames."""
 
-    def decode(raw: _Raw) -> Iterator[bytes]:
+    def decode(raw: RawBytes) -> Iterator[bytes]:
         with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) as stream:
             while chunk := stream.read(STEP_BYTES):
                 yield chunk
@@ -246,13 +178,13 @@ def _arrow_stream(codec: Literal["zstd", "lz4"]) -> Callable[[_Raw], Iterator[by
 
 def _hadoop_blocks(
     plain_size: Callable[[bytes], int], codec: Literal["lz4_raw", "snappy"]
-) -> Callable[[_Raw], Iterator[bytes]]:
+) -> Callable[[RawBytes], Iterator[bytes]]:
     """Return a decoder of Hadoop's block format. `plain_size` returns the decompressed size of a compressed chunk.
 
     A block is its decompressed length and then chunks (length, bytes) that decompress to this length.
     """
 
-    def decode(raw: _Raw) -> Iterator[bytes]:
+    def decode(raw: RawBytes) -> Iterator[bytes]:
         while head := raw.exactly(4):
             missing = _length(head)
             while missing:
@@ -311,13 +243,13 @@ def _lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
     return at, length
 
 
-def _lz4(raw: _Raw) -> Iterator[bytes]:
+def _lz4(raw: RawBytes) -> Iterator[bytes]:
     """Decode LZ4: Hadoop's blocks, as Spark writes them, or frames, as the `lz4` command writes them."""
     framed = raw.peek(4) == _LZ4_FRAME_MAGIC
     yield from _arrow_stream("lz4")(raw) if framed else _hadoop_blocks(_lz4_size, "lz4_raw")(raw)
 
 
-_DECODERS: dict[str, Callable[[_Raw], Iterator[bytes]]] = {
+_DECODERS: dict[str, Callable[[RawBytes], Iterator[bytes]]] = {
     "gz": _concatenated(partial(zlib.decompressobj, 31)),
     "deflate": _concatenated(partial(zlib.decompressobj, 15)),
     "bz2": _concatenated(bz2.BZ2Decompressor),

@@ -34,6 +34,17 @@ class _Block(NamedTuple):
     flags: bytes
 
 
+def has_several_blocks(read_at: ReadAt, size: int) -> bool:
+    """Return whether a file of `size` bytes has more than one block or stream. Reads the end of the file only.
+
+    Raises:
+        EOFError: The file ends inside a stream.
+        ValueError: The index is damaged.
+    """
+    start, blocks = XzBlocks(read_at, size, 0, None).last_stream()
+    return start > 0 or blocks > 1
+
+
 class XzBlocks:
     """Decodes the blocks of a file from the first one that begins at or after a byte. For one thread.
 
@@ -68,6 +79,11 @@ class XzBlocks:
             for chunk in self._decoded(block):
                 self._plain += len(chunk)
                 yield chunk
+
+    def last_stream(self) -> tuple[int, int]:
+        """Return the byte at which the last stream begins, and the number of its blocks."""
+        start, blocks = self._stream(self._before_padding(self._size))
+        return start, len(blocks)
 
     def _blocks(self) -> list[_Block]:
         """Return the blocks that begin at or after `start`, from the streams at the end of the file to that byte."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from forebay.formats.base import even_borders
-from forebay.formats.compression.codecs import codec_of, open_slice, slice_borders
+from forebay.formats.compression.codecs import codec_of
+from forebay.formats.compression.slices import open_slice, slice_borders
 from forebay.formats.records.encodings import as_utf8
 
 if TYPE_CHECKING:
