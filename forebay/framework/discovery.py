@@ -49,9 +49,8 @@ class DiscoveryEnumerator(ABC):
     exact_ends: bool = False
     """Whether a record exists before each new end: True for the newest offset or id, False for a time.
 
-    If False, a stream reads a first record before it plans a micro-batch, and plans none if there is no record. This
-    takes at most a fifth of the time.
-    """
+    If False, a stream reads a first record before it plans a micro-batch, and plans none if there is no record. Reading
+    first records takes at most a fifth of the stream's time."""
 
     refresh_floor: float = 1.0
     """Minimum seconds for which a stream caches an answer; at least 0.1 s after five seconds without new data."""
@@ -66,8 +65,7 @@ class DiscoveryEnumerator(ABC):
     """Recognises finished splits by hashes, for sources with more splits than an offset can hold.
 
     None = a stream stores whole splits, and fails once they do not fit. `discover` must not return splits that the
-    digests recognise: they are not among its known splits. `finished` is called once for them.
-    """
+    digests recognise, although `known` does not contain them. `finished` is called once for such splits."""
 
     @abstractmethod
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
@@ -102,8 +100,8 @@ class DiscoveryEnumerator(ABC):
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown.
 
-        Search from the position of each split, not before it. An earlier answer than the first position is valid, if
-        it is beyond the position of the split. Leave out a split where the answer is unknown.
+        Search from the position of each split, not before it. A position before that one is a valid answer too, if it
+        is after the split's position. Leave out a split whose answer is unknown.
 
         The event time is that of the source's `event_time`. For a split with an end, this end may replace a later
         position.
@@ -165,7 +163,7 @@ class DiscoveryEnumerator(ABC):
         return False
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Note that splits were delivered to their end. Repeated after a restart, so it must be idempotent."""
+        """Called after splits were delivered to their end, and again after a restart: it must be idempotent."""
 
     def committed(self, positions: Mapping[str, Position]) -> None:
         """Note that all records before these positions are durably delivered. Best effort; may be repeated."""

@@ -74,7 +74,7 @@ class SplitEnumerator(ABC):
         """
 
     def add_reader(self, subtask: int) -> None:
-        """Note that a reader registered; from now on it can be assigned splits. Once per registration (ENU-4)."""
+        """Called once per registration of a reader, which can be assigned splits from now on (ENU-4)."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
         """Handle an event of a reader. Refuse unknown events, or ignore them deliberately (ENU-8).
@@ -89,7 +89,7 @@ class SplitEnumerator(ABC):
         )
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Note that a reader delivered these splits to their end. Each has its last position; in any order."""
+        """Called after a reader delivered splits to their end. Each has its last position; the order is undefined."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Json:
@@ -99,7 +99,7 @@ class SplitEnumerator(ABC):
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is durable. Best effort: correctness must not depend on it (ENU-7)."""
+        """Called when a checkpoint is durable. Best effort: correctness must not depend on this call (ENU-7)."""
 
     def close(self) -> None:
         """Free all resources and end all threads. Called once on every path, also after a failed `start` (ENU-9)."""

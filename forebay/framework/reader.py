@@ -38,7 +38,7 @@ class ReaderOutput(Protocol):
         """Open the output of a split when it is added, before its first record (OUT-4)."""
 
     def split_caught_up(self, split_id: str) -> None:
-        """Note that a split without an end has no more records for now; only then can it become idle."""
+        """Record that a split without an end has no more records for now. Only such a split can become idle."""
 
     def split_released(self, split_id: str) -> None:
         """Close the output of a split, so that it no longer holds back the watermark (OUT-3)."""

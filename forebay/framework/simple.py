@@ -81,7 +81,7 @@ class SimpleSource(Source):
         return [_ONE_SPLIT]
 
     def latest(self, split: Split) -> Position | None:
-        """Return the present end of a split (exclusive), or None if unknown. It becomes `split.end` of the next read.
+        """Return the present end of a split (exclusive), or None if unknown: the `split.end` of the next read.
 
         Prefer the position after the newest complete record: it moves only if there are new records. If the end is a
         time (now less a margin for late records), a stream reads a first record before it plans each end.
@@ -101,7 +101,7 @@ class SimpleSource(Source):
     def size(self, split: Split) -> int | None:
         """Estimate the bytes between `split.position` and `split.end`; None (the default) = unknown.
 
-        It decides the number of tasks and slices. The planner calls it often, so calculate it without I/O.
+        The estimate decides the number of tasks and slices. The planner calls it often, so calculate it without I/O.
         """
         return None
 

@@ -60,7 +60,9 @@ class ValueCheck(ABC):
 
     @abstractmethod
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Check that `pa.array` would lose no information. It refuses by itself what it cannot convert at all.
+        """Check that `pa.array` would lose no information.
+
+        `pa.array` itself refuses values that it cannot convert at all.
 
         With `convert`, values are also converted one by one, to find the one that Arrow refuses.
 

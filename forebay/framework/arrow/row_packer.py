@@ -122,7 +122,7 @@ class RowPacker:
 
         The next read begins at that end, so it would skip unread rows. Called when the generator has returned, if the
         end was planned. Only row numbers are checked: positions of an author's own may have gaps. Positions are row
-        numbers if `read()` yields plain rows, or if the source declares it with `counted`.
+        numbers if `read()` yields plain rows, or if the source sets `counted`.
 
         Raises:
             ContractError: `read()` returned too early.

@@ -21,7 +21,7 @@ def resolve_schema(source: S, schema: pa.Schema) -> S:
     """Return a copy of the source that keeps `schema` as the answer of `schema()` for this read.
 
     Hosts call it once per read, before all other calls of the source. `schema` is the result of `source.schema()`; a
-    source with the method `with_inferred_schema` may keep more of what it learned for that.
+    source with the method `with_inferred_schema` may also keep what it learned while it inferred the schema.
     """
     own = getattr(source, "with_inferred_schema", source.with_schema)(schema)
     if own is not None:

@@ -24,7 +24,8 @@ from forebay.framework.split import Json, Position, Split
 SnapshotDone = Callable[[Json, Exception | None], None]
 
 _CLOSE_ASYNC_CALLS = 5.0
-"""Maximum seconds that closing waits for work in flight. Its result is dropped, and its thread is a daemon."""
+"""Maximum seconds that closing waits for work in flight. Later results are dropped; the threads of this work are
+daemons."""
 
 
 class Coordinator:
@@ -108,7 +109,7 @@ class Coordinator:
     def handle_split_request(self, subtask: int, host: str | None) -> None:
         """Pass a reader's request for a split to the enumerator (CTX-3).
 
-        It is dropped if the reader has failed, or was told that it gets no more splits.
+        The request is dropped if the reader has failed, or was told that it gets no more splits.
         """
 
         def request(enumerator: SplitEnumerator) -> None:
@@ -122,7 +123,7 @@ class Coordinator:
         self._post(lambda enumerator: enumerator.handle_source_event(subtask, event))
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Note that a reader delivered these splits to their end: a reset of the reader does not return them."""
+        """Record that a reader delivered these splits to their end: a reset of the reader does not return them."""
         finished = list(splits)
 
         def finish(enumerator: SplitEnumerator) -> None:

@@ -32,9 +32,10 @@ class Backlog:
     """How far a run is.
 
     Args:
-        splits: All splits that are known.
-        finished: Those of them that have been delivered to their end.
-        bytes_left: The estimated bytes of the other splits, each from its last assignment on; None if unknown.
+        splits: All known splits.
+        finished: Known splits that have been delivered to their end.
+        bytes_left: Estimated bytes of the unfinished splits, each counted from the position of its last assignment;
+            None if unknown.
     """
 
     splits: int
@@ -52,9 +53,9 @@ class DiscoveringEnumerator(SplitEnumerator):
 
     A bounded source is discovered once. Each request of a reader gets one split; when no split is left, all readers
     are told so. The splits of an unbounded source are pushed, each to the reader with the fewest splits, but only
-    while all readers are registered: otherwise the others would keep the splits of a failed reader for ever. With
-    start positions, the first discovery of an unbounded source gets `first=False`: "start at the latest" was applied
-    in the run that the positions come from.
+    while all readers are registered: otherwise the other readers would keep the splits of a failed reader for ever.
+    With start positions, the first discovery of an unbounded source gets `first=False`: "start at the latest" was
+    applied in the run that the positions come from.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from forebay.framework.enumerator import SourceEvent
 from forebay.framework.split import Split
 
 MAX_SPLITS_PER_MESSAGE = 1000
-"""Maximum splits of one message: it may go over the network, and a first discovery can find a million files."""
+"""Maximum splits in one message: a message may cross the network, and a first discovery can find a million files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,8 +142,9 @@ class DeliveryLog:
         """Return the unfinished splits that readers have, at their covered positions, sorted by id.
 
         Args:
-            snapshots: The readers' snapshots of their splits, by id. If all emitted rows of a split are covered, its
-                snapshot is used: it may be further on than the last batch, beyond records that gave no rows.
+            snapshots: The readers' snapshots of their splits, by id. If all emitted rows of a split are covered, the
+                position in its snapshot is used. That position may be after the last batch, if records in between gave
+                no rows.
             queued: Ids of splits with batches that a reader has emitted and the run has not yielded.
         """
         splits = []

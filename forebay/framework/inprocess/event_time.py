@@ -22,9 +22,10 @@ Deliver = Callable[[str, pa.RecordBatch, Position | None], None]
 class EventTime:
     """Watermark and alignment over all readers of a run. The consumer's thread calls all methods.
 
-    The watermark is the lowest one of the readers that have an active split, and never falls. A finished split no
-    longer counts; one that was assigned and not read yet holds the watermark back (OUT-3, OUT-4). So do the splits of
-    a failed reader until another reader gets them. A split that was never assigned does not.
+    The watermark is the lowest one of the readers that have an active split, and never falls. A split holds the
+    watermark back from its assignment until it is finished, also before its first record (OUT-3, OUT-4). The splits of
+    a failed reader hold the watermark back until another reader gets them. Splits that were never assigned do not
+    count.
 
     Args:
         strategy: Generates watermarks and sets the limits of idleness and alignment.
@@ -49,15 +50,15 @@ class EventTime:
         return None if self._combined.watermark == MIN_WATERMARK else self._combined.watermark
 
     def open(self, subtask: int, deliver: Deliver) -> None:
-        """Note that a reader starts, possibly as a replacement; `deliver` receives its record batches."""
+        """Record that a reader starts, possibly as a replacement; `deliver` receives its record batches."""
         self._readers[subtask] = _Reader(self._strategy, self._clock, self._silent, deliver, self._combined)
 
     def end(self, subtask: int) -> None:
-        """Note that a reader has ended: it no longer holds back the watermark."""
+        """Record that a reader has ended, and so no longer holds back the watermark."""
         self._combined.unregister(self._readers.pop(subtask))
 
     def fail(self, subtask: int, held: Collection[str]) -> None:
-        """Note that a reader failed: the splits `held` hold back the watermark until another reader gets them."""
+        """Record that a reader failed: its splits, `held`, hold back the watermark until another reader gets them."""
         reader = self._readers.pop(subtask, None)
         if reader is not None and reader.splits:
             reader.splits.intersection_update(held)
@@ -72,7 +73,7 @@ class EventTime:
             self._taken_over({split_id for reader in self._failed for split_id in reader.splits} - set(alive()))
 
     def add(self, subtask: int, split_id: str) -> None:
-        """Note that a reader got a split: it holds back the watermark (OUT-4)."""
+        """Record that a reader got a split, which holds back the watermark from now on (OUT-4)."""
         reader = self._readers[subtask]
         if not reader.splits:
             self._combined.register(reader)

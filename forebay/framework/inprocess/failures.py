@@ -88,8 +88,8 @@ def may_pass(error: BaseException) -> bool:
 def may_restart(error: BaseException, times: int, retries: int) -> bool:
     """Whether a reader is replaced after it has failed `times` times in a row.
 
-    For a `RetriableError`, each failure stands for `1 + retries` tries of the fetcher, which count: by default there
-    are four tries in total, as of a Spark task.
+    Each failure with a `RetriableError` counts as the `1 + retries` tries of its fetcher. By default there are four
+    tries in total, as for a Spark task.
     """
     rounds = (times + 1) * (1 + retries) if isinstance(error, RetriableError) else times + 1
     return rounds <= 1 + MAX_RESTARTS and may_pass(error)

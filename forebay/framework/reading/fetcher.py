@@ -73,7 +73,7 @@ class Fetcher:
         self._enqueue(lambda: self._pause_or_resume(*change))
 
     def is_idle(self) -> bool:
-        """Whether it has no split, no change and no running call (FET-5). A new fetcher is idle."""
+        """Whether the fetcher has no split, no change and no running call (FET-5). A new fetcher is idle."""
         with self._lock:
             return not (self._busy or self._changes or self._assigned or self._pending)
 

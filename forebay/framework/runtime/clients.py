@@ -72,7 +72,7 @@ def drop_clients(source: str, error: BaseException) -> None:
     """Forget the cached clients of a source after an error, so that the next try connects again.
 
     Clients are not closed, because other threads may use them: the garbage collector closes them. If the service only
-    asked for a pause (`retry_after`), they are kept.
+    asked for a pause (`retry_after`), the clients are kept.
     """
     if not isinstance(error, RetriableError) or error.retry_after is None:
         _forget(lambda entry: entry.source == source)

@@ -87,7 +87,7 @@ def _advice(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     """Return the innermost line of the connector's own code in the traceback, or "".
 
-    Its own code is in the folder of the first function that forebay called; a client library's is not.
+    The connector's code is in the folder of the first function that forebay called; client libraries are elsewhere.
     """
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith((_FOREBAY, "<string>", "<frozen"))]
@@ -100,10 +100,10 @@ def _place(error: BaseException) -> str:
 
 
 def without_secrets(error: BaseException) -> BaseException:
-    """Return an error that shows no secret, also in its chain of causes: mostly the error itself. Any thread.
+    """Return an error that shows no secret, also in its chain of causes; usually the same object. Any thread.
 
-    If it shows one, a `ForebayError` is changed in place. Another error is replaced by a `ConcealedError`, because it
-    may keep its text in more than one place.
+    A `ForebayError` that shows a secret is changed in place. Any other error that shows one is replaced by a
+    `ConcealedError`, because its class may keep the text in several places.
     """
     return _concealed(error, {})
 

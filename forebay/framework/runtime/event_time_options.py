@@ -21,7 +21,7 @@ def event_time_options(options: HostOptions) -> list[str]:
 
 
 def event_time_column(source: str, event_time: str | None, options: HostOptions) -> str:
-    """Return the event time column: the one of the options, or the source's.
+    """Return the event time column that the options name, or else that of the source.
 
     Args:
         source: The name of the source, for the error.
@@ -44,7 +44,7 @@ def event_time_column(source: str, event_time: str | None, options: HostOptions)
 
 
 def watermark_strategy(source: str, event_time: str | None, options: HostOptions) -> WatermarkStrategy | None:
-    """Return the strategy that the options describe, as the planner of a stream understands them; None without any.
+    """Return the watermark strategy that the options describe; None if no event time option is set.
 
     Called by the in-process host. Its watermarks are those of bounded disorder (WM-2). The arguments
     are those of `event_time_column`.
