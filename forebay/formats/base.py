@@ -88,7 +88,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Return the schema of the files, as Spark's own reader would infer it. May read them.
+        """Return the schema of the files, as Spark's own reader would infer it. May read the files.
 
         Called once at planning time, when the user gave no schema.
 
@@ -168,8 +168,8 @@ class FileFormat(ABC):
         Args:
             file: The file to read.
             schema: The full schema of the data in the file.
-            columns: The columns wanted, in the order wanted; None for all of `schema`. Every batch has exactly
-                these, with the types of `schema`.
+            columns: The columns wanted, in the order wanted; None for all of `schema`. Every batch has exactly these
+                columns, with the types of `schema`.
             position: Where to start: 0, an inner border, any number if the file is sliceable, or a yielded position.
             end: Where to stop, exclusive; None for the end of the file.
 

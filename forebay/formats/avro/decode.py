@@ -2,8 +2,8 @@
 """Decodes Avro blocks to Arrow arrays of the stored types: polars does it for most schemas, fastavro for the others.
 
 Both get a schema that describes the same bytes with fewer types: an enum is a number, a map is an array of entries, and
-a branch of a union is a record with one field. Fields have numbers for names. A boolean is a number too, of which the
-byte 1 is -1: polars and fastavro take every byte but 0 for true, and Avro for Java only 1.
+a branch of a union is a record with one field. Fields have numbers for names. A boolean is read as a number, whose byte
+1 means -1: polars and fastavro take every byte except 0 for true, but Avro for Java takes only 1.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Decoder:
         return cast("pa.StructArray", lists.flatten().cast(self.type))
 
     def _by_fastavro(self, block: Block) -> pa.Array:
-        """Return the records of a block; raise Malformed if it has others, or more or fewer bytes."""
+        """Return the records of a block; raise Malformed if the block has other records, or more or fewer bytes."""
         try:
             fastavro = importlib.import_module("fastavro")
         except ImportError:

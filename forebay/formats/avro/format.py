@@ -62,10 +62,10 @@ class AvroOptions:
 
     @cached_property
     def reader_schema(self) -> Node | None:
-        """The reader's schema; None if it is that of each file.
+        """The reader's schema; None if each file is read with its own.
 
         Raises:
-            ConfigurationError: It is not the schema of a record.
+            ConfigurationError: The option is not the schema of a record.
         """
         if self.avro_schema is None:
             return None
@@ -192,7 +192,7 @@ class _Reader:
                 self._columns.append((stored, found[1]))
 
     def batches(self, group: Sequence[Block]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the records of blocks: in one record batch, or if one is damaged, the blocks before it one by one."""
+        """Yield the records of blocks in one record batch. If a block is damaged, yield those before it one by one."""
         try:
             found = self._decoder.decode(group)
         except Malformed:

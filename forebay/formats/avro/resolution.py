@@ -30,7 +30,7 @@ _PROMOTED = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""The other types that a type may be read as."""
+"""Stored type → the other types that it may be read as."""
 
 
 class Resolver:

@@ -31,7 +31,7 @@ class Node:
         field_aliases: Their other names.
         defaults: The defaults of fields that have one, by name, as JSON.
         children: The types of the fields of a record, the items of an array, the values of a map, the branches.
-        symbols: Those of an enum. `default` is its default symbol.
+        symbols: The symbols of an enum.
         size: The bytes of a fixed.
         logical: The logical type.
     """
@@ -153,7 +153,7 @@ def _texts(found: object) -> tuple[str, ...]:
 
 
 def _logical(node: Node, spec: Mapping[str, object]) -> Node:
-    """Set the logical type if it is valid for the type; as in Avro, one that is not is ignored."""
+    """Set the logical type if it is valid for the type. An invalid one is ignored, as in Avro."""
     name = str(spec.get("logicalType", ""))
     if name == "decimal" and node.kind in ("bytes", "fixed"):
         precision, scale = spec.get("precision"), spec.get("scale", 0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SLICE = 10**15
 """In a slice of a compressed file, a position is this × the byte at which the slice starts + a decompressed offset."""
 _LEAST_SLICE_BYTES = 1 << 20
-"""A slice decodes a block more than it owns, of 0.2 MB or more, so smaller ones would cost more than they save."""
+"""A slice also decodes a block of the next one, of 0.2 MB or more, so smaller slices would cost more than they save."""
 _CUT_CODECS = ("bz2", "xz", "zst")
 
 

@@ -59,7 +59,7 @@ def _names(options: CsvOptions, tokens: list[str | None]) -> list[str]:
 
 
 def _typed(options: CsvOptions, names: list[str], files: Sequence[tuple[InputFile, str]]) -> pa.Schema:
-    """Return the types of columns that fit all records of the files, each given with the text of its header."""
+    """Return column types that fit all records. `files` are pairs of a file and the text of its header."""
     if not options.infer_schema:
         return pa.schema([pa.field(name, pa.string()) for name in names])
     columns = [ColumnTypes(options) for _ in names]

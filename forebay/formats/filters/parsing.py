@@ -55,7 +55,7 @@ def parse_filter(text: str, option: str) -> Expression:
         option: The option, for errors.
 
     Raises:
-        ConfigurationError: It is something else. The message shows where.
+        ConfigurationError: The text is no such filter. The message shows the place of the fault.
     """
     return _Parser(text, option).parse()
 

@@ -61,8 +61,8 @@ def batch_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.Record
 def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
     """Return an Arrow array of the values of a column.
 
-    The values have these forms: strings are bytes, dates days since 1970, timestamps microseconds since 1970, structs
-    lists of their fields' values, and maps lists of pairs.
+    The values have these forms: strings are bytes, dates are days since 1970, timestamps are microseconds since 1970,
+    structs are lists of their fields' values, and maps are lists of pairs.
     """
     types = pa.types
     if isinstance(data_type, pa.StructType):

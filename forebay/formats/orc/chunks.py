@@ -88,7 +88,7 @@ def _snappy_size(data: bytes) -> int:
 
 
 def _lz4(data: bytes, block: int) -> bytes:
-    """Decompress an LZ4 block, which does not say its size."""
+    """Decompress an LZ4 block, which does not state its decompressed size."""
     out = bytearray()
     at = 0
     while at < len(data):

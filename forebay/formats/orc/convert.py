@@ -50,7 +50,7 @@ class Converter:
     times: Times
 
     def column(self, place: int, field: pa.Field, root: Node) -> Wanted:
-        """Return the data to read for a column of the schema, which is at `place` in it.
+        """Return what to read for the column at `place` of the schema.
 
         As in Spark, columns are matched by position if all columns of the file are named `_col…`, as Hive names them.
 
@@ -179,7 +179,7 @@ def _pick(wanted: Wanted) -> Pick:
 
 
 def _text(node: Node) -> Convert:
-    """Return how texts become valid, CHAR loses its padding, and CHAR and VARCHAR what exceeds their length."""
+    """Return the conversion of texts to UTF-8. It removes the padding of CHAR, and cuts CHAR and VARCHAR to length."""
     if node.kind is Kind.STRING:
         return _valid
 
@@ -193,7 +193,7 @@ def _text(node: Node) -> Convert:
 
 
 def _valid(array: pa.Array) -> pa.Array:
-    """Return texts in which U+FFFD replaces what is not UTF-8."""
+    """Return the texts with U+FFFD in place of bytes that are not UTF-8."""
     raw = array.view(pa.binary())
     try:
         return raw.cast(pa.string())

@@ -176,7 +176,10 @@ class _Reader:
         return [converter.column(place, field, self._tail.root) for place, field in places]
 
     def _stripe(self, stripe: Stripe, skip: int, rows: int, position: int) -> Iterator[pa.RecordBatch]:
-        """Yield `rows` rows of a stripe from its row `skip` on. `position` is that of the first one, for errors."""
+        """Yield `rows` rows of a stripe from its row `skip` on.
+
+        `position` is the position of the first row, for errors.
+        """
         footer = read_stripe_footer(self._raw, self._tail, stripe)
         wanted = self.wanted(footer.zone)
         picks = [item.pick for item in wanted if item.pick is not None]

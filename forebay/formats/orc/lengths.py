@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the memory for a record batch of a stripe: reads the lengths of strings, lists and maps before their content.
 
-ORC C++ trusts these lengths. It takes memory for their sum, and a negative or a huge one crashes the process. They are
-stored as unsigned numbers. They are read here as other types, because no type shows them as they are:
+ORC C++ trusts these lengths. It takes memory for their sum, and a negative or a huge one crashes the process. Lengths
+are stored as unsigned numbers. No type of Arrow's reader returns these unchanged, so they are read as other types:
 
 * as BIGINT, so as signed numbers: a length is at most four times the magnitude of what is read, plus one;
 * as the nanoseconds of timestamps, which have the sign of the length, if it is not huge.
@@ -23,11 +23,11 @@ from forebay.formats.orc.types import TEXTS, Kind
 from forebay.formats.orc.wire import Malformed
 
 Scan: TypeAlias = Callable[[Sequence[Pick], int, int | None], Iterator[pa.RecordBatch]]
-"""Reads columns of a stripe in batches of a number of rows; the last argument is a number of rows of its own."""
+"""Reads columns of a stripe. The third argument replaces the number of rows of the stripe."""
 
 MOST_ROWS = 16_384
 _TARGET = 64 << 20
-"""Bytes that a batch may take by the upper bound of its lengths."""
+"""Maximum bytes of a batch, by the upper bound of its lengths."""
 _MOST_BYTES = 1 << 30
 """The most bytes of one row, or of a dictionary, by the upper bound."""
 _ELEMENT_BYTES = 16

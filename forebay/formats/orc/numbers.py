@@ -32,7 +32,7 @@ def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def fitting(array: pa.Array) -> pa.Array:
-    """Return decimals as they are; raise Malformed if one has more digits than its type."""
+    """Return the decimals unchanged; raise Malformed if a decimal has more digits than its type allows."""
     if exceeds_precision(array):
         raise Malformed(f"a decimal does not fit into {array.type}")
     return array

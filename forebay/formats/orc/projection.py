@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One stripe of an ORC file as a file of its own, with chosen columns.
 
-Arrow's reader cannot begin at a stripe, leave out nested fields, or bound its memory by what a stripe holds. So it is
-given a file that consists of the bytes of one stripe and of new footers. These name the streams of the wanted columns
-only. They may also declare another type for a stream: the lengths of strings are read as a column of integers, to know
-them before memory is taken for the strings.
+Arrow's reader cannot begin at a stripe, leave out nested fields, or bound its memory by what a stripe holds. So Arrow's
+reader gets a file that consists of the bytes of one stripe and of new footers. The footers name only the streams of the
+wanted columns. They may also declare another type for a stream: the lengths of strings are read as a column of integers
+before memory is taken for the strings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pick:
         source: The type in the file.
         kind: The type to declare.
         children: The columns inside.
-        parts: Other meanings of streams: of this column in the file → in the new one. Others keep theirs.
+        parts: Kinds of this column's streams in the file → their kinds in the new file. Other streams keep their kind.
         zeros: Whether to add a stream DATA of zeros without an end.
     """
 
@@ -67,7 +67,7 @@ class StripeFile(io.RawIOBase):
         stripe: The stripe.
         footer: The footer of the stripe.
         columns: The columns of the new file. Their names are `0`, `1` ….
-        rows: The rows of the new file, if not those of the stripe.
+        rows: The number of rows of the new file; by default that of the stripe.
     """
 
     def __init__(

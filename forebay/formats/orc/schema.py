@@ -11,7 +11,7 @@ from forebay.formats.values.column_names import check_names
 from forebay.formats.values.spark_types import NoArrowForm, named_type
 
 _CATALYST_TYPE = "spark.sql.catalyst.type"
-"""The attribute in which Spark notes its own type. As in Spark, it takes precedence."""
+"""The attribute in which Spark records its own type. That type takes precedence, as in Spark."""
 
 TYPES = {
     Kind.BOOLEAN: pa.bool_(),

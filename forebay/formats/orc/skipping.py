@@ -147,7 +147,7 @@ def _message(fields: wire.Fields, field: int) -> wire.Fields:
 
 
 def _both(fields: wire.Fields, first: int) -> tuple[int | None, int | None]:
-    """Return two signed numbers, of which the first has this field number."""
+    """Return the signed numbers of two fields: of the field number `first`, and of the next one."""
     least, greatest = (_signed(fields, number) for number in (first, first + 1))
     return least, greatest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The footer of a stripe: which streams hold what of which column."""
+"""The footer of a stripe: the column and the kind of each stream."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Encoding(IntEnum):
 
 
 PARTS = frozenset(map(int, Part))
-"""All of them; streams of other kinds are indexes."""
+"""The kinds of streams with data; streams of other kinds are indexes."""
 _ENCODINGS = frozenset(map(int, Encoding))
 DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream of a stripe: what it holds of which column, and its bytes in the file."""
+    """A stream of a stripe: its kind, its column, and its bytes in the file."""
 
     part: int
     column: int

@@ -41,13 +41,13 @@ class Stripe:
 
     @property
     def size(self) -> int:
-        """All its bytes."""
+        """The bytes of the whole stripe."""
         return self.index + self.data + self.footer
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What the end of a file says of it.
+    """The metadata at the end of a file.
 
     Args:
         codec: The codec of all streams and footers.
@@ -77,7 +77,7 @@ def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
 
     Raises:
         DataError: The file is damaged, or no ORC file.
-        ConfigurationError: It is encrypted, or compressed in a way that cannot be read.
+        ConfigurationError: The file is encrypted, or compressed in a way that cannot be read.
     """
     try:
         return _read(raw, file)

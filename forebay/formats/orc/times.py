@@ -90,7 +90,7 @@ class Times:
         return micros.cast(pa.timestamp("us", "UTC"))
 
     def _rebased(self, micros: pa.Array, column: str) -> pa.Array:
-        """Convert times before 1900 from the old calendar: the clock on the wall shows the same."""
+        """Convert times before 1900 from the old calendar: the wall-clock times stay the same."""
         values = micros.to_pylist()
         raw = raw_offset(self.reader)
         for place, value in enumerate(values):
@@ -164,7 +164,10 @@ def _offsets(instants: pa.Array, where: Zone) -> pa.Array:
 
 
 def _moved(seconds: pa.Array, writer: Zone, reader: Zone) -> pa.Array:
-    """Return the instants at which the reader's clock shows what the writer's showed (SerializationUtils of ORC)."""
+    """Return the instants at which the reader's clock shows the time that the writer's clock showed.
+
+    As ORC's SerializationUtils does.
+    """
     written = _offsets(seconds, writer)
     guess = pc.subtract(pc.add(seconds, written), _offsets(seconds, reader))
     return pc.subtract(pc.add(seconds, written), _offsets(guess, reader))

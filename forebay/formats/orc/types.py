@@ -60,7 +60,7 @@ class Node:
         length: The length of CHAR and VARCHAR.
         precision: That of DECIMAL.
         scale: That of DECIMAL.
-        attributes: What the writer noted, such as Spark's own type.
+        attributes: Attributes that the writer added, such as Spark's own type.
     """
 
     id: int

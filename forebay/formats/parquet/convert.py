@@ -234,7 +234,7 @@ def _cast(target: pa.DataType) -> Convert:
 def _viewed(source: pa.DataType, raw: pa.DataType, target: pa.DataType) -> Convert | None:
     """Return the conversion that reads the bits of `source` as `target`, a type of the same width.
 
-    It goes through the integer type `raw`. None if the types are equal.
+    The conversion goes through the integer type `raw`. None if the types are equal.
     """
     if source == target:
         return None

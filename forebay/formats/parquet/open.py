@@ -64,11 +64,11 @@ class OpenParquet:
     def check_columns(self, groups: Sequence[int], columns: Sequence[str]) -> None:
         """Check the metadata of columns by path in some row groups; reads nothing.
 
-        Arrow makes its metadata of columns when it plans to read ahead, where it raises an error for damage. The first
-        read of the file that follows is refused.
+        Arrow builds its metadata of columns when it plans to read ahead, and then raises an error if they are damaged.
+        The read that follows is refused.
 
         Raises:
-            OSError: They are encrypted or damaged.
+            OSError: The metadata are encrypted or damaged.
         """
         if not groups or not columns:
             return

@@ -60,7 +60,8 @@ class ArrowSplitter:
     def split(self, data: bytes | bytearray, quoting: Quoting, width: int, placeholders: Placeholders) -> ArrowRows:
         """Split a block into `width` columns. `data` must be valid UTF-8 with LF as line end.
 
-        `quoting` says how its fields are quoted. `placeholders` holds the characters that were replaced in `data`.
+        `quoting` says how the fields of the block are quoted. `placeholders` holds the characters that were replaced in
+        `data`.
         """
         if quoting is Quoting.ESCAPED:
             data = placeholders.hide_escapes(data, self._rules.escape, self._rules.quote)

@@ -157,7 +157,7 @@ class CsvTokenizer(CsvCursor):
     def _plain_quoted(self) -> bool:
         """Read a quoted value that has no escapes and is followed by a separator or newline.
 
-        Return False if it is not of this form.
+        Return False if the value is not of this form.
         """
         self._normalize = self._rules.newlines_in_quotes
         if self._length() != 0:

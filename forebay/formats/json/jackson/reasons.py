@@ -28,7 +28,7 @@ class Reasons:
         self._parsers: dict[tuple[tuple[str, ...], str, str], JacksonParser] = {}
 
     def of_record(self, record: bytes) -> str:
-        """Return why a record of a file is malformed. Like Jackson, it guesses the record's encoding."""
+        """Return why a record of a file is malformed. The encoding of the record is guessed, as by Jackson."""
         if self._options.encoding is not None and (problem := utf8_problem(record)):
             return problem
         given = as_utf8(record)

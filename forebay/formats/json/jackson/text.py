@@ -54,7 +54,7 @@ def decoded_name(data: bytes) -> str:
     """Decode the UTF-8 of a name.
 
     Raises:
-        NoUtf8: It is not UTF-8, or contains half of a surrogate pair.
+        NoUtf8: The name is not UTF-8, or contains half of a surrogate pair.
     """
     return decoded_string(data, 0, len(data))[0]
 

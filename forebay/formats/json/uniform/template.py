@@ -77,7 +77,7 @@ def template_of(line: bytes) -> Template | None:
 def _described(root: dict[str, Any], pieces: list[str]) -> Template:
     """Return the form of a parsed line.
 
-    `pieces` are the texts between its quotes; names and strings are the odd ones.
+    `pieces` are the texts between its quotes; names and strings have odd indexes.
     """
     constants = dict(enumerate(pieces))
     values: list[Piece] = []

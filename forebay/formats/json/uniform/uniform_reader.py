@@ -2,7 +2,7 @@
 """Makes columns from lines that share one form, as most programs write them.
 
 `splitting` finds the values of lines twice as fast as Arrow's JSON reader. Strings need no parsing. The spelling of
-numbers is checked, because Arrow accepts more of them than JSON has.
+numbers is checked, because Arrow accepts numbers that JSON does not allow.
 """
 
 from __future__ import annotations
