@@ -166,7 +166,7 @@ class DiscoveryEnumerator(ABC):
         """Called after splits were delivered to their end, and again after a restart: it must be idempotent."""
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Note that all records before these positions are durably delivered. Best effort; may be repeated."""
+        """Called after all records before these positions were durably delivered. Best effort; may be repeated."""
 
     def close(self) -> None:
         """Free all resources. Called once, on every path."""

@@ -76,7 +76,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """Note that no split follows: after the last one, every `poll_next` returns END_OF_INPUT (RDR-6)."""
+        """Record that no split follows: after the last one, every `poll_next` returns END_OF_INPUT (RDR-6)."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
         """Handle an event of the enumerator (EVT-1).
@@ -91,7 +91,7 @@ class SourceReader(ABC):
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is durable. Best effort; may come after all fetchers have ended (RDR-10)."""
+        """Record that a checkpoint is durable. Best effort; may come after all fetchers have ended (RDR-10)."""
 
     @abstractmethod
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:

@@ -183,7 +183,7 @@ class Coordinator:
     def notify_checkpoint_complete(
         self, checkpoint_id: int, positions: Mapping[str, Position], done: Callable[[], None] = lambda: None
     ) -> None:
-        """Note that a checkpoint is durable: trim the assignment tracker, then notify the enumerator (COO-6).
+        """Record that a checkpoint is durable: trim the assignment tracker, then notify the enumerator (COO-6).
 
         `positions` are the durably delivered positions by split id. `done` is called last, on the coordinator thread.
         """

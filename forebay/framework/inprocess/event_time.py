@@ -124,7 +124,7 @@ class EventTime:
         return True
 
     def end_of_input(self) -> None:
-        """Note that all splits have been read: the watermark moves to the end of time (WM-1)."""
+        """Record that all splits have been read: the watermark moves to the end of time (WM-1)."""
         self._combined.finish()
 
     def _align(self, max_drift: float, tasks: Iterable[ReaderTask]) -> None:

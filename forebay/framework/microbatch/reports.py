@@ -72,7 +72,7 @@ class Report:
         self._payload: dict[str, Json] | None = {}
 
     def update(self, n: int, available: Sequence[Planned], taken: Sequence[Planned], *, splits: int, done: int) -> None:
-        """Note the result of a poll.
+        """Record the result of a poll.
 
         Args:
             n: The number of the micro-batch that is planned now; without new data, that of the last one.

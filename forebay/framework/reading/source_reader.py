@@ -83,7 +83,7 @@ class SourceReaderBase(SourceReader):
         self._fetchers.add_splits(splits)
 
     def notify_no_more_splits(self) -> None:
-        """Note that no split follows, and complete the availability future (RB-7)."""
+        """Record that no split follows, and complete the availability future (RB-7)."""
         self._no_more_splits = True
         self._queue.notify_available()
 

@@ -28,7 +28,7 @@ class Trigger:
         return False
 
     def begin(self, available: Backlog) -> None:
-        """Note the splits that are available in this call of `latest`."""
+        """Record the splits that are available in this call of `latest`."""
 
 
 class Once(Trigger):

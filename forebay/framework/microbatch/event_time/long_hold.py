@@ -25,7 +25,7 @@ class LongHold:
         self._warned = False
 
     def follow(self, split: str | None) -> None:
-        """Note which split holds back all others now; warn once for each hold, when it has lasted for a minute.
+        """Record which split holds back all others now; warn once for each hold, when it has lasted for a minute.
 
         Args:
             split: The id of the caught-up split that all splits with records wait for; None if a record may be read,

@@ -66,7 +66,7 @@ class SplitTime:
         return self.knows(position) and self.next_time is not None and self.next_time > latest
 
     def note(self, position: Position | None, event_time: int | None, delay: int, *, at_end: bool) -> None:
-        """Note the result of a look: `event_time`, None if unknown; raise the watermark to it, less `delay`.
+        """Record the result of a look: `event_time`, None if unknown; raise the watermark to it, less `delay`.
 
         `at_end` says whether the split had caught up.
         """
@@ -78,7 +78,7 @@ class SplitTime:
             self.watermark = found if self.watermark is None else max(self.watermark, found)
 
     def follow(self, position: Position | None, *, with_data: bool) -> None:
-        """Note the position of the split, and whether there is something to read, before the next looks."""
+        """Record the position of the split, and whether there is something to read, before the next looks."""
         self.held, self.caught_up = False, not with_data
         self.returned = with_data and (self.returned or self.idle)
         self.empty = self.empty and self.knows(position)

@@ -62,11 +62,11 @@ class CommittedState:
         """Finished splits."""
 
     def planned(self, offset: Offset) -> None:
-        """Note the micro-batch that was planned after the last committed one."""
+        """Record the micro-batch that was planned after the last committed one."""
         self._planned = offset
 
     def replaying(self, n: int) -> None:
-        """Note that the tasks of a micro-batch are requested: in the first call of a process, this is a replay."""
+        """Record that the tasks of a micro-batch are requested: in the first call of a process, this is a replay."""
         if self._cold:
             self._replayed = n
 
@@ -138,7 +138,7 @@ class CommittedState:
             self._quietly(lambda: self._report_finished(ended))
 
     def _advance(self, offset: Offset) -> None:
-        """Move all splits to their positions after a committed micro-batch, and note the finished ones."""
+        """Move all splits to their positions after a committed micro-batch, and record the finished ones."""
         ended, served = [], []
         positions: dict[str, Position] = {}
         for planned in offset.splits:

@@ -263,7 +263,7 @@ class AssignedSplitProvider(SplitProvider):
         return kept
 
     def batch_committed(self, n: int) -> None:
-        """Note that a micro-batch is committed; the next poll notifies the enumerator."""
+        """Record that a micro-batch is committed; the next poll notifies the enumerator."""
         self._committed = n
 
     def close(self) -> None:

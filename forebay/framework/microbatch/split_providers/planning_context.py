@@ -78,7 +78,7 @@ class PlanningContext(SplitEnumeratorContext):
         self._on_planning_thread(lambda: self._assign(assignment))
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Note that all splits are assigned: planning ends when all queued actions have run."""
+        """Record that all splits are assigned: planning ends when all queued actions have run."""
         self._on_planning_thread(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:

@@ -70,7 +70,7 @@ class FailureTracker:
         return _ASK_AGAIN.pause(self._in_a_row, self._random, error)
 
     def succeed(self) -> None:
-        """Note a successful call."""
+        """Record a successful call."""
         self._in_a_row = 0
 
 
@@ -134,7 +134,7 @@ class RefreshPolicy:
         self._asked, self.due, self._trust = began, now + pause, pause
 
     def news(self) -> None:
-        """Note that the source has new data. Called by `ask` in `measure`, if its answer differs from the last one."""
+        """Record that the source has new data. `ask` calls it in `measure`, if the answer differs from the last one."""
         self._news = self._clock.monotonic()
 
     def put_off(self, error: ForebayError) -> float:

@@ -101,13 +101,13 @@ class SplitProvider(ABC):
         return {}
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Note that all records before these positions, by split id, are durably delivered. May be repeated."""
+        """Record that all records before these positions, by split id, are durably delivered. May be repeated."""
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Note that these splits are durably delivered to their end. May be repeated."""
+        """Record that these splits are durably delivered to their end. May be repeated."""
 
     def batch_committed(self, n: int) -> None:
-        """Note that micro-batch `n` and all before it are durably delivered. May be repeated; must not raise."""
+        """Record that micro-batch `n` and all before it are durably delivered. May be repeated; must not raise."""
 
     @abstractmethod
     def close(self) -> None:
