@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kinds
 
 from forebay.framework import inprocess
 from forebay.framework.source import Source
@@ -47,6 +48,8 @@ class Peek:
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
+    if _has_nanoseconds(column):
+        return [_text(column.slice(row, 1)) for row in range(len(column))]
     try:
         return ["null" if value is None else str(value) for value in column.to_pylist()]
     except (OverflowError, ValueError):  # Python's times end with the year 9999 and have microseconds
@@ -55,13 +58,22 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
 
 def _text(column: pa.ChunkedArray) -> str:
     """Return a column of one row as text, even if Python cannot represent its value."""
-    with suppress(OverflowError, ValueError):
-        value = column[0].as_py()
-        return "null" if value is None else str(value)
+    if not _has_nanoseconds(column):
+        with suppress(OverflowError, ValueError):
+            value = column[0].as_py()
+            return "null" if value is None else str(value)
     try:
         return str(pc.cast(column, pa.string())[0].as_py())
     except pa.ArrowNotImplementedError:  # a list, a struct, a map
         return " ".join(str(column.combine_chunks()).split()[1:-1])
+
+
+def _has_nanoseconds(column: pa.ChunkedArray) -> bool:
+    """Whether a value is no whole number of microseconds. With pandas installed, Arrow drops the rest silently."""
+    if not kinds.is_temporal(column.type) or getattr(column.type, "unit", "") != "ns":
+        return False
+    nanos = pc.cast(column, pa.int64())
+    return pc.any(pc.not_equal(pc.multiply(pc.divide(nanos, 1000), 1000), nanos)).as_py() is True
 
 
 def peek(source: Source, n: int = 20) -> Peek:
