@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -230,6 +231,21 @@ def test_a_broken_connection_is_seen_by_the_client(proxy: FaultProxy, kind: str,
         assert len(caught.value.partial) == len(DATA) // 2
     assert get(proxy)[:2] == (200, DATA)
     assert [request.fault for request in proxy.requests] == [kind, None]
+
+
+def test_a_client_that_reads_slowly_gets_half_of_the_body_before_the_reset(proxy: FaultProxy) -> None:
+    """RST discards what the proxy's kernel has not sent, which is much if the client's receive buffer is full."""
+    proxy.inject(Fault("reset_in_body"))
+    received = 0
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+        client.connect(("127.0.0.1", urlsplit(proxy.url).port or 0))
+        client.sendall(b"GET /data HTTP/1.1\r\nHost: x\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            while piece := client.recv(8 << 10):
+                received += len(piece)
+                threading.Event().wait(0.002)
+    assert received > len(DATA) // 2 - (128 << 10)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("cut_before_head", {"/a": b"hello"}), ("reset", {})])

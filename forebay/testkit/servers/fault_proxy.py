@@ -27,6 +27,8 @@ _REFUSED: dict[str | None, tuple[str, str, str]] = {
     "changed": ("412 Precondition Failed", "PreconditionFailed", "A precondition did not hold."),
 }
 _RST = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends RST instead of FIN
+_SMALL = 4 << 10
+"""Bytes of a send buffer, of which kernels make their minimum."""
 _STOP_POLL = 0.02
 
 
@@ -190,6 +192,9 @@ class _Connection(BaseRequestHandler):
         # HEAD and these statuses have no body, whatever Content-Length says.
         has_body = request.words[0] != "HEAD" and answer.status not in (204, 304)
         pieces = server.body(answer, to_end=True) if has_body else iter(())
+        if kind == "reset_in_body":
+            # RST discards what is in the send buffer; the reader of a busy machine would otherwise get almost nothing.
+            self._client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SMALL)
         if kind in ("truncate", "reset_in_body"):
             self._send_half(pieces, int(answer.get("Content-Length") or 0))
             return kind == "reset_in_body" and self._reset()

@@ -157,13 +157,13 @@ def test_a_listing_may_fail(proxy: FaultProxy, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["truncate", "reset_in_body"])
 def test_what_came_before_a_break_is_not_fetched_again(proxy: FaultProxy, kind: str) -> None:
-    """Three answers break off in their middle. After RST, Linux may drop all that the reader had not yet taken."""
+    """Three answers break off in their middle. After RST a part of the half may be lost too."""
     proxy.inject(Fault(kind, path="*/long/*", method="GET", nth=(1, 2, 3)))
     assert len(rows(source(proxy, "long"))) == 6000
     ranges = [request.range.removeprefix("bytes=").split("-") for request in proxy.requests if request.range]
     starts = [int(start) for start, _ in ranges]
     assert len(starts) == 4
-    assert starts == sorted(starts)
+    assert starts == sorted(starts) and starts[-1] > 0
     if kind == "truncate":
         size = 6000 * 1000
         assert starts == [0, size // 2, size // 4 * 3, size // 8 * 7]
