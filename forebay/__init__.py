@@ -20,7 +20,7 @@ from forebay.errors import (
     unwrap,
 )
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
 from forebay.framework.runtime.clients import cached, discard
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from forebay.inspection.progress import progress as progress
     from forebay.inspection.report.report import report as report
     from forebay.sources.files import FileSource as FileSource
+    from forebay.sources.hybrid import HybridSource as HybridSource
     from forebay.sources.kafka import KafkaSource as KafkaSource
     from forebay.sources.rate import RateSource as RateSource
     from forebay.spark.progress_listener import record_progress as record_progress
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "FileSource": "forebay.sources.files",
+    "HybridSource": "forebay.sources.hybrid",
     "KafkaSource": "forebay.sources.kafka",
     "Peek": "forebay.inspection.peek",
     "RateSource": "forebay.sources.rate",
@@ -87,8 +89,10 @@ __all__ = [
     "FileSource",
     "ForebayError",
     "HostOptions",
+    "HybridSource",
     "InputStatus",
     "KafkaSource",
+    "KnownSplits",
     "Peek",
     "Position",
     "RateSource",

@@ -54,6 +54,7 @@ class Entry:
 BUILT_INS: Final = (
     Entry("forebay_files", "forebay.sources.files:FileSource", install='pip install "forebay[files]"'),
     Entry("forebay_kafka", "forebay.sources.kafka:KafkaSource", install='pip install "forebay[kafka]"'),
+    Entry("forebay_hybrid", "forebay.sources.hybrid:HybridOptions"),
     Entry("forebay_rate", "forebay.sources.rate:RateSource"),
 )
 """The sources that forebay contains."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forebay.framework.digests import SplitDigests
@@ -32,6 +32,33 @@ class Discovered:
     state: Json = None
 
 
+class KnownSplits(Mapping[str, Split]):
+    """The splits that a discovery must not add again, by id; read-only. Hosts pass it to `discover`.
+
+    Args:
+        unfinished: Splits that are not read to their end.
+        finished: Splits that are, and are not forgotten.
+    """
+
+    def __init__(self, unfinished: Mapping[str, Split], finished: Mapping[str, Split]) -> None:
+        self.unfinished = unfinished
+        self.finished = finished
+
+    def __getitem__(self, split_id: str) -> Split:
+        found = self.unfinished.get(split_id)
+        return self.finished[split_id] if found is None else found
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self.unfinished or split_id in self.finished
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.unfinished
+        yield from self.finished
+
+    def __len__(self) -> int:
+        return len(self.unfinished) + len(self.finished)
+
+
 class DiscoveryEnumerator(ABC):
     """Discovers splits; the framework assigns and returns them, stores state, retries, and removes duplicates.
 
@@ -44,6 +71,12 @@ class DiscoveryEnumerator(ABC):
     """Whether a stream reads splits one after the other, in the order of `discover`, instead of sharing its limits.
 
     A stream does not store a split before it reads it, so each discovery must return it again.
+    """
+
+    in_stages: bool = False
+    """Whether `discover` returns more splits once all known splits are finished, as a hybrid source does at a switch.
+
+    An unbounded source is then discovered at that moment too, whatever `discoveryInterval` says. Not with `in_order`.
     """
 
     exact_ends: bool = False
@@ -72,7 +105,8 @@ class DiscoveryEnumerator(ABC):
         """Return the present splits. May block. Runs on a worker thread, one call at a time.
 
         Args:
-            known: Every split not yet forgotten, by id; read-only.
+            known: Every split not yet forgotten, by id; read-only. Hosts pass a `KnownSplits`, which knows which of
+                them are finished.
             first: Whether this is the first discovery of the query, counting those before a restart. A setting such
                 as "start at the latest" usually applies only then.
 

@@ -118,6 +118,19 @@ class SplitEnumeratorContext(ABC):
         """Whether the host plans micro-batches of a stream, and so requests splits repeatedly."""
         return False
 
+    @property
+    def reads_once(self) -> bool:
+        """Whether the host plans a whole read at once, as a batch read on Spark: there is one discovery."""
+        return False
+
+    @property
+    def follows_history(self) -> bool:
+        """Whether other sources were read before this one, as in a hybrid.
+
+        A source without a start set by the user then starts at its earliest record, so that no record is left out.
+        """
+        return False
+
     @abstractmethod
     def current_parallelism(self) -> int:
         """Return the number of readers. It may change on restore, so do not store it (CTX-4)."""

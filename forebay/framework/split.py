@@ -58,6 +58,14 @@ class Split:
             if value is not None:
                 object.__setattr__(self, label, normalise(value, self.id))
 
+    @property
+    def ends_itself(self) -> bool:
+        """Whether the split of an unbounded source is read to its own end if `end` is None, as a file is.
+
+        False (the default): it may grow, so only `end` ends it. In a bounded source every split ends itself.
+        """
+        return False
+
     def at(self, position: Position | None) -> Self:
         """Return this split with its progress at `position`."""
         return dataclasses.replace(self, position=position)

@@ -49,7 +49,7 @@ class DiscoveringEnumerator(SplitEnumerator):
     The next discovery is scheduled only after the result of the last, so no two results contain the same new split. A
     `RetriableError` is retried with back-off. If the first discovery of a query still fails after `retries`, the run
     fails; later failures are logged, and known splits are still read. With a discovery interval of 0, there is one
-    discovery.
+    discovery, and one more after each stage of an enumerator with `in_stages`.
 
     A bounded source is discovered once. Each request of a reader gets one split; when no split is left, all readers
     are told so. The splits of an unbounded source are pushed, each to the reader with the fewest splits, but only
@@ -80,6 +80,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._dropped: set[str] = set()
         self._first = True
         self._discovered = False
+        self._asking = False  # from the call of `discover` to its success
+        self._stage_over = False  # the last unfinished split was finished, and no discovery has begun since
+        self._timer = 0  # the number of the timer that starts the next discovery; earlier ones are void
         self._state: Json = None
         self._below_horizon: Callable[[Split], bool] | None = None
         self._failures = RetryCount(RetryPolicy.of(options), context.clock, rng)
@@ -89,6 +92,11 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._finished_in: dict[int, list[Split]] = {}
 
     # ---- called by hosts, on the coordinator thread
+
+    @property
+    def in_stages(self) -> bool:
+        """Whether an unbounded source has more splits once all known ones are finished."""
+        return not self._bounded and bool(self._author.in_stages)
 
     def splits(self) -> Mapping[str, tuple[Split, SplitState]]:
         """Return by id all splits not yet forgotten, at the position of their last assignment, with their state."""
@@ -108,6 +116,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         """
         return (
             self._discovered
+            and not (self.in_stages and self._asking)
             and self._life.next_waiting() is None
             and not any(split_id in self._life for split_id in behind)
         )
@@ -164,6 +173,10 @@ class DiscoveringEnumerator(SplitEnumerator):
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
         """Mark splits as finished. The author's `finished` is called when a durable checkpoint contains them."""
         self._finished += [split for split in splits if not self._forget_dropped(split.id) and self._life.finish(split)]
+        if self.in_stages and not self._life.has_unfinished():
+            self._stage_over = True
+            if not self._asking:
+                self._discover()
 
     def snapshot_state(self, checkpoint_id: int) -> Json:
         """Return all splits with their states, as JSON in canonical order (see `dump_state`)."""
@@ -182,12 +195,18 @@ class DiscoveringEnumerator(SplitEnumerator):
     # ---- discovery
 
     def _discover(self) -> None:
+        self._asking, self._stage_over = True, False
+        self._timer += 1
         known, first = self._life.known(), self._first and (self._bounded or not self._positions.given)
         self._context.call_async(lambda: self._author.discover(known, first), self._on_discovered)
 
     def _discover_in(self, seconds: float) -> None:
         # A timer first: the known splits must be copied on this thread, when the discovery begins.
-        self._context.call_async(lambda: None, lambda _nothing, _error: self._discover(), delay=seconds)
+        self._timer += 1
+        timer = self._timer
+        self._context.call_async(
+            lambda: None, lambda _nothing, _error: self._discover() if timer == self._timer else None, delay=seconds
+        )
 
     def _on_discovered(self, result: Discovered | None, error: BaseException | None) -> None:
         if error is not None:
@@ -211,8 +230,11 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._positions.warn_of_unused()
         self._first, self._state, self._below_horizon = False, discovered.state, discovered.horizon
         self._forget_below_horizon()
+        self._asking = False
         self._assign_waiting()
-        if not self._bounded and self._interval:
+        if self._stage_over:
+            self._discover()
+        elif not self._bounded and self._interval:
             self._discover_in(self._interval)
 
     def _add(self, splits: Sequence[Split]) -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import Enum
 from types import MappingProxyType
 
 from forebay.errors import ContractError
+from forebay.framework.discovery import KnownSplits
 from forebay.framework.split import Split
 
 
@@ -36,9 +37,15 @@ class LifeCycle:
     def __contains__(self, split_id: str) -> bool:
         return split_id in self._splits
 
-    def known(self) -> Mapping[str, Split]:
+    def known(self) -> KnownSplits:
         """Return a read-only copy of all splits by id, for use on any thread."""
-        return MappingProxyType(dict(self._splits))
+        finished = {split_id: self._splits[split_id] for split_id in self._finished}
+        unfinished = {split_id: split for split_id, split in self._splits.items() if split_id not in finished}
+        return KnownSplits(MappingProxyType(unfinished), MappingProxyType(finished))
+
+    def has_unfinished(self) -> bool:
+        """Whether a split is NEW or ASSIGNED."""
+        return bool(self._new or self._owner)
 
     def state(self, split_id: str) -> SplitState:
         """Return the state of a split; an unknown id counts as forgotten."""

@@ -227,7 +227,8 @@ class Engine:
         discovering = self._coordinator.discovering
         if discovering is None:
             return self._readers.started and not behind and self._coordinator.is_idle()
-        return discovering.caught_up(behind)
+        # A finished split may begin a discovery once the coordinator handles it.
+        return (self._coordinator.is_idle() or not discovering.in_stages) and discovering.caught_up(behind)
 
     def close(self, *, orderly: bool = True) -> list[BaseException]:
         """Close readers, coordinator and checkpoint store within `closeTimeout`; return their errors in order.

@@ -80,8 +80,8 @@ def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]
             result.append(split)
             continue
         latest = normalise(end, split.id)
-        own = split.end
-        reachable = own if own is not None and (source.bounded or before(source, own, latest, split.id)) else latest
+        own, bounded = split.end, source.bounded or split.ends_itself
+        reachable = own if own is not None and (bounded or before(source, own, latest, split.id)) else latest
         result.append(split.slice(split.position, reachable))
     return result
 

@@ -15,9 +15,10 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 
+from forebay.framework.discovery import KnownSplits
 from forebay.framework.microbatch.admission.admission import Admission, Limits
 from forebay.framework.microbatch.admission.assign_tasks import spread
-from forebay.framework.microbatch.admission.available_range import AvailableRange, Backlog, KnownSplits
+from forebay.framework.microbatch.admission.available_range import AvailableRange, Backlog
 from forebay.framework.microbatch.admission.triggers import AvailableNow, Once, Trigger
 from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
 from forebay.framework.microbatch.event_time.alignment import StreamAlignment

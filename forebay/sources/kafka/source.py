@@ -45,7 +45,9 @@ class KafkaSource(KafkaOptions):
         _check_installed()
         from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 
-        return KafkaEnumerator(self, context.clock, streaming=context.streaming)
+        return KafkaEnumerator(
+            self, context.clock, streaming=context.streaming, follows_history=context.follows_history
+        )
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
         """Create the split reader, which leases a consumer.

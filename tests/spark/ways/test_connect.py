@@ -37,7 +37,7 @@ def seen(server: str, tmp_path_factory) -> dict[str, Any]:
 
 @pytest.mark.soak
 def test_a_client_registers_installed_sources_and_classes_of_its_own(seen):
-    assert seen["registered"] == ["forebay_files", "forebay_kafka", "forebay_rate", "numbers"]
+    assert seen["registered"] == ["forebay_files", "forebay_hybrid", "forebay_kafka", "forebay_rate", "numbers"]
     assert seen["files"] == [1, 2]
     assert seen["class"] == [0, 0, 1, 1]
     assert seen["object"] == [0, 0]

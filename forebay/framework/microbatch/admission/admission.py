@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -94,8 +95,11 @@ class Admission:
 
         Args:
             available: The splits with data, each up to its present end. The first one has waited longest and is always
-                included, so no split starves.
+                included, so no split starves. Splits that are read to their own end, such as the files of a hybrid's
+                history, come before others, and are not cut.
         """
+        if any(_is_whole(planned) for planned in available):
+            return self._admit_whole([planned for planned in available if _is_whole(planned)])
         taken = list(available)
         if self._limits.files is not None:
             chosen = shares([1] * len(taken), self._limits.files)
@@ -105,6 +109,19 @@ class Admission:
             taken = self._cut(taken, self._limits.rows, _ROWS) if counted else self._cut_uncounted(taken)
         if self._limits.byte_budget is not None:
             taken = self._cut(taken, self._limits.byte_budget, _BYTES)
+        return taken
+
+    def _admit_whole(self, available: Sequence[Planned]) -> list[Planned]:
+        """Return the splits, each to its own end, up to the limits of files and bytes, at least one."""
+        taken: list[Planned] = []
+        left = self._limits.byte_budget
+        for planned in available[: self._limits.files]:
+            if left is not None:
+                size = self._known_size(planned, _BYTES)
+                if taken and size > left:
+                    break
+                left -= size
+            taken.append(planned)
         return taken
 
     def admit_in_order(self, available: Iterable[Planned]) -> list[Planned]:
@@ -140,6 +157,8 @@ class Admission:
         Raises:
             ConfigurationError: The number of rows is unknown.
         """
+        if any(_is_whole(planned) for planned in available):
+            return sys.maxsize  # uncounted: it does not wait for more
         return sum(self._known_size(planned, _MIN_ROWS) for planned in available)
 
     def _cut_uncounted(self, available: Sequence[Planned]) -> list[Planned]:
@@ -285,3 +304,8 @@ class Admission:
             option=option,
             advice=f"remove {option}, or use maxFilesPerTrigger; or, in the connector, {connector}",
         )
+
+
+def _is_whole(planned: Planned) -> bool:
+    """Whether a split of an unbounded source is read to its own end in one go."""
+    return planned.to is UnknownEnd.WHOLE and planned.split.ends_itself

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.microbatch.offsets.finished_splits import LazySequence
@@ -93,7 +93,7 @@ class AvailableRange:
         Raises:
             ConfigurationError: No end is known, and none can be negotiated.
         """
-        own, bounded = split.end, self._bounded
+        own, bounded = split.end, self._is_bounded(split)
         if latest is None:
             if own is None and not bounded:
                 if not self._negotiable:
@@ -105,10 +105,13 @@ class AvailableRange:
         return self._planned_to(split, latest)
 
     def _planned_to(self, split: Split, to: To) -> Planned:
-        """Return a split planned up to `to`; in a bounded source, `to` also becomes the split's end."""
-        if self._bounded and split.end is None and not isinstance(to, UnknownEnd):
+        """Return a split planned up to `to`; if the split is bounded, `to` also becomes its end."""
+        if self._is_bounded(split) and split.end is None and not isinstance(to, UnknownEnd):
             split = split.slice(split.position, to)
         return Planned(split, to)
+
+    def _is_bounded(self, split: Split) -> bool:
+        return self._bounded or split.ends_itself
 
     def has_data(self, planned: Planned) -> bool:
         """Return whether a planned split has something to read; nothing if its end is before its position (S4)."""
@@ -177,28 +180,6 @@ class AvailableRange:
                 rule="S4",
                 advice="let advance() return a position after that of the split",
             )
-
-
-class KnownSplits(Mapping[str, Split]):
-    """A mapping of all splits that a discovery must not add again: the unfinished and the finished ones, by id."""
-
-    def __init__(self, unfinished: Mapping[str, Split], done: Mapping[str, Split]) -> None:
-        self._unfinished = unfinished
-        self._done = done
-
-    def __getitem__(self, split_id: str) -> Split:
-        found = self._unfinished.get(split_id)
-        return self._done[split_id] if found is None else found
-
-    def __contains__(self, split_id: object) -> bool:
-        return split_id in self._unfinished or split_id in self._done
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._unfinished
-        yield from self._done
-
-    def __len__(self) -> int:
-        return len(self._unfinished) + len(self._done)
 
 
 def unknown_end(source: Source, split: Split) -> ConfigurationError:

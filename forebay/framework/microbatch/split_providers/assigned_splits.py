@@ -235,7 +235,9 @@ class AssignedSplitProvider(SplitProvider):
         committed = self._committed != self._notified
         self._known, self._unfinished = known, unfinished
         # Open splits without an end are in every micro-batch: they do not take room from others.
-        waiting = sum(1 for split in unfinished.values() if self._source.bounded or split.end is not None)
+        waiting = sum(
+            1 for split in unfinished.values() if self._source.bounded or split.end is not None or split.ends_itself
+        )
         room = max(0, room - waiting)
         new = self._context.collect(self._enumerator, self._notify, unfinished, room=room, fresh=fresh)
         self._reported.difference_update(split.id for split in new)

@@ -61,6 +61,11 @@ class PlanningContext(SplitEnumeratorContext):
         """Whether a stream is planned, not a bounded read."""
         return self._streaming
 
+    @property
+    def reads_once(self) -> bool:
+        """Whether a bounded read is planned."""
+        return not self._streaming
+
     def current_parallelism(self) -> int:
         """Return 1: there is only the virtual reader."""
         return 1

@@ -154,6 +154,8 @@ class DiscoverySplitProvider(SplitProvider):
         self._ends_refresh = RefreshPolicy(runtime, options.refresh_interval, floor, share)
         self._once = bool(source.bounded) and not self.in_order
         self._close_timeout = options.close_timeout.total_seconds()
+        self._in_stages = bool(enumerator.in_stages)
+        self._in_stage = False  # unfinished splits were seen since the last discovery
         self._first = True
         self._state: Json = None
         self._ends: Mapping[str, Position] = {}
@@ -207,7 +209,9 @@ class DiscoverySplitProvider(SplitProvider):
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
     ) -> PollResult:
         """Call the author's `discover` if it is due or `fresh` is set; return new, gone and forgettable splits."""
-        if not self._first and (self._once or not (fresh or self._refresh.is_due())):
+        self._in_stage = self._in_stage or bool(unfinished)
+        next_stage = self._in_stages and self._in_stage and not unfinished and not self._refresh.failures.failing
+        if not self._first and (self._once or not (fresh or next_stage or self._refresh.is_due())):
             return PollResult()
         discovered: list[Discovered] = []
 
@@ -225,6 +229,7 @@ class DiscoverySplitProvider(SplitProvider):
             pause = self._refresh.put_off(error)
             _log.warning("%s: discovery failed and is retried in %.1f s: %s", self._source.name, pause, error)
             return PollResult()
+        self._in_stage = bool(unfinished)
         return self._compare(discovered[0], known, unfinished)
 
     def _compare(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> PollResult:

@@ -39,9 +39,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
     discovery_floor = 1.0
     refresh_share = 0.2
 
-    def __init__(self, source: KafkaOptions, clock: Clock, *, streaming: bool) -> None:
+    def __init__(self, source: KafkaOptions, clock: Clock, *, streaming: bool, follows_history: bool = False) -> None:
         self._source = source
         self._streaming = streaming
+        self._start = BoundKind.LATEST if streaming and not follows_history else BoundKind.EARLIEST
         source.offset_range.check(streaming=streaming)
         self._pause = source.retry_interval_ms / 1000
         self._cluster = Cluster(source.client_options, retries=source.num_retries, interval=self._pause)
@@ -69,8 +70,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._recreated = {one.id for earlier in identity.recreated.values() for one in earlier}
         ends: Mapping[TopicPartition, int | None]
         if first:
-            default = BoundKind.LATEST if self._streaming else BoundKind.EARLIEST
-            starts = self._resolver.starts([*identity.recreated, *identity.new], default)
+            starts = self._resolver.starts([*identity.recreated, *identity.new], self._start)
             ends = self._resolver.ends(starts, streaming=self._streaming)
         else:
             starts = self._later_starts(identity, splits)

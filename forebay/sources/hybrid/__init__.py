@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Format `forebay_hybrid`: history first, then live data, such as files and then Kafka (FLIP-150)."""
+
+from __future__ import annotations
+
+from forebay.sources.hybrid.options import HybridOptions
+from forebay.sources.hybrid.source import HybridSource
+from forebay.sources.hybrid.split import HybridSplit
+
+__all__ = ["HybridOptions", "HybridSource", "HybridSplit"]

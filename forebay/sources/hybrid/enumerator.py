@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enumerator of a hybrid: discovers the splits of one source, and those of the next when they are finished."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
+from forebay.framework.enumerator import SplitEnumeratorContext
+from forebay.framework.source import Source
+from forebay.framework.split import Json, Position, Split
+from forebay.sources.hybrid.leg_context import LegEnumeratorContext
+from forebay.sources.hybrid.legs import HybridLegs
+from forebay.sources.hybrid.split import HybridSplit, own_split
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class HybridEnumerator(DiscoveryEnumerator):
+    """Runs the enumerators of the legs, one after the other.
+
+    A leg before the last one is discovered once, and the ends of its splits are fixed then. If the host reads once, as
+    a batch does, or the hybrid is bounded, all legs are discovered at once.
+
+    Args:
+        source: The hybrid.
+        context: The host's context.
+    """
+
+    def __init__(self, source: HybridLegs, context: SplitEnumeratorContext) -> None:
+        self._source = source
+        self._context = context
+        self._mapping = source.mapping()
+        self._legs = source.legs
+        self._last = len(source.legs) - 1
+        self._at_once = source.bounded or context.reads_once
+        self._enumerators: dict[int, DiscoveryEnumerator] = {}
+        self._leg = 0
+        self._found = False  # whether the present leg has been discovered
+        self._state: Json = None  # of the last leg's enumerator
+        self._live: set[str] | None = None  # ids of all splits of the last leg that were ever known; None = ask `known`
+        live = self._enumerator(self._last)
+        self.in_stages = not self._at_once
+        self.exact_ends = live.exact_ends
+        self.refresh_floor, self.refresh_share = live.refresh_floor, live.refresh_share
+        self.discovery_floor = live.discovery_floor
+
+    # ---- discovery
+
+    def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
+        """Return the splits of the present leg; if all of them are finished, those of the next leg that has any."""
+        if self._at_once:
+            return Discovered(self._all_legs())
+        if first:
+            self._leg, self._found, self._state, self._live = 0, False, None, None
+        unfinished = known.unfinished if isinstance(known, KnownSplits) else known
+        if self._leg < self._last and self._found and unfinished:
+            return Discovered(list(unfinished.values()), state=self._snapshot())
+        while self._leg < self._last:
+            if not self._found and (splits := self._history(self._leg)):
+                self._found = True
+                return Discovered(splits, state=self._snapshot())
+            self._begin(self._leg + 1, known)
+        return self._discover_live(known)
+
+    def restore_state(self, state: Json) -> None:
+        """Restore the leg that was read, and the state of the last leg's enumerator."""
+        kept: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
+        self._leg, self._found = int(kept.get("leg", 0)), bool(kept.get("found", False))
+        self._state, self._live = kept.get("state"), None
+        if self._leg > self._last:
+            raise ConfigurationError(
+                f"the checkpoint was in source {self._leg + 1} of a hybrid, and this one has {self._last + 1}",
+                source=self._source.name,
+                advice="give the hybrid the same sources in the same order, or start a new checkpoint",
+            )
+        if self._leg == self._last and self._found:
+            self._enumerator(self._last).restore_state(self._state)
+
+    def _snapshot(self) -> Json:
+        kept: dict[str, Json] = {"leg": self._leg, "found": self._found}
+        return kept if self._state is None else {**kept, "state": self._state}
+
+    def _history(self, leg: int) -> list[HybridSplit]:
+        """Return the splits of a leg that is read once, with fixed ends."""
+        enumerator, source = self._enumerator(leg), self._legs[leg]
+        found = list(enumerator.discover({}, True).splits)
+        ends = enumerator.latest(found) if found else {}
+        splits = []
+        for split in found:
+            end = split.end
+            if (latest := ends.get(split.id)) is not None and (
+                end is None or (not source.bounded and _before(source, latest, end))
+            ):
+                end = latest
+            if end is None and not source.bounded:
+                raise ConfigurationError(
+                    f"the end of a split of {source.name} is unknown, so the next source would never begin",
+                    source=self._source.name,
+                    split=self._mapping.outer_id(leg, split.id),
+                    advice="put a bounded source, or one whose latest() knows the ends, before the last one",
+                )
+            if end is None or end != split.position:
+                splits.append(self._mapping.outer(leg, split.slice(split.position, end), whole=end is None))
+        return splits
+
+    def _begin(self, leg: int, known: Mapping[str, Split]) -> None:
+        """Go on to a leg. A switch function gets the finished splits of the leg before."""
+        if leg == self._last and (switch := self._source.switch) is not None:
+            finished = [self._mapping.inner(split) for split in known.values() if own_split(split).leg == leg - 1]
+            self._replace(leg, self._switched(switch, finished))
+        self._leg, self._found = leg, False
+        _log.info("%s: the splits of source %d of %d begin", self._source.name, leg + 1, self._last + 1)
+
+    def _discover_live(self, known: Mapping[str, Split]) -> Discovered:
+        """Return the splits of the last leg."""
+        own = self._known_live(known)
+        found = self._enumerator(self._last).discover(own, not self._found)
+        self._found, self._state = True, found.state
+        splits = [self._mapping.outer(self._last, split) for split in found.splits]
+        assert self._live is not None  # noqa: S101 - set by `_known_live`
+        self._live.update(split.id for split in splits)
+        return Discovered(splits, horizon=self._horizon(found.horizon), state=self._snapshot())
+
+    def _known_live(self, known: Mapping[str, Split]) -> KnownSplits:
+        """Return the known splits of the last leg. Those of the history may be very many, and are looked at once."""
+        if self._live is None:
+            self._live = {split.id for split in known.values() if own_split(split).leg == self._last}
+        unfinished = known.unfinished if isinstance(known, KnownSplits) else known
+        inner = [
+            (split_id in unfinished, self._mapping.inner(known[split_id]))
+            for split_id in self._live
+            if split_id in known
+        ]
+        return KnownSplits(
+            {one.id: one for alive, one in inner if alive}, {one.id: one for alive, one in inner if not alive}
+        )
+
+    def _horizon(self, inner: Callable[[Split], bool] | None) -> Callable[[Split], bool]:
+        """Return the horizon after the switch: the history is forgotten, unless a restart may need it to switch."""
+        mapping, last, switches = self._mapping, self._last, self._source.switch is not None
+
+        def below(split: Split) -> bool:
+            if own_split(split).leg < last:
+                return not switches
+            return inner is not None and inner(mapping.inner(split))
+
+        return below
+
+    def _all_legs(self) -> list[HybridSplit]:
+        """Return the splits of all legs, for a host that discovers once."""
+        splits: list[HybridSplit] = []
+        before: list[Split] = []
+        for leg in range(self._last):
+            new = self._history(leg)
+            before = [self._mapping.inner(split) for split in new]
+            splits += new
+        if (switch := self._source.switch) is not None:
+            self._replace(self._last, self._switched(switch, before))
+        live = self._enumerator(self._last).discover({}, True).splits
+        bounded = self._legs[self._last].bounded
+        return [*splits, *(self._mapping.outer(self._last, one, whole=bounded and one.end is None) for one in live)]
+
+    # ---- the legs
+
+    def _enumerator(self, leg: int) -> DiscoveryEnumerator:
+        if leg not in self._enumerators:
+            self._enumerators[leg] = self._create(leg, self._legs[leg])
+        return self._enumerators[leg]
+
+    def _create(self, leg: int, source: Source) -> DiscoveryEnumerator:
+        context = LegEnumeratorContext(self._context, leg, last=leg == self._last)
+        made = source.create_enumerator(context)
+        if not isinstance(made, DiscoveryEnumerator):
+            raise ConfigurationError(
+                f"{source.name} assigns its splits itself, so it cannot be a part of a hybrid",
+                source=self._source.name,
+                advice="read it by itself; or, in the connector, return a DiscoveryEnumerator",
+            )
+        if leg == self._last and made.in_order and not self._at_once:
+            raise ConfigurationError(
+                f"{source.name} reads its splits in order in a stream, which the last source of a hybrid cannot",
+                source=self._source.name,
+                advice="read the stream by itself after a bounded read of the history",
+            )
+        return made
+
+    def _replace(self, leg: int, source: Source) -> None:
+        """Replace the enumerator of a leg by that of the switched source."""
+        old = self._enumerators.pop(leg, None)
+        if old is not None:
+            old.close()
+        self._enumerators[leg] = self._create(leg, source)
+
+    def _switched(self, switch: Callable[[Source, Sequence[Split]], Source], finished: Sequence[Split]) -> Source:
+        then = self._legs[self._last]
+        switched = switch(then, finished)
+        if type(switched) is not type(then):
+            raise ContractError(
+                f"switch() returned {type(switched).__name__}, not {type(then).__name__}",
+                source=self._source.name,
+                rule="HYB-1",
+                advice="return the given source with another start: type(then)(**options)",
+            )
+        return switched
+
+    # ---- passed on to the legs
+
+    def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Return the present ends of the splits of the last leg. Those of the others are fixed."""
+        live = [split for split in splits if own_split(split).leg == self._last]
+        return self._by_leg(live, lambda leg, inner: leg.latest(inner)) if live else {}
+
+    def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
+        """Return what the enumerators of the splits' legs know."""
+        return self._by_leg(splits, lambda leg, inner: leg.positions_at(event_time, inner) or {})
+
+    def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
+        """Return what the enumerators of the splits' legs know; None for the splits of the others."""
+        found: dict[str, int | None] = {}
+        for leg, part in self._parts(splits).items():
+            inner = {split.id: self._mapping.inner(split) for split in part}
+            times = self._enumerator(leg).event_times(list(inner.values()), column)
+            if times is None:
+                found |= dict.fromkeys(inner)
+            else:
+                found |= {split_id: times[one.id] for split_id, one in inner.items() if one.id in times}
+        return found
+
+    def size(self, split: Split) -> int | None:
+        """Return the estimate of the leg's enumerator."""
+        return self._enumerator(own_split(split).leg).size(self._mapping.inner(split))
+
+    def slices(self, split: Split, count: int) -> Sequence[Split]:
+        """Return the slices that the leg's enumerator cuts."""
+        own = own_split(split)
+        inner = self._enumerator(own.leg).slices(self._mapping.inner(split), count)
+        return [self._mapping.outer(own.leg, one, whole=own.whole and one.end is None) for one in inner]
+
+    def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
+        """Return the tasks that the leg's options decide; None if the slices are of several legs."""
+        parts = self._parts(slices)
+        if len(parts) != 1:
+            return None
+        ((leg, part),) = parts.items()
+        decided = self._enumerator(leg).tasks([self._mapping.inner(one) for one in part])
+        if decided is None:
+            return None
+        wholes = {one.id: one.whole for one in part}
+        outer_id, outer = self._mapping.outer_id, self._mapping.outer
+        return [
+            [outer(leg, one, whole=wholes[outer_id(leg, one.id)] and one.end is None) for one in task]
+            for task in decided
+        ]
+
+    def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
+        """Return the position that the leg's enumerator finds."""
+        leg = own_split(split).leg
+        inner = self._enumerator(leg).advance(self._mapping.inner(split), rows=rows, byte_budget=byte_budget)
+        return self._mapping.outer_position(leg, inner)
+
+    def vanished(self, splits: Sequence[Split]) -> bool:
+        """Ask the last leg's enumerator. The splits of the others are fixed."""
+        return self._enumerator(self._last).vanished([self._mapping.inner(split) for split in splits])
+
+    def finished(self, splits: Sequence[Split]) -> None:
+        """Report the splits to the enumerators of their legs."""
+        for leg, part in self._parts(splits).items():
+            self._enumerator(leg).finished([self._mapping.inner(split) for split in part])
+
+    def committed(self, positions: Mapping[str, Position]) -> None:
+        """Report the positions to the enumerators of their legs."""
+        parts: dict[int, dict[str, Position]] = {}
+        for split_id, position in positions.items():
+            leg, _, inner_id = split_id.partition("/")
+            parts.setdefault(int(leg), {})[inner_id] = self._mapping.inner_position(position)[1]
+        for number, part in parts.items():
+            self._enumerator(number).committed(part)
+
+    def close(self) -> None:
+        """Close the enumerators of all legs."""
+        enumerators, self._enumerators = self._enumerators, {}
+        errors = []
+        for enumerator in enumerators.values():
+            try:
+                enumerator.close()
+            except Exception as error:  # noqa: BLE001 - raised after the others are closed
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _parts(self, splits: Iterable[Split]) -> dict[int, list[HybridSplit]]:
+        parts: dict[int, list[HybridSplit]] = {}
+        for split in map(own_split, splits):
+            parts.setdefault(split.leg, []).append(split)
+        return parts
+
+    def _by_leg(
+        self,
+        splits: Sequence[Split],
+        ask: Callable[[DiscoveryEnumerator, Sequence[Split]], Mapping[str, Position]],
+    ) -> dict[str, Position]:
+        """Return by split id the positions that the enumerators of the legs answer, as positions of the hybrid."""
+        found: dict[str, Position] = {}
+        for leg, part in self._parts(splits).items():
+            answer = ask(self._enumerator(leg), [self._mapping.inner(split) for split in part])
+            for inner_id, position in answer.items():
+                outer = self._mapping.outer_position(leg, position)
+                if outer is not None:
+                    found[self._mapping.outer_id(leg, inner_id)] = outer
+        return found
+
+
+def _before(source: Source, one: Position, other: Position) -> bool:
+    return bool(source.order_key(one) < source.order_key(other))

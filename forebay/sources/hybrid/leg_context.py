@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contexts of the host, as one leg of a hybrid sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from forebay.clock import Clock
+from forebay.framework.enumerator import SourceEvent, SplitEnumeratorContext
+from forebay.framework.reader import SourceReaderContext
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Runtime
+from forebay.framework.split import Split
+
+T = TypeVar("T")
+
+
+class LegEnumeratorContext(SplitEnumeratorContext):
+    """The context of a leg's enumerator: an earlier leg is always read once, to an end that is fixed as it begins.
+
+    Args:
+        outer: The host's context.
+        leg: The index of the leg, from 0.
+        last: Whether it is the last leg.
+    """
+
+    def __init__(self, outer: SplitEnumeratorContext, leg: int, *, last: bool) -> None:
+        self._outer = outer
+        self._leg = leg
+        self._last = last
+
+    @property
+    def clock(self) -> Clock:
+        """The host's clock."""
+        return self._outer.clock
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the host plans a stream and this is the last leg."""
+        return self._last and self._outer.streaming
+
+    @property
+    def reads_once(self) -> bool:
+        """Whether the host plans a whole read at once, or this is an earlier leg."""
+        return not self._last or self._outer.reads_once
+
+    @property
+    def follows_history(self) -> bool:
+        """Whether there is a leg before this one."""
+        return self._leg > 0 or self._outer.follows_history
+
+    def current_parallelism(self) -> int:
+        """Return the number of readers."""
+        return self._outer.current_parallelism()
+
+    def registered_readers(self) -> Mapping[int, str | None]:
+        """Return the live readers."""
+        return self._outer.registered_readers()
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
+        """Pass the call on."""
+        self._outer.assign_splits(assignment)
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        """Pass the call on."""
+        self._outer.signal_no_more_splits(subtask)
+
+    def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
+        """Pass the call on."""
+        self._outer.send_event_to_reader(subtask, event)
+
+    def call_async(
+        self,
+        work: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        delay: float = 0.0,
+        period: float | None = None,
+    ) -> None:
+        """Pass the call on."""
+        self._outer.call_async(work, handler, delay=delay, period=period)
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """Pass the call on."""
+        self._outer.run_in_coordinator_thread(action)
+
+
+class LegReaderContext(SourceReaderContext):
+    """The context of a leg's split reader.
+
+    Args:
+        outer: The host's context.
+        last: Whether it is the last leg.
+    """
+
+    def __init__(self, outer: SourceReaderContext, *, last: bool) -> None:
+        self._outer = outer
+        self._last = last
+
+    @property
+    def runtime(self) -> Runtime:
+        """Threads, locks, clock and random numbers of the host."""
+        return self._outer.runtime
+
+    @property
+    def subtask(self) -> int:
+        """The index of the reader."""
+        return self._outer.subtask
+
+    @property
+    def options(self) -> HostOptions:
+        """The host's options."""
+        return self._outer.options
+
+    @property
+    def ends_are_promises(self) -> bool:
+        """Whether the next read starts at the ends of these splits; not in an earlier leg, which is read once."""
+        return self._last and self._outer.ends_are_promises
+
+    def current_parallelism(self) -> int:
+        """Return the number of readers."""
+        return self._outer.current_parallelism()
+
+    def send_split_request(self) -> None:
+        """Pass the call on."""
+        self._outer.send_split_request()
+
+    def send_source_event(self, event: SourceEvent) -> None:
+        """Pass the call on."""
+        self._outer.send_source_event(event)
+
+    def lease(self, key: Hashable, factory: Callable[[], T]) -> T:
+        """Borrow a client of this process."""
+        return self._outer.lease(key, factory)

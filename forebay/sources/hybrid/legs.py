@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sources of a hybrid, their common schema and their order."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Self
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.framework.arrow.schemas import resolve_schema, resolved_schema
+from forebay.framework.source import Source
+from forebay.framework.split import Position, Split
+from forebay.sources.hybrid.columns import common_schema
+from forebay.sources.hybrid.split import HybridSplit, SplitMapping
+
+NAME: Final = "forebay_hybrid"
+"""The format name."""
+
+Switch = Callable[[Source, Sequence[Split]], Source]
+"""Returns the last source, positioned after the finished splits of the source before it."""
+
+
+class HybridLegs(Source):
+    """The sources of a hybrid, their common schema and their order. `HybridSource` adds the factory methods."""
+
+    split_class: ClassVar[type[Split]] = HybridSplit
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._legs))})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), len(self._legs)))
+
+    _legs: ClassVar[tuple[Source, ...]]
+    _columns: ClassVar[tuple[str, ...] | None]
+
+    @property
+    def legs(self) -> tuple[Source, ...]:
+        """The sources, in the order in which they are read."""
+        return self._legs
+
+    @property
+    def switch(self) -> Switch | None:
+        """The function that positions the last source."""
+        found: Switch | None = vars(self)["_switch"]
+        return found
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the last source is bounded."""
+        return self._legs[-1].bounded
+
+    @property
+    def event_time(self) -> str | None:
+        """The event time column of the last source."""
+        return self._legs[-1].event_time
+
+    @property
+    def fetchers(self) -> int | None:
+        """The largest number of fetcher threads of a source; None if one of them wants one thread for each split."""
+        wanted = [leg.fetchers for leg in self._legs]
+        return None if None in wanted else max(one or 1 for one in wanted)
+
+    def mapping(self) -> SplitMapping:
+        """Return the conversion between splits of the sources and of the hybrid."""
+        return SplitMapping(self._legs)
+
+    def schema(self) -> pa.Schema:
+        """Return the common schema of the sources.
+
+        Raises:
+            ConfigurationError: The sources have different columns, or types without a common one.
+        """
+        schemas = [resolved_schema(leg) for leg in self._legs]
+        self._set(_leg_schemas=schemas)
+        return common_schema(schemas, [leg.name for leg in self._legs], self._columns, source=self.name)
+
+    def with_inferred_schema(self, schema: pa.Schema) -> Self:
+        """Return a copy that keeps the schema, and whose sources keep the schemas that they inferred for it."""
+        found = vars(self).get("_leg_schemas") or [resolved_schema(leg) for leg in self._legs]
+        legs = [resolve_schema(leg, own) for leg, own in zip(self._legs, found, strict=True)]
+        return self._with(legs, schema)
+
+    def with_schema(self, schema: pa.Schema) -> Self | None:
+        """Return a copy whose sources read with the user's schema; None if the schema of each source is fixed.
+
+        Raises:
+            ConfigurationError: A source whose schema is fixed has other columns.
+        """
+        given = [leg.with_schema(schema) for leg in self._legs]
+        if not any(given):
+            return None
+        legs = [new or leg for new, leg in zip(given, self._legs, strict=True)]
+        names = [f"{leg.name}{'' if new else ' (fixed)'}" for new, leg in zip(given, legs, strict=True)]
+        schemas = [schema if new else resolved_schema(leg) for new, leg in zip(given, legs, strict=True)]
+        common_schema([*schemas, schema], [*names, "the user's schema"], schema.names, source=self.name)
+        fixed = zip(given, legs, schemas, strict=True)
+        return self._with([new or resolve_schema(leg, own) for new, leg, own in fixed], schema)
+
+    def with_columns(self, columns: tuple[str, ...]) -> Self:
+        """Return a copy that reads only these columns. Sources that cannot leave columns out read all of theirs."""
+        full = resolved_schema(self)
+        return self._with(self._legs, pa.schema([full.field(name) for name in columns]))
+
+    def order_key(self, position: Position) -> tuple[int, Any]:
+        """Return the sort key of a position: the source, then its own sort key."""
+        leg, inner = self.mapping().inner_position(position)
+        return leg, self._legs[leg].order_key(inner)
+
+    def _with(self, legs: Sequence[Source], schema: pa.Schema) -> Self:
+        """Return a copy that reads `schema`. Sources leave out other columns if they can."""
+        columns = tuple(schema.names)
+        narrowed = [
+            leg if tuple(resolved_schema(leg).names) == columns else leg.with_columns(columns) or leg for leg in legs
+        ]
+        other = copy.copy(self)
+        other._set(  # noqa: SLF001 - of this class
+            _legs=tuple(narrowed), _columns=columns, _resolved_schema=schema, _leg_schemas=None
+        )
+        return other
+
+    def _set(self, **attributes: object) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+
+def checked_legs(legs: Sequence[object]) -> tuple[Source, ...]:
+    """Return the sources of a hybrid.
+
+    Raises:
+        ConfigurationError: There are fewer than two, one is no source, or one makes its own `SourceReader`.
+    """
+    name, advice = NAME, "give a source object, such as FileSource(path=…) or KafkaSource(…)"
+    if len(legs) < 2:
+        raise ConfigurationError("a hybrid needs a source to read before the last one", source=name, advice=advice)
+    for leg in legs:
+        if not isinstance(leg, Source):
+            raise ConfigurationError(f"{leg!r} is not a source object", source=name, advice=advice)
+        if type(leg).create_reader is not Source.create_reader:
+            raise ConfigurationError(
+                f"{leg.name} makes its own SourceReader, which a hybrid cannot run beside another one",
+                source=name,
+                advice="read it by itself; or, in the connector, implement create_split_reader() alone",
+            )
+    return tuple(leg for leg in legs if isinstance(leg, Source))

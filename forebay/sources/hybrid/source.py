@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hybrid source: several sources that are read one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.enumerator import SplitEnumeratorContext
+from forebay.framework.reader import SourceReaderContext
+from forebay.framework.source import Source
+from forebay.framework.split_reader import SplitReader
+from forebay.sources.hybrid.enumerator import HybridEnumerator
+from forebay.sources.hybrid.legs import NAME, HybridLegs, Switch, checked_legs
+from forebay.sources.hybrid.split_reader import HybridSplitReader
+
+
+class HybridSource(HybridLegs):
+    """Reads sources one after the other: history first, then live data (FLIP-150, HYB-1, HYB-2).
+
+    ```python
+    HybridSource(FileSource(path="orders/"), KafkaSource(subscribe="orders", ...))
+    ```
+
+    Every source but the last is read once: its splits and their ends are fixed when it begins. The next source begins
+    when all of them are finished. `create_enumerator` and `create_split_reader` of a part are called as by a host.
+
+    Args:
+        first: The source to read before the last one, or several in order. An unbounded one is read up to its end at
+            the moment when it begins.
+        then: The last source. The hybrid is bounded if it is.
+        switch: Called with `then` and the finished splits of the source before it, when that source is finished and
+            again after a restart during the switch. It returns `then` with another start: a time or an offset map that
+            follows from the splits. It must return the same for the same splits, and may change nothing but the start.
+            None = `then` begins as its own options say, and at its earliest record if they do not say.
+        columns: The columns to read, if the sources do not have the same. Types are cast if no value is lost.
+
+    Raises:
+        ConfigurationError: A part is no source, or makes its own `SourceReader`.
+    """
+
+    name: ClassVar[str] = NAME
+
+    def __init__(
+        self,
+        first: Source | Sequence[Source],
+        then: Source,
+        *,
+        switch: Switch | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        earlier = [first] if isinstance(first, Source) else list(first)
+        self._set(
+            _legs=checked_legs([*earlier, then]), _switch=switch, _columns=None if columns is None else tuple(columns)
+        )
+        super().__post_init__()
+
+    def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
+        """Create the enumerator, which discovers one source after the other."""
+        return HybridEnumerator(self, context)
+
+    def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
+        """Create the split reader, which creates those of the sources when they have splits."""
+        return HybridSplitReader(self, context)

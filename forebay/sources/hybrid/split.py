@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The split of a hybrid source: a split of one of its legs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from forebay.framework.source import Source
+from forebay.framework.split import Json, Position, Split
+
+
+class HybridSplit(Split):
+    """A split of one leg. Its id is `<leg>/<id of the leg's split>`.
+
+    Args:
+        leg: The index of the leg, from 0.
+        fields: The other fields of the leg's split, as its `to_json` returns them.
+        whole: True if the split is read to its own end, which no position tells.
+    """
+
+    leg: int
+    fields: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    whole: bool = False
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether the split is read to its own end."""
+        return self.whole
+
+
+class SplitMapping:
+    """Converts splits and positions of the legs to those of the hybrid, and back.
+
+    A position of the last leg is unchanged unless it is a tuple, so that its numbers still count records. All other
+    positions are pairs of leg and position, so that `order_key` knows the leg.
+
+    Args:
+        legs: The sources, in order.
+    """
+
+    def __init__(self, legs: Sequence[Source]) -> None:
+        self._legs = legs
+        self._last = len(legs) - 1
+
+    def outer_id(self, leg: int, split_id: str) -> str:
+        """Return the hybrid's id of a leg's split."""
+        return f"{leg}/{split_id}"
+
+    def outer_position(self, leg: int, position: Position | None) -> Position | None:
+        """Return the hybrid's position for a position of a leg."""
+        if position is None or (leg == self._last and not isinstance(position, tuple)):
+            return position
+        return leg, position
+
+    def inner_position(self, position: Position) -> tuple[int, Position]:
+        """Return leg and position for a position of the hybrid."""
+        if isinstance(position, tuple):
+            leg, inner = position
+            assert isinstance(leg, int)  # noqa: S101 - made by `outer_position`
+            return leg, inner
+        return self._last, position
+
+    def outer(self, leg: int, split: Split, *, whole: bool = False) -> HybridSplit:
+        """Return the hybrid's split for a split of a leg."""
+        stored = split.to_json()
+        fields = {name: _as_json(value) for name, value in stored.items() if name not in ("id", "position", "end")}
+        return HybridSplit(
+            id=self.outer_id(leg, split.id),
+            position=self.outer_position(leg, split.position),
+            end=self.outer_position(leg, split.end),
+            leg=leg,
+            fields=fields,
+            whole=whole,
+        )
+
+    def inner(self, split: Split) -> Split:
+        """Return the leg's split for a split of the hybrid."""
+        own = own_split(split)
+        position, end = (None if one is None else self.inner_position(one)[1] for one in (own.position, own.end))
+        fields = {"id": own.id.partition("/")[2], "position": position, "end": end}
+        return self._legs[own.leg].split_class.from_json({**own.fields, **fields})
+
+
+def own_split(split: Split) -> HybridSplit:
+    """Return the split as a `HybridSplit`."""
+    if not isinstance(split, HybridSplit):
+        raise TypeError(f"{type(split).__name__} is not a HybridSplit")
+    return split
+
+
+def _as_json(value: Json) -> Json:
+    """Return the value with lists for tuples, as it comes back from JSON."""
+    return [_as_json(part) for part in value] if isinstance(value, (tuple, list)) else value

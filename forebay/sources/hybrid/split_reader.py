@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The split reader of a hybrid: runs the split readers of its legs, the earliest leg first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+
+from forebay.framework.arrow.casting import Casting
+from forebay.framework.arrow.schemas import resolved_schema
+from forebay.framework.reader import SourceReaderContext
+from forebay.framework.split import Split
+from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.sources.hybrid.leg_context import LegReaderContext
+from forebay.sources.hybrid.legs import HybridLegs
+from forebay.sources.hybrid.split import own_split
+
+
+class HybridSplitReader(SplitReader):
+    """Fetches from the split reader of the earliest leg that has unfinished splits, and casts its record batches.
+
+    Args:
+        source: The hybrid.
+        context: The host's context.
+    """
+
+    def __init__(self, source: HybridLegs, context: SourceReaderContext) -> None:
+        self._source = source
+        self._context = context
+        self._mapping = source.mapping()
+        self._schema = resolved_schema(source)
+        self._readers: dict[int, SplitReader] = {}
+        self._open: dict[int, set[str]] = {}
+        self._castings: dict[int, Casting] = {}
+
+    def add_splits(self, splits: Sequence[Split]) -> None:
+        """Give each split to the split reader of its leg."""
+        parts: dict[int, list[Split]] = {}
+        for split in map(own_split, splits):
+            parts.setdefault(split.leg, []).append(self._mapping.inner(split))
+        for leg, part in parts.items():
+            if leg not in self._readers:
+                context = LegReaderContext(self._context, last=leg == len(self._source.legs) - 1)
+                # A new dict: `wake_up` reads it on another thread.
+                self._readers = {**self._readers, leg: self._source.legs[leg].create_split_reader(context)}
+            self._open.setdefault(leg, set()).update(split.id for split in part)
+            self._readers[leg].add_splits(part)
+
+    def fetch(self) -> Sequence[Fetched]:
+        """Return records of the earliest leg that has unfinished splits."""
+        leg = min((number for number, splits in self._open.items() if splits), default=None)
+        if leg is None:
+            return []
+        fetched = self._readers[leg].fetch()
+        self._open[leg].difference_update(one.split_id for one in fetched if one.finished)
+        return [self._outer(leg, one) for one in fetched]
+
+    def wake_up(self) -> None:
+        """Wake the split readers of all legs."""
+        for reader in self._readers.values():
+            reader.wake_up()
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
+        """Pass the ids on. False, so that the framework buffers, if one of the split readers cannot pause."""
+        answers = [
+            reader.pause_or_resume_splits(self._inner_ids(leg, pause), self._inner_ids(leg, resume))
+            for leg, reader in self._readers.items()
+        ]
+        return bool(answers) and all(answers)
+
+    def close(self) -> None:
+        """Close the split readers of all legs."""
+        errors = []
+        for reader in self._readers.values():
+            try:
+                reader.close()
+            except Exception as error:  # noqa: BLE001 - raised after the others are closed
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _inner_ids(self, leg: int, split_ids: Collection[str]) -> list[str]:
+        prefix = self._mapping.outer_id(leg, "")
+        return [split_id.removeprefix(prefix) for split_id in split_ids if split_id.startswith(prefix)]
+
+    def _outer(self, leg: int, fetched: Fetched) -> Fetched:
+        split_id = self._mapping.outer_id(leg, fetched.split_id)
+        batch = None if fetched.batch is None else self._cast(leg, split_id, fetched.batch)
+        position = self._mapping.outer_position(leg, fetched.position)
+        return Fetched(split_id, batch, position, fetched.finished, fetched.caught_up)
+
+    def _cast(self, leg: int, split_id: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self._schema):
+            return batch
+        if leg not in self._castings:
+            labels = {"source": self._source.legs[leg].name}
+            self._castings[leg] = Casting(self._schema, lambda row: {**labels, "position": f"row {row} of a batch"})
+        return self._castings[leg].cast(batch, 0)
