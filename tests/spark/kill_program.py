@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import forebay
 from forebay.sources.files import FileSource
+from forebay.sources.hybrid import HybridOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.rate import RateSource
 from forebay.testkit.kills import Killable, KillList, MicroBatchFiles, restart_until_done
@@ -38,6 +39,12 @@ class KillableKafka(Killable, KafkaSource):
     """Topics of Apache Kafka."""
 
     name: ClassVar[str] = "killable_kafka"
+
+
+class KillableHybrid(Killable, HybridOptions):
+    """Files, then a topic."""
+
+    name: ClassVar[str] = "killable_hybrid"
 
 
 class KillableLog(Killable, forebay.SimpleSource):
@@ -73,7 +80,7 @@ class KillableLog(Killable, forebay.SimpleSource):
                 yield forebay.Batch(lines, at)
 
 
-SOURCES = (KillableRate, KillableFiles, KillableKafka, KillableLog)
+SOURCES = (KillableRate, KillableFiles, KillableKafka, KillableHybrid, KillableLog)
 
 
 class UntilAllIsThere:

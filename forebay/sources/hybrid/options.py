@@ -33,11 +33,6 @@ class HybridOptions(HybridSource):
     time_zone: str | None = option(default=None, doc="the time zone of both sources; by default that of the session")
     storage: dict[str, Secret] = option(prefix="storage.", doc="the storage settings of both sources")
 
-    def __init__(self, **values: object) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        Source.__post_init__(self)
-
     def check(self) -> None:
         """Create the two sources.
 
