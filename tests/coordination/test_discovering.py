@@ -580,3 +580,31 @@ def test_no_split_is_lost_or_held_twice_whatever_fails(discovering, author_class
             for split_id in sorted(held[subtask]):
                 end(subtask, split_id)
     assert sorted(done) == names
+
+
+# ---- stages
+
+
+def test_a_finished_stage_is_discovered_from_at_once(discovering, author):
+    """DIS-7: also if the interval says to discover once; and nothing is asked while a split is unfinished."""
+    author.in_stages = True
+    stage = discovering(["a", "b"], ["c"], bounded=False, parallelism=1, discovery_interval=Duration(0))
+    stage.register(0)
+    stage.finish(0, "a")
+    assert len(author.discoveries) == 1
+    stage.finish(0, "b")
+    stage.run_until_idle()
+    assert [sorted(known) for known, _ in author.discoveries] == [[], ["a", "b"]]
+    assert stage.readers[0].ids == ["a", "b", "c"]
+
+
+def test_a_stage_discovery_that_fails_is_retried(discovering, author):
+    author.in_stages = True
+    found = [["a"], RetriableError("away"), ["b"]]
+    stage = discovering(*found, bounded=False, parallelism=1, discovery_interval=Duration(0))
+    stage.register(0)
+    stage.finish(0, "a")
+    stage.run_until_idle()
+    assert stage.readers[0].ids == ["a"]
+    stage.advance(60)
+    assert stage.readers[0].ids == ["a", "b"]

@@ -113,7 +113,13 @@ def test_a_stream_on_spark_goes_from_the_archive_to_the_topic(spark: Any, kafka:
     topic = kafka.topic(2)
     kafka.send(topic, range(100, 103))
     archive(tmp_path / "in", range(40))
-    checkpoint, found = str(tmp_path / "checkpoint"), []
+    checkpoint, batches = str(tmp_path / "checkpoint"), {}
+
+    def keep(batch: Any, number: int) -> None:
+        batches[number] = sorted(int(row.value) for row in batch.collect())
+
+    def found() -> list[int]:
+        return [value for _, batch in sorted(batches.items()) for value in batch]
 
     def start() -> Any:
         reader = spark.readStream.format("forebay_hybrid").option("commonColumns", "value")
@@ -122,22 +128,22 @@ def test_a_stream_on_spark_goes_from_the_archive_to_the_topic(spark: Any, kafka:
         reader = reader.options(**{"then.subscribe": topic, "then.kafka.bootstrap.servers": kafka.address})
         frame = reader.options(maxFilesPerTrigger=2, maxRowsPerTrigger=2).load()
         writer = frame.writeStream.option("checkpointLocation", checkpoint)
-        return writer.foreachBatch(lambda batch, _: found.extend(int(row.value) for row in batch.collect())).start()
+        return writer.foreachBatch(keep).start()
 
     def wait_for(count: int) -> None:
         deadline = time.monotonic() + 120
-        while len(found) < count and time.monotonic() < deadline:
+        while len(found()) < count and time.monotonic() < deadline:
             time.sleep(0.05)
 
     query = start()
     wait_for(43)
     query.stop()
-    assert sorted(found[:40]) == list(range(40)) and found[40:] == [100, 101, 102]
+    assert sorted(found()[:40]) == list(range(40)) and found()[40:] == [100, 101, 102]
     kafka.send(topic, range(200, 205), 1)
     query = start()
     wait_for(48)
     query.stop()
-    assert sorted(found[43:]) == list(range(200, 205))
+    assert sorted(found()[43:]) == list(range(200, 205))
 
 
 POINTS = ("plan-begins", "discovered", "plan-ends", "tasks-begin", "tasks-end", "commit-begins", "commit-ends")

@@ -418,3 +418,37 @@ def test_the_start_is_always_the_same(query, two):
     run = query(two)
     assert run.start == query(two).start == {"v": 1, "source": "given", "n": BEFORE_FIRST}
     assert run.read(run.start, run.start) == {}
+
+
+# ---- stages
+
+
+def test_dis7_a_finished_stage_is_discovered_from_at_once(query, outside):
+    """DIS-7: in the poll after the micro-batch that read the last splits of a stage, however fresh the answer is."""
+    there = outside([Split("a", 0, 5)], {})
+    run = query(there, discovery_interval="1 h")
+    run.planner._split_provider._in_stages = True
+    assert run.turn() == {"a": (0, 5)}
+    there.splits = [Split("b", 0, 7)]
+    assert run.turn() == {"b": (0, 7)}
+    assert there.reported("discover") == [[], ["a"]]
+    for _ in range(3):
+        assert run.turn() is None
+    assert there.reported("discover") == [[], ["a"], ["a", "b"]], "without new splits, the interval holds"
+
+
+class Whole(Split):
+    """A split that ends itself."""
+
+    @property
+    def ends_itself(self):
+        return True
+
+
+def test_splits_that_end_themselves_are_read_whole_and_limits_of_rows_do_not_cut_them(query, outside):
+    there = outside([Whole(id=one) for one in "abc"], {})
+    run = query(there, max_rows_per_trigger=1, max_files_per_trigger=2)
+    run.source = type(run.source)()
+    type(run.source).split_class = Whole
+    run.restart()
+    assert run.turns() == [{"a": (None, None), "b": (None, None)}, {"c": (None, None)}]

@@ -6,10 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import forebay
@@ -17,8 +16,8 @@ from forebay import Discovered, DiscoveryEnumerator, FileSource, HybridSource, S
 from forebay.framework.split_reader import Fetched
 
 
-class LinesOfDirectory(Source):
-    """An unbounded source: one split, whose records are the lines of a file that grows; with known ends."""
+class GrowingFile(Source):
+    """An unbounded source: one split, whose records are the lines of a file; the present end is known."""
 
     path: str = option()
     start: int = option(default=0)
@@ -46,7 +45,7 @@ class LinesEnumerator(DiscoveryEnumerator):
     exact_ends = True
     refresh_floor = 0.0
 
-    def __init__(self, source: LinesOfDirectory) -> None:
+    def __init__(self, source: GrowingFile) -> None:
         self.source = source
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
@@ -60,7 +59,7 @@ class LinesEnumerator(DiscoveryEnumerator):
 
 
 class LinesReader(SplitReader):
-    def __init__(self, source: LinesOfDirectory) -> None:
+    def __init__(self, source: GrowingFile) -> None:
         self.source = source
         self.splits: list[Split] = []
 
@@ -91,25 +90,31 @@ def expected(files: int, rows: int = 2) -> list[str]:
     return sorted(f"h{number}-{row}" for number in range(files) for row in range(rows))
 
 
-def kept(frame: DataFrame, checkpoint: Path) -> tuple[Any, list[list[str]]]:
-    """Start a query; return it and the list to which each micro-batch adds its values."""
-    batches: list[list[str]] = []
-    writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
-    return writer.foreachBatch(
-        lambda batch, _n: batches.append(sorted(r.value for r in batch.collect()))
-    ).start(), batches
+class Kept:
+    """A running query, and the values of each of its micro-batches; a replayed micro-batch replaces the first one."""
 
+    def __init__(self, frame: DataFrame, checkpoint: Path, before: Kept | None = None) -> None:
+        self.batches: dict[int, list[str]] = {} if before is None else before.batches
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
+        self.query = writer.foreachBatch(self._keep).start()
 
-def wait_for(batches: list[list[str]], count: int) -> list[str]:
-    deadline = time.monotonic() + 120
-    while sum(map(len, batches)) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return [value for batch in batches for value in batch]
+    def _keep(self, batch: DataFrame, number: int) -> None:
+        self.batches[number] = sorted(row.value for row in batch.collect())
+
+    def values(self) -> list[str]:
+        return [value for _, batch in sorted(self.batches.items()) for value in batch]
+
+    def wait_for(self, count: int) -> list[str]:
+        """Return the values, in order, once there are so many."""
+        deadline = time.monotonic() + 200
+        while len(self.values()) < count and self.query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.values()
 
 
 def test_a_batch_reads_both_sources(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("l0\nl1\n")
-    source = HybridSource(history(tmp_path / "in", 3), LinesOfDirectory(path=str(tmp_path / "log")))
+    source = HybridSource(history(tmp_path / "in", 3), GrowingFile(path=str(tmp_path / "log")))
     found = sorted(row.value for row in forebay.read(spark, source).collect())
     assert found == [*expected(3), "l0", "l1"]
 
@@ -117,31 +122,31 @@ def test_a_batch_reads_both_sources(spark: SparkSession, tmp_path: Path) -> None
 def test_a_stream_goes_from_the_history_to_live_data_and_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("l0\nl1\n")
-    source = HybridSource(history(tmp_path / "in", 5), LinesOfDirectory(path=str(log)))
+    source = HybridSource(history(tmp_path / "in", 5), GrowingFile(path=str(log)))
     options = {"max_files_per_trigger": 2, "max_rows_per_trigger": 1}
-    query, batches = kept(forebay.read_stream(spark, source, **options), tmp_path / "checkpoint")
+    first = Kept(forebay.read_stream(spark, source, **options), tmp_path / "checkpoint")
     try:
-        found = wait_for(batches, 12)
+        found = first.wait_for(12)
     finally:
-        query.stop()
+        first.query.stop()
     assert found == [*expected(5), "l0", "l1"], "maxRowsPerTrigger does not stop files, which cannot be counted"
-    assert [len(batch) for batch in batches] == [4, 4, 2, 1, 1]
+    assert [len(batch) for _, batch in sorted(first.batches.items())] == [4, 4, 2, 1, 1]
     (tmp_path / "in" / "late.txt").write_text("too late\n")
     with log.open("a") as file:
         file.write("l2\n")
-    query, batches = kept(forebay.read_stream(spark, source, **options), tmp_path / "checkpoint")
+    again = Kept(forebay.read_stream(spark, source, **options), tmp_path / "checkpoint", first)
     try:
-        assert wait_for(batches, 1) == ["l2"]
+        assert again.wait_for(13)[12:] == ["l2"]
         with log.open("a") as file:
             file.write("l3\n")
-        assert wait_for(batches, 2) == ["l2", "l3"]
+        assert again.wait_for(14)[12:] == ["l2", "l3"]
     finally:
-        query.stop()
+        again.query.stop()
 
 
 def test_available_now_reads_one_source_in_each_run(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("l0\n")
-    source = HybridSource(history(tmp_path / "in", 3), LinesOfDirectory(path=str(tmp_path / "log")))
+    source = HybridSource(history(tmp_path / "in", 3), GrowingFile(path=str(tmp_path / "log")))
     runs = []
     for _ in range(3):
         frame = forebay.read_stream(spark, source)
@@ -156,28 +161,28 @@ def test_available_now_reads_one_source_in_each_run(spark: SparkSession, tmp_pat
     assert runs == [expected(3), ["l0"], []]
 
 
-def after_names(then: Source, finished: Sequence[Split]) -> LinesOfDirectory:
+def after_names(then: Source, finished: Sequence[Split]) -> GrowingFile:
     """Start after the number in the name of the last file."""
-    assert isinstance(then, LinesOfDirectory)
-    return LinesOfDirectory(path=then.path, start=max(int(Path(split.id).stem) for split in finished) + 1)
+    assert isinstance(then, GrowingFile)
+    return GrowingFile(path=then.path, start=max(int(Path(split.id).stem) for split in finished) + 1)
 
 
 def test_the_switch_follows_from_the_files(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"l{number}\n" for number in range(6)))
-    source = HybridSource(history(tmp_path / "in", 4, 1), LinesOfDirectory(path=str(log)), switch=after_names)
-    for _ in range(2):  # the second run goes on from a checkpoint after the switch
-        query, batches = kept(forebay.read_stream(spark, source), tmp_path / "checkpoint")
-        try:
-            found = wait_for(batches, 6 if _ == 0 else 1)
-        finally:
-            query.stop()
-        if _ == 0:
-            assert found == [*expected(4, 1), "l4", "l5"]
-            with log.open("a") as file:
-                file.write("l6\n")
-        else:
-            assert found == ["l6"]
+    source = HybridSource(history(tmp_path / "in", 4, 1), GrowingFile(path=str(log)), switch=after_names)
+    first = Kept(forebay.read_stream(spark, source), tmp_path / "checkpoint")
+    try:
+        assert first.wait_for(6) == [*expected(4, 1), "l4", "l5"]
+    finally:
+        first.query.stop()
+    with log.open("a") as file:
+        file.write("l6\n")
+    again = Kept(forebay.read_stream(spark, source), tmp_path / "checkpoint", first)
+    try:
+        assert again.wait_for(7)[4:] == ["l4", "l5", "l6"]
+    finally:
+        again.query.stop()
 
 
 def test_format_forebay_hybrid_by_options(spark: SparkSession, tmp_path: Path) -> None:
@@ -196,23 +201,23 @@ def test_two_hybrids_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
     frames = []
     for name in ("a", "b"):
         (tmp_path / f"{name}.log").write_text(f"{name}0\n")
-        source = HybridSource(history(tmp_path / name, 2), LinesOfDirectory(path=str(tmp_path / f"{name}.log")))
+        source = HybridSource(history(tmp_path / name, 2), GrowingFile(path=str(tmp_path / f"{name}.log")))
         frames.append(forebay.read_stream(spark, source))
-    query, batches = kept(frames[0].union(frames[1]), tmp_path / "checkpoint")
+    kept = Kept(frames[0].union(frames[1]), tmp_path / "checkpoint")
     try:
-        assert sorted(wait_for(batches, 10)) == sorted([*expected(2), *expected(2), "a0", "b0"])
+        assert sorted(kept.wait_for(10)) == sorted([*expected(2), *expected(2), "a0", "b0"])
     finally:
-        query.stop()
+        kept.query.stop()
 
 
-@pytest.mark.parametrize("files", [400])
-def test_many_files_of_history(spark: SparkSession, tmp_path: Path, files: int) -> None:
+def test_many_files_of_history(spark: SparkSession, tmp_path: Path) -> None:
+    files = 400
     log = tmp_path / "log"
     log.write_text("l0\n")
-    source = HybridSource(history(tmp_path / "in", files, 1), LinesOfDirectory(path=str(log)))
-    query, batches = kept(forebay.read_stream(spark, source, max_files_per_trigger=300), tmp_path / "checkpoint")
+    source = HybridSource(history(tmp_path / "in", files, 1), GrowingFile(path=str(log)))
+    kept = Kept(forebay.read_stream(spark, source, max_files_per_trigger=300), tmp_path / "checkpoint")
     try:
-        found = wait_for(batches, files + 1)
+        found = kept.wait_for(files + 1)
     finally:
-        query.stop()
+        kept.query.stop()
     assert found[-1] == "l0" and sorted(found[:-1]) == expected(files, 1)

@@ -118,6 +118,7 @@ def test_the_history_comes_first_then_the_live_data() -> None:
 
 
 def test_three_sources_are_read_in_their_order() -> None:
+    """HYB-1: a source begins when all splits of the one before are finished."""
     source = HybridSource([history(a=3), history(b=3)], Live(ends={"x": 2}))
     assert rows(forebay.run(source, until_caught_up=True)) == [
         *(("a", n) for n in range(3)),
@@ -210,6 +211,7 @@ def later(then: Source, finished: Sequence[Split]) -> Live:
 
 
 def test_the_switch_gets_the_finished_splits_and_positions_the_last_source() -> None:
+    """HYB-1: the last source may be made from the end of the one before."""
     source = HybridSource(history(a=2, b=4), Live(ends={"x": 6}), switch=later)
     assert rows(forebay.run(source, until_caught_up=True))[-2:] == [("x", 4), ("x", 5)]
 

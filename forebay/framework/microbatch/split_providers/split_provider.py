@@ -229,8 +229,9 @@ class DiscoverySplitProvider(SplitProvider):
             pause = self._refresh.put_off(error)
             _log.warning("%s: discovery failed and is retried in %.1f s: %s", self._source.name, pause, error)
             return PollResult()
-        self._in_stage = bool(unfinished)
-        return self._compare(discovered[0], known, unfinished)
+        result = self._compare(discovered[0], known, unfinished)
+        self._in_stage = bool(result.new or unfinished)
+        return result
 
     def _compare(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> PollResult:
         """Check `result`, which `discover` returned; return which of its splits are new, and which known are gone."""
