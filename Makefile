@@ -14,7 +14,7 @@ PYSPARK := pyspark$(if $(filter newest,$(SPARK)),,==$(SPARK))
 PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
-SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed \)) $(wildcard pyspark_forebay_*.py)
+SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed -o -name '*.tmpl' \)) $(wildcard pyspark_forebay_*.py)
 # A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save. The archive of
 # Spark's classes halves its start (class data sharing of HotSpot); without the archive, the option has no effect.
 CLASSES := $(abspath $(STAMPS))/spark-classes.jsa

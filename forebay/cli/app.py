@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli import kafka_lag
+from forebay.cli import kafka_lag, scaffold, sources
 from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ForebayError
 from forebay.inspection.describe import describe as description
@@ -22,7 +22,7 @@ from forebay.inspection.peek import peek as first_rows
 from forebay.version import __version__
 
 app = typer.Typer(
-    help="Look at sources, streams and topics.",
+    help="Look at sources, streams and topics; check an environment; begin a connector.",
     no_args_is_help=True,
     add_completion=False,
     # Its tracebacks show values of variables, which may be secret.
@@ -31,6 +31,8 @@ app = typer.Typer(
 kafka = typer.Typer(help="Look at Apache Kafka.", no_args_is_help=True)
 app.add_typer(kafka, name="kafka")
 kafka.command("lag")(kafka_lag.lag)
+for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
+    app.command()(command)
 
 _Format = Annotated[str, typer.Argument(help="The name of a format, such as forebay_files.", show_default=False)]
 

@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "sources": {"framework", "formats", "stores", "watermarks"},
     "spark": {"framework", "inspection"},
     "inspection": {"framework", "state", "stores"},
-    "cli": {"inspection", "sources"},
+    "cli": {"framework", "inspection", "sources", "testkit"},
     "testkit": {"spark", "framework", "state", "watermarks"},
 }
 FREE = {""}

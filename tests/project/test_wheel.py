@@ -42,7 +42,8 @@ def requirements(metadata: email.message.Message, extra: str | None) -> list[str
 
 
 def test_every_file_of_the_package_is_in_it_as_it_is_now(contents, root):
-    shipped = [path for path in (root / "forebay").rglob("*") if path.suffix == ".py" or path.name == "py.typed"]
+    kinds = {".py", ".tmpl"}
+    shipped = [path for path in (root / "forebay").rglob("*") if path.suffix in kinds or path.name == "py.typed"]
     shipped += root.glob("pyspark_forebay_*.py")
     assert {str(path.relative_to(root)): path.read_bytes() for path in shipped} == {
         name: data for name, data in contents.items() if ".dist-info/" not in name

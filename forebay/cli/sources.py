@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay sources`, `forebay doctor`, `forebay verify`: what is installed, and whether it works."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from forebay.cli.arguments import Options, option_texts, say
+from forebay.errors import ConfigurationError
+from forebay.framework.source import Source
+from forebay.inspection.describe import named_source
+from forebay.inspection.environment import Finding, check_environment, check_source
+from forebay.inspection.installed_sources import installed_sources, sources_table
+from forebay.inspection.peek import peek
+from forebay.inspection.tables import text_table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def sources(*, as_json: Json = False) -> None:
+    """List the installed formats, with --json also their options."""
+    found = installed_sources()
+    say(json.dumps([one.to_json() for one in found], indent=2) if as_json else sources_table(found))
+
+
+def doctor(
+    name: Annotated[
+        str | None, typer.Argument(help="A format to reach with these options.", show_default=False)
+    ] = None,
+    option: Options = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Check Python, Java, PySpark and the extras; with a format, also whether its service can be reached.
+
+    The exit code is 1 if something is wrong.
+    """
+    found = check_environment()
+    if name is not None:
+        given = option_texts(option)
+        found.append(check_source(name, lambda: _reached(name, given)))
+    if as_json:
+        say(json.dumps([vars(one) for one in found], indent=2))
+    else:
+        say(_findings(found))
+    if any(one.state == "wrong" for one in found):
+        raise typer.Exit(1)
+
+
+def _reached(name: str, given: dict[str, str]) -> str:
+    found = peek(named_source(name, given), 1)
+    return f"reached; columns: {', '.join(found.table.schema.names)}"
+
+
+def _findings(found: list[Finding]) -> str:
+    table = text_table(("check", "state", "found"), [(one.check, one.state, one.found) for one in found])
+    wrong = [one for one in found if one.state == "wrong"]
+    missing = [one for one in found if one.state == "missing"]
+    steps = [f"{one.check}: {one.found}\n  next step: {one.advice}" for one in wrong]
+    optional = [f"{one.check}: {one.advice}" for one in missing]
+    return "\n".join([table, *steps, *(["optional:", *(f"  {one}" for one in optional)] if optional else [])])
+
+
+def verify(
+    target: Annotated[str, typer.Argument(help="MODULE:Class, or the name of a format.", show_default=False)],
+    option: Options = None,
+    *,
+    seconds: Annotated[float, typer.Option(min=1, help="Maximum seconds of all checks.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="The seed of random positions and moments.")] = 0,
+    rule: Annotated[list[str] | None, typer.Option(help="Check only this rule; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the conformance kit on a source. The exit code is 1 if it breaks a rule.
+
+    The source is read many times, and not changed.
+    """
+    from forebay.testkit import ConformanceError, check
+
+    source = _source(target, option_texts(option))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report has them
+        try:
+            report = check(source, seconds=seconds, seed=seed, rules=rule)
+        except ConformanceError as error:
+            report = error.report
+    if as_json:
+        results = [{name: getattr(one, name) for name in one.__slots__} for one in report.results]
+        head = {"source": report.source, "verdict": report.verdict, "seed": report.seed}
+        say(json.dumps({**head, "headline": report.headline, "checks": results}, indent=2))
+    else:
+        say(str(report))
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _source(target: str, given: dict[str, str]) -> Source:
+    """Return the source of a format name or of `MODULE:Class`; modules are also looked for in the current directory."""
+    module, colon, name = target.partition(":")
+    if not colon:
+        return named_source(target, given)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{target} cannot be imported: {error}",
+            advice="write MODULE:Class, for example shop.orders:Orders, in the directory from which Python imports it",
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Source)):
+        raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")
+    return found.from_options(given)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the environment: Python, Java, PySpark, the workers' interpreter, extras. Each says what to type."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+from forebay.errors import ForebayError
+from forebay.version import __version__
+
+_OLDEST_JAVA = 17
+_OLDEST_SPARK = (4, 2)
+_TIMEOUT = 30.0
+"""Seconds for a program to report its version."""
+
+State = Literal["ok", "missing", "wrong"]
+"""`missing`: optional, and not installed; `wrong`: Spark or forebay does not work with it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Args:
+        check: What was checked.
+        state: Whether it is as it should be.
+        found: What there is.
+        advice: What to type; empty if nothing is needed.
+    """
+
+    check: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def check_environment(environ: Mapping[str, str] | None = None) -> list[Finding]:
+    """Return the findings on this Python, Java, PySpark, the interpreter of Spark's workers, and forebay's extras.
+
+    Args:
+        environ: The environment variables; by default those of this process.
+    """
+    found = os.environ if environ is None else environ
+    return [_python(), _java(found), _pyspark(), _workers(found), *_extras()]
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    text = f"{version} ({sys.executable}), forebay {__version__}"
+    return Finding("Python", "ok", text)
+
+
+def _java(environ: Mapping[str, str]) -> Finding:
+    home = environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH")) or "java"
+    advice = (
+        "install a JDK of version 17 or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+    )
+    done = _output([program, "-version"], environ)
+    if isinstance(done, str):
+        return Finding("Java", "wrong", f"{program} does not run: {done}", advice)
+    text = done.stderr + done.stdout
+    version = re.search(r'version "(\d+)(?:\.(\d+))?[^"]*"', text)
+    if done.returncode or version is None:
+        return Finding("Java", "wrong", f"{program} -version says: {text.strip()[:200]}", advice)
+    major = int(version[2] if version[1] == "1" and version[2] else version[1])
+    shown = f"{version[0].split()[1].strip(chr(34))} ({program})"
+    return Finding("Java", "ok", shown) if major >= _OLDEST_JAVA else Finding("Java", "wrong", shown, advice)
+
+
+def _pyspark() -> Finding:
+    advice = 'pip install "forebay[spark]"'
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return Finding("PySpark", "missing", "not installed; forebay.run works without it", advice)
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < _OLDEST_SPARK:
+        return Finding("PySpark", "wrong", f"{version}; forebay needs 4.2 or newer", 'pip install "pyspark>=4.2,<5"')
+    return Finding("PySpark", "ok", version)
+
+
+def _workers(environ: Mapping[str, str]) -> Finding:
+    """Check the interpreter that Spark's workers start on this machine."""
+    name = environ.get("PYSPARK_PYTHON")
+    program = shutil.which(name or "python3", path=environ.get("PATH"))
+    label = f"PYSPARK_PYTHON={name}" if name else "PYSPARK_PYTHON is not set, so python3"
+    advice = f"export PYSPARK_PYTHON={sys.executable}"
+    if program is None:
+        return Finding("Spark's workers", "wrong", f"{label}: there is no such program", advice)
+    code = "import sys, forebay; print(*sys.version_info[:2], forebay.__version__)"
+    done = _output([program, "-c", code], environ)
+    if isinstance(done, str) or done.returncode:
+        reason = done if isinstance(done, str) else (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return Finding("Spark's workers", "wrong", f"{label} ({program}) cannot import forebay: {reason}", advice)
+    major, minor, version = done.stdout.split()
+    if (int(major), int(minor)) != sys.version_info[:2] or version != __version__:
+        found = f"{label} ({program}) is Python {major}.{minor} with forebay {version}"
+        return Finding("Spark's workers", "wrong", f"{found}, unlike this process", advice)
+    return Finding("Spark's workers", "ok", f"{label} ({program})")
+
+
+def _extras() -> list[Finding]:
+    """Return for each extra of forebay which of its packages are not installed."""
+    try:
+        requires = metadata.requires("forebay") or []
+    except metadata.PackageNotFoundError:
+        return [Finding("extras", "wrong", "forebay is not installed as a package", "pip install forebay")]
+    extras: dict[str, list[str]] = {}
+    for text in requires:
+        needed = re.match(r"([A-Za-z0-9._-]+)[^;]*;.*extra\s*==\s*['\"]([^'\"]+)['\"]", text)
+        if needed is not None and needed[1] != "forebay" and needed[2] not in ("all", "dev", "spark"):
+            extras.setdefault(needed[2], []).append(needed[1])
+    findings = []
+    for extra, packages in extras.items():
+        absent = [one for one in packages if not _is_installed(one)]
+        if absent:
+            advice = f'pip install "forebay[{extra}]"'
+            findings.append(Finding(f"extra {extra}", "missing", f"not installed: {', '.join(absent)}", advice))
+        else:
+            versions = ", ".join(f"{one} {metadata.version(one)}" for one in packages)
+            findings.append(Finding(f"extra {extra}", "ok", versions))
+    return findings
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _output(command: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str] | str:
+    """Run a program that reports a version; return its result, or why it does not run."""
+    try:
+        return subprocess.run(  # noqa: S603 - the user's own Java and Python, as Spark starts them
+            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, env=dict(environ)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def check_source(name: str, read: Callable[[], object]) -> Finding:
+    """Return whether a source can be reached: `read` returns what its first row looks like, or raises its error."""
+    try:
+        shown = str(read())
+    except ForebayError as error:
+        return Finding(name, "wrong", error.message, error.advice or "")
+    return Finding(name, "ok", shown)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay new` and `forebay verify`: a project that passes as it is, and a kit that finds what is broken in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from forebay.cli import main
+from forebay.cli.scaffold import FILES
+
+
+def run(directory: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "PYTEST_ADDOPTS")}
+    return subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments],
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "shop"
+    assert main(["new", "shop_orders", "--directory", str(directory)]) == 0
+    return directory
+
+
+def test_a_new_project_passes_its_own_tests_and_its_lint(project):
+    tested = run(project, "pytest", "-q", "-p", "no:cacheprovider")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    for lint in (("check", "."), ("format", "--check", ".")):
+        linted = run(project, "ruff", *lint)
+        assert linted.returncode == 0, linted.stdout
+
+
+def test_the_project_offers_its_source_to_spark(project):
+    found = tomllib.loads((project / "pyproject.toml").read_text())
+    assert found["project"]["entry-points"]["forebay.sources"] == {"shop_orders": "shop_orders.source:ShopOrders"}
+    assert found["project"]["dependencies"][0].startswith("forebay>=")
+    assert "$" not in "".join((project / path).read_text() for path in ("README.md", "tests/test_source.py"))
+    assert "${{ matrix.python }}" in (project / ".github/workflows/test.yml").read_text()
+
+
+def test_a_bug_in_the_source_fails_its_kit_test_and_names_the_rule(project):
+    source = project / "shop_orders" / "source.py"
+    text = source.read_text()
+    assert "if number >= (split.position or 0):" in text
+    source.write_text(text.replace("if number >= (split.position or 0):", "if number >= 0:"))
+    tested = run(project, "pytest", "-q", "-p", "no:cacheprovider", "-k", "lost_or_doubled")
+    assert tested.returncode == 1 and "shop_orders breaks " in tested.stdout
+
+
+def test_verify_finds_a_class_in_the_current_directory(project, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("one\ntwo\n")
+    target = ("forebay", "verify", "shop_orders.source:ShopOrders", "-o", f"directory={data}")
+    passed = run(project, *target, "--json")
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    report = json.loads(passed.stdout)
+    assert report["verdict"] == "passed" and {one["outcome"] for one in report["checks"]} <= {"passed", "n/a"}
+    source = project / "shop_orders" / "source.py"
+    source.write_text(source.read_text().replace("(split.position or 0)", "0"))
+    failed = run(project, *target, "--seed", "7")
+    assert failed.returncode == 1 and "shop_orders breaks " in failed.stdout and "seed 7" in failed.stdout
+
+
+@pytest.mark.parametrize("target", ["no_such_module:Orders", "forebay.options:option", "forebay:NoSuch"])
+def test_verify_names_what_cannot_be_imported(capsys, target):
+    assert main(["verify", target]) == 1
+    assert target in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["Orders", "1st", "class", "shop-orders", "forebay_orders", "../x"])
+def test_names_that_cannot_be_packages_are_refused(capsys, tmp_path, name):
+    assert main(["new", name, "--directory", str(tmp_path / "p")]) == 1
+    assert "cannot be the name of a connector" in capsys.readouterr().err and not (tmp_path / "p").exists()
+
+
+def test_nothing_is_overwritten(capsys, tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    assert main(["new", "orders", "--directory", str(tmp_path)]) == 1
+    assert "exists, and is not overwritten" in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"] and (
+        tmp_path / "README.md"
+    ).read_text() == "mine"
+
+
+def test_every_template_is_in_the_wheel():
+    from importlib import resources
+
+    names = {one.name for one in (resources.files("forebay.cli") / "template").iterdir()}
+    assert set(FILES.values()) == names - {"__init__.py"}
