@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The split reader of a hybrid: runs the split readers of its legs, the earliest leg first."""
+"""The split reader of a hybrid: runs the split readers of its legs, the earliest leg that can go on first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.sources.hybrid.split import own_split
 
 
 class HybridSplitReader(SplitReader):
-    """Fetches from the split reader of the earliest leg that has unfinished splits, and casts its record batches.
+    """Fetches from the split reader of the earliest leg with a split to read, and casts its record batches.
 
     Args:
         source: The hybrid.
@@ -32,6 +32,7 @@ class HybridSplitReader(SplitReader):
         self._schema = resolved_schema(source)
         self._readers: dict[int, SplitReader] = {}
         self._open: dict[int, set[str]] = {}
+        self._paused: dict[int, set[str]] = {}
         self._castings: dict[int, Casting] = {}
 
     def add_splits(self, splits: Sequence[Split]) -> None:
@@ -48,10 +49,12 @@ class HybridSplitReader(SplitReader):
             self._readers[leg].add_splits(part)
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return records of the earliest leg that has unfinished splits."""
-        leg = min((number for number, splits in self._open.items() if splits), default=None)
-        if leg is None:
+        """Return records of the earliest leg that has unfinished splits which are not paused."""
+        unfinished = [leg for leg, splits in sorted(self._open.items()) if splits]
+        if not unfinished:
             return []
+        # With all of them paused, the reader of the earliest leg waits to be woken.
+        leg = next((one for one in unfinished if self._open[one] - self._paused.get(one, set())), unfinished[0])
         fetched = self._readers[leg].fetch()
         self._open[leg].difference_update(one.split_id for one in fetched if one.finished)
         return [self._outer(leg, one) for one in fetched]
@@ -63,10 +66,11 @@ class HybridSplitReader(SplitReader):
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
         """Pass the ids on. False, so that the framework buffers, if one of the split readers cannot pause."""
-        answers = [
-            reader.pause_or_resume_splits(self._inner_ids(leg, pause), self._inner_ids(leg, resume))
-            for leg, reader in self._readers.items()
-        ]
+        answers = []
+        for leg, reader in self._readers.items():
+            pausing, resuming = self._inner_ids(leg, pause), self._inner_ids(leg, resume)
+            self._paused[leg] = (self._paused.get(leg, set()) | set(pausing)) - set(resuming)
+            answers.append(reader.pause_or_resume_splits(pausing, resuming))
         return bool(answers) and all(answers)
 
     def close(self) -> None:
