@@ -46,7 +46,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak clean java FORCE
+.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak public-names dist clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -110,6 +110,16 @@ ifdef PYTEST_ARGS
 else
 	@$(SOAK) $(ALL_BUT_KAFKA); rest=$$?; $(SOAK) $(KAFKA); failed=$$?; exit $$((rest ? rest : failed))
 endif
+
+public-names: $(STAMPS)/installed ## Write the list of public names that a test guards
+	@$(PY) -P tests/project/public_names.py > tests/golden/data/public_names.txt
+
+dist: $(STAMPS)/builder ## Build wheel and sdist into dist/, and check that both are the same each time
+	@rm -rf dist build/again && for to in dist build/again; do $(PY) -m hatchling build -d $$to > /dev/null 2>&1 || exit 1; done
+	@diff -r dist build/again || { echo "two builds differ" >&2; exit 1; }
+	@$(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/again/of-sdist dist/*.tar.gz
+	@cmp dist/*.whl build/again/of-sdist/*.whl || { echo "the wheel of the sdist differs" >&2; exit 1; }
+	@cd dist && sha256sum *
 
 clean: ## Remove what the other targets made
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse

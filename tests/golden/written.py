@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources whose offsets, state and checkpoints an earlier version wrote (data/), and how they are read on.
 
-`python -P tests/golden/written.py` writes the data with the version of forebay that is installed. It was run at commit
-557c79a. Run it only to add a case: what is there must be read by every later version.
+`python -P tests/golden/written.py SCRATCH CASE…` writes the data of new cases with the version of forebay that is
+installed; the first cases are of commit 557c79a. What is there must be read by every later version.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import forebay
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
 from forebay.sources.files import FileSource
+from forebay.sources.hybrid import HybridSource
 from forebay.sources.rate import RateSource
 
 STATE = "@stateLocation@"
@@ -107,7 +108,7 @@ class Assigning(forebay.SplitEnumerator):
 
 def memory_files(case):
     """Write files into fsspec's memory, which have the same names and times in every process."""
-    count = {"files": 10, "files_state": 1800}.get(case, 0)
+    count = {"files": 10, "files_state": 1800, "hybrid": 10}.get(case, 0)
     import fsspec
 
     fs = fsspec.filesystem("memory")
@@ -117,11 +118,23 @@ def memory_files(case):
         path = f"/golden/part-{number:03}-{number * 2654435761 % 2**32:08x}.csv"
         fs.pipe(path, "".join(f"f{number:03},{n}\n" for n in range(1)).encode())
         fs.store[path].modified = fs.store[path].created = datetime.fromtimestamp(1_700_000_000 + number, UTC)
+    for number in range(3 if case == "json" else 0):
+        path = f"/golden/part-{number}.json"
+        fs.pipe(path, "".join(f'{{"split": "j{number}", "n": {n}}}\n' for n in range(7)).encode())
+        fs.store[path].modified = fs.store[path].created = datetime.fromtimestamp(1_700_000_000 + number, UTC)
     return fs
 
 
 def files(**options):
     return FileSource(path="memory://golden/*.csv", file_format="csv", **options).with_schema(N)
+
+
+def json_files():
+    return FileSource(path="memory://golden/*.json", file_format="json").with_schema(N)
+
+
+def skewed():
+    return RateSource(rows=20, num_splits=2, start_time=0, rows_per_second=1.0, skew=4.0)
 
 
 CASES = {
@@ -131,6 +144,9 @@ CASES = {
     "files": (files, {"max_files_per_trigger": 3}, False),
     "files_state": (files, {"max_files_per_trigger": 850}, True),
     "rate": (lambda: RateSource(rows=20, num_splits=2, start_time=0), {"max_rows_per_trigger": 12}, False),
+    "json": (json_files, {"max_bytes_per_trigger": 80}, False),
+    "hybrid": (lambda: HybridSource(files(), Known()), {"max_rows_per_trigger": 10}, False),
+    "aligned": (skewed, {"alignment_max_drift": "5s", "max_rows_per_trigger": 12}, False),
 }
 """The source, the options of the host, and whether state lies below `stateLocation`."""
 
@@ -198,10 +214,10 @@ def plant(directory, found):
         path.write_bytes(bytes.fromhex(content))
 
 
-def write(scratch):
-    """Write the data of every case: two micro-batches, and what an undisturbed run gives after them."""
+def write(scratch, cases):
+    """Write the data of these cases: two micro-batches, and what an undisturbed run gives after them."""
     DATA.mkdir(exist_ok=True)
-    for case in CASES:
+    for case in cases:
         state = scratch / case
         memory_files(case)
         stream = Stream(case, state)
@@ -216,6 +232,10 @@ def write(scratch):
             "rest": sorted(row for rows in rest for row in rows),
         }
         (DATA / f"{case}.json").write_text(json.dumps(written) + "\n")
+
+
+def write_checkpoint(scratch):
+    """Write the checkpoint of a run in this process."""
     directory = scratch / "checkpoint"
     with forebay.run(
         Known(), checkpoint=directory, options=forebay.HostOptions(max_rows_per_batch=2, poll_interval="50ms")
@@ -229,4 +249,6 @@ def write(scratch):
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), [case for case in sys.argv[2:] if case != "checkpoint"])
+    if "checkpoint" in sys.argv[2:]:
+        write_checkpoint(Path(sys.argv[1]))

@@ -92,6 +92,13 @@ def test_entry_points_lead_to_sources_and_commands(contents, root):
         assert callable(importlib.metadata.EntryPoint(command, value, "console_scripts").load())
 
 
+@pytest.mark.soak
+def test_make_dist_builds_the_same_wheel_and_sdist_each_time(root):
+    done = subprocess.run(["make", "dist"], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(line.rpartition(".")[2] for line in done.stdout.splitlines()) == ["gz", "whl"]
+
+
 def test_the_installed_package_is_the_wheel(contents):
     place = Path(str(forebay.__file__)).parent.parent
     differing = [
