@@ -38,6 +38,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         self._mapping = source.mapping()
         self._legs = source.legs
         self._last = len(source.legs) - 1
+        self._names = [leg.name for leg in source.legs]
         self._at_once = source.bounded or context.reads_once
         self._enumerators: dict[int, DiscoveryEnumerator] = {}
         self._leg = 0
@@ -55,7 +56,7 @@ class HybridEnumerator(DiscoveryEnumerator):
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Return the splits of the present leg; if all of them are finished, those of the next leg that has any."""
         if self._at_once:
-            return Discovered(self._all_legs())
+            return Discovered(self._all_legs(), state=self._snapshot())
         if first:
             self._leg, self._found, self._state, self._live = 0, False, None, None
         unfinished = known.unfinished if isinstance(known, KnownSplits) else known
@@ -69,13 +70,18 @@ class HybridEnumerator(DiscoveryEnumerator):
         return self._discover_live(known)
 
     def restore_state(self, state: Json) -> None:
-        """Restore the leg that was read, and the state of the last leg's enumerator."""
+        """Restore the leg that was read, and the state of the last leg's enumerator.
+
+        Raises:
+            ConfigurationError: The checkpoint is of other sources, or of another order.
+        """
         kept: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
         self._leg, self._found = int(kept.get("leg", 0)), bool(kept.get("found", False))
         self._state, self._live = kept.get("state"), None
-        if self._leg > self._last:
+        before = [str(name) for name in kept.get("sources", ())]
+        if before != self._names:
             raise ConfigurationError(
-                f"the checkpoint was in source {self._leg + 1} of a hybrid, and this one has {self._last + 1}",
+                f"the checkpoint is of {', then '.join(before)}; this one is of {', then '.join(self._names)}",
                 source=self._source.name,
                 advice="give the hybrid the same sources in the same order, or start a new checkpoint",
             )
@@ -83,7 +89,7 @@ class HybridEnumerator(DiscoveryEnumerator):
             self._enumerator(self._last).restore_state(self._state)
 
     def _snapshot(self) -> Json:
-        kept: dict[str, Json] = {"leg": self._leg, "found": self._found}
+        kept: dict[str, Json] = {"sources": self._names, "leg": self._leg, "found": self._found}
         return kept if self._state is None else {**kept, "state": self._state}
 
     def _history(self, leg: int) -> list[HybridSplit]:

@@ -193,12 +193,14 @@ def test_each_row_comes_once_if_the_run_is_stopped_and_rescaled_anywhere(
     assert legs == sorted(legs)
 
 
-def test_a_checkpoint_of_more_sources_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_sources_is_refused(tmp_path: Path) -> None:
     three = HybridSource([history(a=1), history(b=1)], Live(ends={"x": 1}))
     with forebay.run(three, checkpoint=tmp_path, until_caught_up=True) as run:
         rows(run)
     two = HybridSource(history(a=1), Live(ends={"x": 1}))
-    with pytest.raises(ConfigurationError, match="source 3 of a hybrid, and this one has 2"):
+    with pytest.raises(
+        ConfigurationError, match="of counting, then counting, then live; this one is of counting, then live"
+    ):
         rows(forebay.run(two, checkpoint=tmp_path, until_caught_up=True))
 
 
