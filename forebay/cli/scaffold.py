@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -33,9 +35,14 @@ def new(
     directory: Annotated[
         Path | None, typer.Option("--directory", "-d", help="Where to write; by default ./NAME.")
     ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write the project of a connector: source, kit test, packaging, CI. Its tests pass as it is."""
     written = write_project(name, Path(name) if directory is None else directory)
+    if as_json:
+        say(json.dumps({"name": name, "files": [str(path) for path in written]}, indent=2))
+        return
     say("\n".join(f"wrote {path}" for path in written))
     say(f"\nnext:\n  cd {written[0].parent}\n  pip install -e '.[test]'\n  pytest")
 
@@ -50,14 +57,19 @@ def write_project(name: str, directory: Path) -> list[Path]:
     Raises:
         ConfigurationError: The name is no valid package name, or a file exists. Nothing is written then.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name.startswith("forebay"):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name.startswith(("forebay", "test")):
         raise ConfigurationError(
             f"{name!r} cannot be the name of a connector",
             advice="use lower-case letters, digits and underscores, a letter first, such as shop_orders",
         )
+    if find_spec(name) is not None:
+        raise ConfigurationError(
+            f"{name!r} is the name of a package that Python finds already, which the connector would hide",
+            advice="choose another name, such as shop_orders",
+        )
     names = {
         "package": name,
-        "cls": "".join(part.capitalize() for part in name.split("_")),
+        "cls": "".join(part.capitalize() for part in name.split("_")) + "Source",
         "project": name.replace("_", "-"),
         "version": __version__,
     }

@@ -14,6 +14,7 @@ import typer
 
 from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ConfigurationError
+from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.source import Source
 from forebay.inspection.describe import named_source
 from forebay.inspection.environment import Finding, check_environment, check_source
@@ -109,11 +110,12 @@ def _source(target: str, given: dict[str, str]) -> Source:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module may raise anything when it is imported
         raise ConfigurationError(
             f"{target} cannot be imported: {error}",
             advice="write MODULE:Class, for example shop.orders:Orders, in the directory from which Python imports it",
         ) from error
     if not (isinstance(found, type) and issubclass(found, Source)):
         raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")
-    return found.from_options(given)
+    with wrap_errors(found.name, "check()"):
+        return found.from_options(given)

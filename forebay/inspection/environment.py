@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from forebay.errors import ForebayError
+from forebay.framework.runtime.connector_errors import connector_error
 from forebay.version import __version__
 
 _OLDEST_JAVA = 17
 _OLDEST_SPARK = (4, 2)
+_NEXT_SPARK = (5,)
 _TIMEOUT = 30.0
 """Seconds for a program to report its version."""
 
@@ -65,6 +66,8 @@ def _java(environ: Mapping[str, str]) -> Finding:
         "install a JDK of version 17 or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME"
     )
     done = _output([program, "-version"], environ)
+    if isinstance(done, str) and not _is_installed("pyspark"):
+        return Finding("Java", "missing", "not installed; only Spark needs it", advice)
     if isinstance(done, str):
         return Finding("Java", "wrong", f"{program} does not run: {done}", advice)
     text = done.stderr + done.stdout
@@ -83,8 +86,10 @@ def _pyspark() -> Finding:
     except metadata.PackageNotFoundError:
         return Finding("PySpark", "missing", "not installed; forebay.run works without it", advice)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < _OLDEST_SPARK:
-        return Finding("PySpark", "wrong", f"{version}; forebay needs 4.2 or newer", 'pip install "pyspark>=4.2,<5"')
+    if not _OLDEST_SPARK <= numbers < _NEXT_SPARK:
+        return Finding(
+            "PySpark", "wrong", f"{version}; forebay needs 4.2 or newer, before 5", 'pip install "pyspark>=4.2,<5"'
+        )
     return Finding("PySpark", "ok", version)
 
 
@@ -153,6 +158,7 @@ def check_source(name: str, read: Callable[[], object]) -> Finding:
     """Return whether a source can be reached: `read` returns what its first row looks like, or raises its error."""
     try:
         shown = str(read())
-    except ForebayError as error:
-        return Finding(name, "wrong", error.message, error.advice or "")
+    except Exception as error:  # noqa: BLE001 - a connector may raise anything; the finding has it
+        typed = connector_error(error, source=name, doing="reading")
+        return Finding(name, "wrong", typed.message, typed.advice or "")
     return Finding(name, "ok", shown)

@@ -46,7 +46,7 @@ def test_a_new_project_passes_its_own_tests_and_its_lint(project):
 
 def test_the_project_offers_its_source_to_spark(project):
     found = tomllib.loads((project / "pyproject.toml").read_text())
-    assert found["project"]["entry-points"]["forebay.sources"] == {"shop_orders": "shop_orders.source:ShopOrders"}
+    assert found["project"]["entry-points"]["forebay.sources"] == {"shop_orders": "shop_orders.source:ShopOrdersSource"}
     assert found["project"]["dependencies"][0].startswith("forebay>=")
     assert "$" not in "".join((project / path).read_text() for path in ("README.md", "tests/test_source.py"))
     assert "${{ matrix.python }}" in (project / ".github/workflows/test.yml").read_text()
@@ -65,7 +65,7 @@ def test_verify_finds_a_class_in_the_current_directory(project, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "a.txt").write_text("one\ntwo\n")
-    target = ("forebay", "verify", "shop_orders.source:ShopOrders", "-o", f"directory={data}")
+    target = ("forebay", "verify", "shop_orders.source:ShopOrdersSource", "-o", f"directory={data}")
     passed = run(project, *target, "--json")
     assert passed.returncode == 0, passed.stdout + passed.stderr
     report = json.loads(passed.stdout)
@@ -82,10 +82,35 @@ def test_verify_names_what_cannot_be_imported(capsys, target):
     assert target in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("name", ["Orders", "1st", "class", "shop-orders", "forebay_orders", "../x"])
+@pytest.mark.parametrize("name", ["Orders", "1st", "class", "shop-orders", "forebay_orders", "tests", "../x"])
 def test_names_that_cannot_be_packages_are_refused(capsys, tmp_path, name):
     assert main(["new", name, "--directory", str(tmp_path / "p")]) == 1
     assert "cannot be the name of a connector" in capsys.readouterr().err and not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("name", ["json", "pyarrow"])
+def test_names_that_would_hide_a_package_are_refused(capsys, tmp_path, name):
+    assert main(["new", name, "--directory", str(tmp_path / "p")]) == 1
+    assert "a package that Python finds already" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["none", "path", "iterator"])
+def test_names_of_python_that_a_class_may_have_do_no_harm(capsys, tmp_path, name):
+    assert main(["new", name, "--directory", str(tmp_path), "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert len(files) == len(FILES)
+    text = (tmp_path / name / "source.py").read_text()
+    assert f"class {name.capitalize()}Source(forebay.SimpleSource):" in text
+    compile(text, name, "exec")
+
+
+@pytest.mark.parametrize(
+    "text", ["raise RuntimeError('no')", "import forebay\nclass Orders(forebay.Source):\n    pass"]
+)
+def test_verify_reports_a_module_or_class_that_cannot_be_used(project, text):
+    (project / "broken.py").write_text(text.replace("\\n", "\n"))
+    done = run(project, "forebay", "verify", "broken:Orders")
+    assert done.returncode == 1 and done.stderr.startswith("forebay: ") and "Traceback" not in done.stderr
 
 
 def test_nothing_is_overwritten(capsys, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.cli import main
+from forebay.cli import main, sources
 from forebay.inspection import environment
 from forebay.inspection.environment import check_environment
 from forebay.registry import default_registry
@@ -116,6 +116,36 @@ def test_doctor_reaches_a_source(capsys):
 def test_doctor_says_why_a_source_cannot_be_reached(capsys):
     assert main(["doctor", "forebay_files", "-o", "path=/no/such/place", "-o", "fileFormat=text"]) == 1
     assert "/no/such/place" in capsys.readouterr().out
+
+
+def test_a_connector_that_raises_anything_is_a_finding(capsys, monkeypatch):
+    def refuse(source, rows):
+        raise OSError("no route to the service")
+
+    monkeypatch.setattr(sources, "peek", refuse)
+    assert main(["doctor", "forebay_rate", "--json"]) == 1
+    last = json.loads(capsys.readouterr().out)[-1]
+    assert last["state"] == "wrong" and "no route to the service" in last["found"]
+
+
+def test_a_broker_that_cannot_be_reached_is_named(capsys):
+    options = ["subscribe=t", "kafka.bootstrap.servers=127.0.0.1:1", "fetchOffset.numRetries=0"]
+    options += ["kafka.default.api.timeout.ms=500"]
+    assert main(["doctor", "forebay_kafka", *(part for one in options for part in ("-o", one))]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().out
+
+
+def test_java_is_optional_without_spark(monkeypatch):
+    monkeypatch.setattr(environment, "_is_installed", lambda package: False)
+    assert finding("Java", JAVA_HOME="/nowhere").state == "missing"
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("4.1.9", "wrong"), ("4.2.0", "ok"), ("4.3.1", "ok"), ("5.0.0", "wrong")]
+)
+def test_the_version_of_pyspark_is_checked(monkeypatch, version, state):
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    assert finding("PySpark").state == state
 
 
 def test_java_that_hangs_is_reported(monkeypatch, tmp_path):
