@@ -227,11 +227,23 @@ class HybridEnumerator(DiscoveryEnumerator):
         return self._by_leg(splits, lambda leg, inner: leg.positions_at(event_time, inner) or {})
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
-        """Return what the enumerators of the splits' legs know; None for the splits of the others."""
+        """Return what the enumerators of the splits' legs know; None for the splits of the others.
+
+        Raises:
+            ConfigurationError: The splits are read whole, as files are, and their event times are unknown.
+        """
         found: dict[str, int | None] = {}
         for leg, part in self._parts(splits).items():
             inner = {split.id: self._mapping.inner(split) for split in part}
             times = self._enumerator(leg).event_times(list(inner.values()), column)
+            if times is None and any(one.whole for one in part):
+                raise ConfigurationError(
+                    f"{self._names[leg]} cannot be aligned while it is the history of a hybrid: the event times of its "
+                    "splits are unknown before they are read",
+                    source=self._source.name,
+                    option="alignmentMaxDrift",
+                    advice="set alignmentMaxDrift after the switch only, with a restart; or read the history by itself",
+                )
             if times is None:
                 found |= dict.fromkeys(inner)
             else:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,8 @@ from forebay import (
     SplitReader,
     option,
 )
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import run_task
 from forebay.registry import default_registry
 from forebay.sources.hybrid import HybridOptions
 from forebay.testkit.scripted import Counting, CountingSplitReader
@@ -326,6 +329,43 @@ def test_a_hybrid_is_pickled_with_its_sources() -> None:
     source = HybridSource(history(a=2), Live(ends={"x": 1}), switch=later, columns=["n"])
     again = pickle.loads(pickle.dumps(source))
     assert again == source and again.switch is later and again.legs == source.legs
+
+
+# ---- event time, planned as on Spark
+
+
+def planned(source: HybridSource, **options: object) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of each micro-batch."""
+    planner = open_stream(source, forebay.HostOptions(**options), parallelism=2)
+    found: list[list[tuple[Any, ...]]] = []
+    start = planner.initial()
+    while len(found) < 12 and (end := dict(planner.latest(start))) != start:
+        tasks = planner.tasks(start, end)
+        rows = [tuple(row.values()) for task in tasks for part in run_task(task) for row in part.batch.to_pylist()]
+        found.append(rows)
+        start = end
+    planner.close()
+    return found
+
+
+def test_alignment_holds_back_splits_before_and_after_the_switch() -> None:
+    skewed = {"num_splits": 2, "rows_per_second": 1.0, "skew": 4.0}
+    source = HybridSource(RateSource(rows=20, start_time=0, **skewed), RateSource(start_time=100_000_000, **skewed))
+    found = planned(source, alignment_max_drift="5s", max_rows_per_trigger=50)
+    times = [[row[0] for row in rows] for rows in found]
+    assert max(times[0]) < max(times[1]) < max(times[2]), "both splits would be read to their ends at once"
+    late = [
+        one for before, after in itertools.pairwise(times) for one in after if one < max(before) - timedelta(seconds=5)
+    ]
+    assert late == [], "no record comes more than the drift after later ones"
+
+
+def test_alignment_is_refused_while_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("timestamp,value,split\n1970-01-01T00:00:01Z,1,0\n")
+    files = FileSource(path=str(tmp_path), file_format="csv", format_options={"header": True})
+    source = HybridSource(files.with_schema(RateSource().schema()), RateSource(start_time=100_000_000))
+    with pytest.raises(ConfigurationError, match="cannot be aligned while it is the history"):
+        planned(source, alignment_max_drift="5s", event_time_column="timestamp")
 
 
 # ---- by options
