@@ -22,6 +22,9 @@ Options = Annotated[
 ]
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 def option_texts(given: Iterable[str] | None) -> dict[str, str]:
     """Parse the `name=value` texts of `--option` into a dictionary.
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.arguments import say
+from forebay.cli.arguments import Json, say
 from forebay.errors import ConfigurationError
 from forebay.version import __version__
 
@@ -36,7 +36,7 @@ def new(
         Path | None, typer.Option("--directory", "-d", help="Where to write; by default ./NAME.")
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the project of a connector: source, kit test, packaging, CI. Its tests pass as it is."""
     written = write_project(name, Path(name) if directory is None else directory)

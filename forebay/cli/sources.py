@@ -8,11 +8,12 @@ import json
 import os
 import sys
 import warnings
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from forebay.cli.arguments import Options, option_texts, say
+from forebay.cli.arguments import Json, Options, option_texts, say
 from forebay.errors import ConfigurationError
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.source import Source
@@ -21,8 +22,6 @@ from forebay.inspection.environment import Finding, check_environment, check_sou
 from forebay.inspection.installed_sources import installed_sources, sources_table
 from forebay.inspection.peek import peek
 from forebay.inspection.tables import text_table
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def sources(*, as_json: Json = False) -> None:
@@ -48,7 +47,7 @@ def doctor(
         given = option_texts(option)
         found.append(check_source(name, lambda: _reached(name, given)))
     if as_json:
-        say(json.dumps([vars(one) for one in found], indent=2))
+        say(json.dumps([asdict(one) for one in found], indent=2))
     else:
         say(_findings(found))
     if any(one.state == "wrong" for one in found):
@@ -92,7 +91,7 @@ def verify(
         except ConformanceError as error:
             report = error.report
     if as_json:
-        results = [{name: getattr(one, name) for name in one.__slots__} for one in report.results]
+        results = [asdict(one) for one in report.results]
         head = {"source": report.source, "verdict": report.verdict, "seed": report.seed}
         say(json.dumps({**head, "headline": report.headline, "checks": results}, indent=2))
     else:

@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.coordination.validation import checked_splits
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.admission.assign_tasks import spread
 from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
-from forebay.framework.microbatch.split_providers.validation import before, create_enumerator
+from forebay.framework.microbatch.split_providers.validation import create_enumerator
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.connector_errors import closing
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split, normalise
+from forebay.framework.split import Split
 
 
 def plan_bounded(
@@ -53,7 +54,7 @@ def plan_bounded(
     cores = parallelism or os.cpu_count() or 1
     if isinstance(enumerator, DiscoveryEnumerator):
         return _plan_discovery(source, enumerator, options, cores, calls)
-    splits = _unread(source, context.plan(enumerator, bounded=source.bounded))
+    splits = unread(source, context.plan(enumerator, bounded=source.bounded))
     return spread(None, splits, options, cores)
 
 
@@ -63,36 +64,5 @@ def _plan_discovery(
     with closing(source.name, lambda: calls.call("close()", enumerator.close)):
         splits = checked_splits(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
         ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
-        splits = _unread(source, _ended(source, splits, ends))
+        splits = unread(source, fixed_ends(source, splits, ends))
         return calls.call("tasks(), size() or slices()", lambda: spread(enumerator, splits, options, cores))
-
-
-def _ended(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> Sequence[Split]:
-    """Return the splits with fixed ends: the split's own end, or its present end in `ends` if that comes first.
-
-    In a bounded source, the split's own end is used even if its present end comes first.
-    """
-    if not ends:
-        return splits
-    result = []
-    for split in splits:
-        if (end := ends.get(split.id)) is None:
-            result.append(split)
-            continue
-        latest = normalise(end, split.id)
-        own, bounded = split.end, source.bounded or split.ends_itself
-        reachable = own if own is not None and (bounded or before(source, own, latest, split.id)) else latest
-        result.append(split.slice(split.position, reachable))
-    return result
-
-
-def _unread(source: Source, splits: Sequence[Split]) -> Sequence[Split]:
-    """Return the splits that have something to read."""
-
-    def done(split: Split) -> bool:
-        position, end = split.position, split.end
-        if position is None or end is None:
-            return False
-        return position == end or (not source.bounded and before(source, end, position, split.id))
-
-    return [split for split in splits if not done(split)] if any(map(done, splits)) else splits

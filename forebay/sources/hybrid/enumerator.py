@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.sources.hybrid.leg_context import LegEnumeratorContext
 from forebay.sources.hybrid.legs import HybridLegs
-from forebay.sources.hybrid.split import HybridSplit, own_split
+from forebay.sources.hybrid.split import HybridSplit, by_leg, own_split
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class HybridEnumerator(DiscoveryEnumerator):
@@ -59,9 +59,10 @@ class HybridEnumerator(DiscoveryEnumerator):
             return Discovered(self._all_legs(), state=self._snapshot())
         if first:
             self._leg, self._found, self._state, self._live = 0, False, None, None
-        unfinished = known.unfinished if isinstance(known, KnownSplits) else known
-        if self._leg < self._last and self._found and unfinished:
-            return Discovered(list(unfinished.values()), state=self._snapshot())
+        if not isinstance(known, KnownSplits):
+            known = KnownSplits(known, {})
+        if self._leg < self._last and self._found and known.unfinished:
+            return Discovered(list(known.unfinished.values()), state=self._snapshot())
         while self._leg < self._last:
             if not self._found and (splits := self._history(self._leg)):
                 self._found = True
@@ -95,35 +96,28 @@ class HybridEnumerator(DiscoveryEnumerator):
     def _history(self, leg: int) -> list[HybridSplit]:
         """Return the splits of a leg that is read once, with fixed ends."""
         enumerator, source = self._enumerator(leg), self._legs[leg]
-        found = list(enumerator.discover({}, True).splits)
+        found = enumerator.discover({}, True).splits
         ends = enumerator.latest(found) if found else {}
         splits = []
-        for split in found:
-            end = split.end
-            if (latest := ends.get(split.id)) is not None and (
-                end is None or (not source.bounded and _before(source, latest, end))
-            ):
-                end = latest
-            if end is None and not source.bounded:
+        for split in unread(source, fixed_ends(source, found, ends)):
+            if split.end is None and not source.bounded:
                 raise ConfigurationError(
                     f"the end of a split of {source.name} is unknown, so the next source would never begin",
                     source=self._source.name,
                     split=self._mapping.outer_id(leg, split.id),
                     advice="put a bounded source, or one whose latest() knows the ends, before the last one",
                 )
-            if end is None or end != split.position:
-                splits.append(self._mapping.outer(leg, split.slice(split.position, end), whole=end is None))
+            splits.append(self._mapping.outer(leg, split, whole=split.end is None))
         return splits
 
-    def _begin(self, leg: int, known: Mapping[str, Split]) -> None:
+    def _begin(self, leg: int, known: KnownSplits) -> None:
         """Go on to a leg. A switch function gets the finished splits of the leg before."""
-        if leg == self._last and (switch := self._source.switch) is not None:
-            finished = [self._mapping.inner(split) for split in known.values() if own_split(split).leg == leg - 1]
-            self._replace(leg, self._switched(switch, finished))
+        if leg == self._last and self._source.switch is not None:
+            self._switch([self._mapping.inner(split) for split in known.values() if own_split(split).leg == leg - 1])
         self._leg, self._found = leg, False
         _log.info("%s: the splits of source %d of %d begin", self._source.name, leg + 1, self._last + 1)
 
-    def _discover_live(self, known: Mapping[str, Split]) -> Discovered:
+    def _discover_live(self, known: KnownSplits) -> Discovered:
         """Return the splits of the last leg."""
         own = self._known_live(known)
         found = self._enumerator(self._last).discover(own, not self._found)
@@ -133,19 +127,18 @@ class HybridEnumerator(DiscoveryEnumerator):
         self._live.update(split.id for split in splits)
         return Discovered(splits, horizon=self._horizon(found.horizon), state=self._snapshot())
 
-    def _known_live(self, known: Mapping[str, Split]) -> KnownSplits:
+    def _known_live(self, known: KnownSplits) -> KnownSplits:
         """Return the known splits of the last leg. Those of the history may be very many, and are looked at once."""
         if self._live is None:
             self._live = {split.id for split in known.values() if own_split(split).leg == self._last}
-        unfinished = known.unfinished if isinstance(known, KnownSplits) else known
-        inner = [
-            (split_id in unfinished, self._mapping.inner(known[split_id]))
-            for split_id in self._live
-            if split_id in known
-        ]
-        return KnownSplits(
-            {one.id: one for alive, one in inner if alive}, {one.id: one for alive, one in inner if not alive}
+        unfinished, finished = (
+            {
+                one.id: one
+                for one in (self._mapping.inner(part[split_id]) for split_id in self._live if split_id in part)
+            }
+            for part in (known.unfinished, known.finished)
         )
+        return KnownSplits(unfinished, finished)
 
     def _horizon(self, inner: Callable[[Split], bool] | None) -> Callable[[Split], bool]:
         """Return the horizon after the switch: the history is forgotten, unless a restart may need it to switch."""
@@ -166,8 +159,7 @@ class HybridEnumerator(DiscoveryEnumerator):
             new = self._history(leg)
             before = [self._mapping.inner(split) for split in new]
             splits += new
-        if (switch := self._source.switch) is not None:
-            self._replace(self._last, self._switched(switch, before))
+        self._switch(before)
         live = self._enumerator(self._last).discover({}, True).splits
         bounded = self._legs[self._last].bounded
         return [*splits, *(self._mapping.outer(self._last, one, whole=bounded and one.end is None) for one in live)]
@@ -196,14 +188,10 @@ class HybridEnumerator(DiscoveryEnumerator):
             )
         return made
 
-    def _replace(self, leg: int, source: Source) -> None:
-        """Replace the enumerator of a leg by that of the switched source."""
-        old = self._enumerators.pop(leg, None)
-        if old is not None:
-            old.close()
-        self._enumerators[leg] = self._create(leg, source)
-
-    def _switched(self, switch: Callable[[Source, Sequence[Split]], Source], finished: Sequence[Split]) -> Source:
+    def _switch(self, finished: Sequence[Split]) -> None:
+        """Replace the last leg's enumerator by that of the source that the switch function returns, if there is one."""
+        if (switch := self._source.switch) is None:
+            return
         then = self._legs[self._last]
         switched = switch(then, finished)
         if type(switched) is not type(then):
@@ -213,14 +201,16 @@ class HybridEnumerator(DiscoveryEnumerator):
                 rule="HYB-1",
                 advice="return the given source with another start: type(then)(**options)",
             )
-        return switched
+        old, made = self._enumerator(self._last), self._create(self._last, switched)
+        self._enumerators[self._last] = made
+        old.close()
 
     # ---- passed on to the legs
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Return the present ends of the splits of the last leg. Those of the others are fixed."""
         live = [split for split in splits if own_split(split).leg == self._last]
-        return self._by_leg(live, lambda leg, inner: leg.latest(inner)) if live else {}
+        return self._by_leg(live, lambda leg, inner: leg.latest(inner))
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return what the enumerators of the splits' legs know."""
@@ -233,7 +223,7 @@ class HybridEnumerator(DiscoveryEnumerator):
             ConfigurationError: The splits are read whole, as files are, and their event times are unknown.
         """
         found: dict[str, int | None] = {}
-        for leg, part in self._parts(splits).items():
+        for leg, part in by_leg(splits).items():
             inner = {split.id: self._mapping.inner(split) for split in part}
             times = self._enumerator(leg).event_times(list(inner.values()), column)
             if times is None and any(one.whole for one in part):
@@ -262,7 +252,7 @@ class HybridEnumerator(DiscoveryEnumerator):
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Return the tasks that the leg's options decide; None if the slices are of several legs."""
-        parts = self._parts(slices)
+        parts = by_leg(slices)
         if len(parts) != 1:
             return None
         ((leg, part),) = parts.items()
@@ -288,7 +278,7 @@ class HybridEnumerator(DiscoveryEnumerator):
 
     def finished(self, splits: Sequence[Split]) -> None:
         """Report the splits to the enumerators of their legs."""
-        for leg, part in self._parts(splits).items():
+        for leg, part in by_leg(splits).items():
             self._enumerator(leg).finished([self._mapping.inner(split) for split in part])
 
     def committed(self, positions: Mapping[str, Position]) -> None:
@@ -303,20 +293,9 @@ class HybridEnumerator(DiscoveryEnumerator):
     def close(self) -> None:
         """Close the enumerators of all legs."""
         enumerators, self._enumerators = self._enumerators, {}
-        errors = []
-        for enumerator in enumerators.values():
-            try:
-                enumerator.close()
-            except Exception as error:  # noqa: BLE001 - raised after the others are closed
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-    def _parts(self, splits: Iterable[Split]) -> dict[int, list[HybridSplit]]:
-        parts: dict[int, list[HybridSplit]] = {}
-        for split in map(own_split, splits):
-            parts.setdefault(split.leg, []).append(split)
-        return parts
+        with ExitStack() as closed:  # all of them, also if one fails
+            for enumerator in enumerators.values():
+                closed.callback(enumerator.close)
 
     def _by_leg(
         self,
@@ -325,14 +304,10 @@ class HybridEnumerator(DiscoveryEnumerator):
     ) -> dict[str, Position]:
         """Return by split id the positions that the enumerators of the legs answer, as positions of the hybrid."""
         found: dict[str, Position] = {}
-        for leg, part in self._parts(splits).items():
+        for leg, part in by_leg(splits).items():
             answer = ask(self._enumerator(leg), [self._mapping.inner(split) for split in part])
             for inner_id, position in answer.items():
                 outer = self._mapping.outer_position(leg, position)
                 if outer is not None:
                     found[self._mapping.outer_id(leg, inner_id)] = outer
         return found
-
-
-def _before(source: Source, one: Position, other: Position) -> bool:
-    return bool(source.order_key(one) < source.order_key(other))

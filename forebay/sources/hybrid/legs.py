@@ -31,12 +31,6 @@ class HybridLegs(Source):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._legs))})"
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), len(self._legs)))
-
     _legs: ClassVar[tuple[Source, ...]]
     _columns: ClassVar[tuple[str, ...] | None]
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from forebay.framework.source import Source
@@ -87,6 +87,14 @@ def own_split(split: Split) -> HybridSplit:
     if not isinstance(split, HybridSplit):
         raise TypeError(f"{type(split).__name__} is not a HybridSplit")
     return split
+
+
+def by_leg(splits: Iterable[Split]) -> dict[int, list[HybridSplit]]:
+    """Return the splits of each leg, in order."""
+    parts: dict[int, list[HybridSplit]] = {}
+    for split in map(own_split, splits):
+        parts.setdefault(split.leg, []).append(split)
+    return parts
 
 
 def _as_json(value: Json) -> Json:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.hybrid.leg_context import LegReaderContext
 from forebay.sources.hybrid.legs import HybridLegs
-from forebay.sources.hybrid.split import own_split
+from forebay.sources.hybrid.split import by_leg
 
 
 class HybridSplitReader(SplitReader):
@@ -37,10 +38,8 @@ class HybridSplitReader(SplitReader):
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Give each split to the split reader of its leg."""
-        parts: dict[int, list[Split]] = {}
-        for split in map(own_split, splits):
-            parts.setdefault(split.leg, []).append(self._mapping.inner(split))
-        for leg, part in parts.items():
+        for leg, outer in by_leg(splits).items():
+            part = [self._mapping.inner(split) for split in outer]
             if leg not in self._readers:
                 context = LegReaderContext(self._context, last=leg == len(self._source.legs) - 1)
                 # A new dict: `wake_up` reads it on another thread.
@@ -75,14 +74,9 @@ class HybridSplitReader(SplitReader):
 
     def close(self) -> None:
         """Close the split readers of all legs."""
-        errors = []
-        for reader in self._readers.values():
-            try:
-                reader.close()
-            except Exception as error:  # noqa: BLE001 - raised after the others are closed
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        with ExitStack() as closed:  # all of them, also if one fails
+            for reader in self._readers.values():
+                closed.callback(reader.close)
 
     def _inner_ids(self, leg: int, split_ids: Collection[str]) -> list[str]:
         prefix = self._mapping.outer_id(leg, "")
@@ -90,11 +84,11 @@ class HybridSplitReader(SplitReader):
 
     def _outer(self, leg: int, fetched: Fetched) -> Fetched:
         split_id = self._mapping.outer_id(leg, fetched.split_id)
-        batch = None if fetched.batch is None else self._cast(leg, split_id, fetched.batch)
+        batch = None if fetched.batch is None else self._cast(leg, fetched.batch)
         position = self._mapping.outer_position(leg, fetched.position)
         return Fetched(split_id, batch, position, fetched.finished, fetched.caught_up)
 
-    def _cast(self, leg: int, split_id: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _cast(self, leg: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(self._schema):
             return batch
         if leg not in self._castings:

@@ -20,7 +20,7 @@ class KafkaSource(KafkaOptions):
     """Reads topics of Apache Kafka with the columns and options of Spark's own source, and more options.
 
     Set exactly one of `subscribe`, `subscribe_pattern` and `assign`. By default a batch reads from the earliest to the
-    latest offsets, and a stream starts at the latest offsets.
+    latest offsets, and a stream starts at the latest offsets; after the history of a hybrid, at the earliest ones.
     """
 
     name: ClassVar[str] = "forebay_kafka"

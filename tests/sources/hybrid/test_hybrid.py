@@ -52,7 +52,6 @@ class Live(Source):
     ends: dict[str, int] = option(default_factory=dict)
     start: int = option(default=0)
     name: ClassVar[str] = "live"
-    created: ClassVar[list[Live]] = []
 
     @property
     def bounded(self) -> bool:
@@ -73,7 +72,6 @@ class LiveEnumerator(DiscoveryEnumerator):
 
     def __init__(self, source: Live) -> None:
         self.source = source
-        Live.created.append(source)
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         assert isinstance(known, (KnownSplits, dict))
@@ -329,6 +327,28 @@ def test_a_hybrid_is_pickled_with_its_sources() -> None:
     source = HybridSource(history(a=2), Live(ends={"x": 1}), switch=later, columns=["n"])
     again = pickle.loads(pickle.dumps(source))
     assert again == source and again.switch is later and again.legs == source.legs
+    again.schema()
+    assert again == source and hash(again) == hash(source)
+
+
+def test_hybrids_of_other_sources_columns_or_switch_differ() -> None:
+    first, then = history(a=2), Live(ends={"x": 1})
+    source = HybridSource(first, then)
+    assert source == HybridSource([first], then)
+    for other in (
+        HybridSource(history(a=3), then),
+        HybridSource(first, Live(ends={"x": 2})),
+        HybridSource([first, first], then),
+        HybridSource(first, then, columns=["n"]),
+        HybridSource(first, then, switch=later),
+    ):
+        assert other != source
+
+
+def test_a_split_that_ends_before_its_position_is_not_read() -> None:
+    """S4: an end that lags takes no split back, and does not keep the next source from beginning."""
+    source = HybridSource(Live(ends={"o": 2}, start=5), Live(ends={"x": 1}))
+    assert rows(forebay.run(source, until_caught_up=True)) == [("x", 0)]
 
 
 # ---- event time, planned as on Spark

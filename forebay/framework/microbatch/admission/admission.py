@@ -98,8 +98,8 @@ class Admission:
                 included, so no split starves. Splits that are read to their own end, such as the files of a hybrid's
                 history, come before others, and are not cut.
         """
-        if any(_is_whole(planned) for planned in available):
-            return self._admit_whole([planned for planned in available if _is_whole(planned)])
+        if whole := [planned for planned in available if _is_whole(planned)]:
+            return self._admit_whole(whole)
         taken = list(available)
         if self._limits.files is not None:
             chosen = shares([1] * len(taken), self._limits.files)

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.microbatch.offsets.finished_splits import LazySequence
 from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
-from forebay.framework.microbatch.split_providers.validation import before
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.microbatch.admission.admission import Limits
 from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain
-from forebay.framework.microbatch.split_providers.validation import before
 from forebay.framework.microbatch.tasks.open_read import OpenRead
 from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.runtime.host_options import HostOptions

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from forebay.errors import ContractError
+from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.microbatch.event_time.lookup import EventTimeLookup
 from forebay.framework.microbatch.event_time.split_time import SplitTime
 from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
-from forebay.framework.microbatch.split_providers.validation import before
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 

@@ -155,7 +155,7 @@ class DiscoverySplitProvider(SplitProvider):
         self._once = bool(source.bounded) and not self.in_order
         self._close_timeout = options.close_timeout.total_seconds()
         self._in_stages = bool(enumerator.in_stages)
-        self._in_stage = False  # unfinished splits were seen since the last discovery
+        self._in_stage = False  # the last discovery found splits, or some were unfinished then or since
         self._first = True
         self._state: Json = None
         self._ends: Mapping[str, Position] = {}
