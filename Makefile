@@ -46,7 +46,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak public-names dist clean java FORCE
+.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak kit-table public-names dist clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -110,6 +110,9 @@ ifdef PYTEST_ARGS
 else
 	@$(SOAK) $(ALL_BUT_KAFKA); rest=$$?; $(SOAK) $(KAFKA); failed=$$?; exit $$((rest ? rest : failed))
 endif
+
+kit-table: $(STAMPS)/installed ## Judge a broken connector for each check of the kit, and print which checks catch it
+	@PYTHONPATH=tests/connectors $(PY) -P -m kit_connectors.table
 
 public-names: $(STAMPS)/installed ## Write the list of public names that a test guards
 	@$(PY) -P tests/project/public_names.py > tests/golden/data/public_names.txt

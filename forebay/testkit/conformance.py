@@ -46,7 +46,7 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     require_source(source, "check()")
     started = time.monotonic()
     subject = Subject(source, seconds=seconds, seed=seed, live=True)
-    chosen = [each for each in ALL if rules is None or each.rule in rules or each is READ]
+    chosen = [each for each in ALL if rules is None or not set(rules).isdisjoint(each.rules) or each is READ]
     with unclosed():  # a check of its own counts them
         try:
             hanging = _reach(subject)

@@ -106,6 +106,15 @@ class Report:
         passed = f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
         return "; ".join([passed, *(f"warning of {result.rule}: {result.line}" for result in self.warned)])
 
+    @property
+    def replay(self) -> str:
+        """How to run the failed checks again, and where their rules are."""
+        rules = sorted(self.rules("failed"))
+        return (
+            f"replay: check(source, seed={self.seed}, rules={rules}), or this test of a SourceContract with "
+            f"seed = {self.seed}\nrules: docs/contract.md"
+        )
+
     def rules(self, outcome: Outcome) -> set[str]:
         """Return the ids of the rules with a check of this outcome."""
         return {result.rule for result in self._of(outcome)}
@@ -136,7 +145,8 @@ class ConformanceError(AssertionError):
         self.report = report
 
     def __str__(self) -> str:
-        return "\n\n".join([self.report.headline, *(str(result) for result in self.report.failed)])
+        results = [str(result) for result in self.report.failed]
+        return "\n\n".join([self.report.headline, *results, self.report.replay])
 
 
 class ConformanceWarning(UserWarning):

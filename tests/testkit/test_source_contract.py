@@ -201,7 +201,9 @@ def test_a_read_that_does_not_return_is_waited_for_once():
 def test_every_generic_check_is_a_test_method():
     assert {check.test_name for check in ALL} <= set(dir(SourceContract))
     documented = SourceContract.test_rdr_5_resumes_anywhere.__doc__  # type: ignore[attr-defined]  # made by the kit
-    assert documented == "RDR-5: from any position a new reader gives exactly the rest."
+    assert documented == (
+        "RDR-5: from any position a new reader gives exactly the rest, or the rows up to a later position."
+    )
 
 
 def test_what_was_entered_is_left_when_the_test_ends(tmp_path):

@@ -19,22 +19,27 @@ class Check:
     """One generic check, which needs only a source with its present input.
 
     Args:
-        rule: The id of the rule that it checks. A failure may name another rule.
+        rules: The ids of the rules that it checks, its main rule first. A failure may name yet another rule.
         text: What must hold, in words.
         run: Raises a `Finding`, or any error of the connector.
         essential: Whether the check runs even after the time of all checks is over.
     """
 
-    rule: str
+    rules: tuple[str, ...]
     text: str
     run: Callable[[Subject], None]
     essential: bool = False
 
     @classmethod
     def of(cls, run: Callable[[Subject], None], *, essential: bool = False) -> Check:
-        """Create a check from a function. Its docstring begins with the rule's id and what must hold."""
-        rule, _, text = (run.__doc__ or run.__name__).partition("\n")[0].partition(": ")
-        return cls(rule, text.removesuffix("."), run, essential)
+        """Create a check from a function. Its docstring begins with the ids of its rules and what must hold."""
+        rules, _, text = (run.__doc__ or run.__name__).partition("\n")[0].partition(": ")
+        return cls(tuple(rules.split(", ")), text.removesuffix("."), run, essential)
+
+    @property
+    def rule(self) -> str:
+        """The main rule, which a failure names unless it names another one."""
+        return self.rules[0]
 
     @property
     def test_name(self) -> str:

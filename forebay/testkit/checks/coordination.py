@@ -52,7 +52,7 @@ def all_splits_are_assigned(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def idle_readers_end(subject: Subject) -> None:
-    """ENU-10: more readers than splits: all rows are read, and every reader ends."""
+    """ENU-10, RDR-2: more readers than splits: all rows are read, and every reader ends."""
     _need_all(subject)
     with SingleThreadHost(subject, len(subject.everything) + 2) as host:
         _finish(host, subject, "read by more readers than there are splits")
@@ -100,7 +100,7 @@ def dead_requesters_skipped(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def crashes(subject: Subject) -> None:
-    """ENU-5: a checkpoint at any step has every split once: after a crash each row comes once."""
+    """ENU-5, ENU-6: a checkpoint at any step has every split once: after a crash each row comes once."""
     chance = subject.random("crash")
     for moment, when in _moments(subject, chance):
         steps_after = chance.randrange(4)

@@ -35,7 +35,7 @@ _POLL = 0.02
 
 @check_into(ENDS)
 def latest_is_an_end(subject: Subject) -> None:
-    """DIS-1: latest() is a place where a read ends, and never goes back."""
+    """DIS-1, S4: latest() is a place where a read ends, and never goes back."""
     key = subject.source.order_key
     with subject.discovery() as enumerator:
         _need_latest(subject, enumerator)

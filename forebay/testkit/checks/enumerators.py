@@ -31,7 +31,7 @@ def state_is_json(subject: Subject) -> None:
 
 @check_into(ENUMERATORS)
 def discovery_restored(subject: Subject) -> None:
-    """ENU-6: after a restart, discovery continues and finds no known split under a new id."""
+    """ENU-6, SPL-1: after a restart, discovery continues and finds no known split under a new id."""
     with subject.discovery() as enumerator:
         found = subject.discovered(enumerator, {}, first=True)
     known = MappingProxyType({split.id: split for split in found.splits})

@@ -22,7 +22,7 @@ _BLOCKED = 0.05
 
 @check_into(SPLIT_READERS)
 def woken(subject: Subject) -> None:
-    """SR-1: wake-ups before, inside and after fetches lose, double and reorder nothing."""
+    """SR-1, SR-2: wake-ups before, inside and after fetches lose, double and reorder nothing."""
     for number in range(_ROUNDS):
         chance = subject.random(f"wake {number}")
 
@@ -52,18 +52,10 @@ def _run_woken(reading: SplitReaderSession, number: int, until: Callable[[], boo
 
 @check_into(SPLIT_READERS)
 def woken_from_waiting(subject: Subject) -> None:
-    """SR-1: a fetch that waits for more returns when it is woken."""
+    """SR-1, RDR-3, RDR-9: a fetch that waits for more returns when it is woken, and not before."""
     with SplitReaderSession(subject, subject.waiting_splits(), poll_interval=60.0) as reading:
         deadline = time.monotonic() + min(1.0, subject.patience / 2)
         reading.run(lambda: reading.longest > _BLOCKED or time.monotonic() > deadline)
-
-
-@check_into(SPLIT_READERS)
-def fetches_go_on(subject: Subject) -> None:
-    """SR-2: each fetch continues where the previous one ended, in order, up to the end."""
-    with SplitReaderSession(subject, subject.splits) as reading:
-        reading.run()
-    subject.compare_traces(reading.rows, "fetched with all the others", _GO_ON)
 
 
 @check_into(SPLIT_READERS)
@@ -92,7 +84,7 @@ def empty_ranges_finish(subject: Subject) -> None:
 
 @check_into(SPLIT_READERS)
 def finished_once(subject: Subject) -> None:
-    """SR-4: each split is finished exactly once, with or after its last record."""
+    """SR-4, SR-2: each split is finished exactly once, with or after its last record."""
     longest = max(subject.traces, key=lambda trace: trace.last)
     first_parts = {
         trace.split.id: trace.split.slice(trace.marks[0][1], trace.marks[1][1])
@@ -134,7 +126,7 @@ def fetch_pauses(subject: Subject) -> None:
 
 @check_into(SPLIT_READERS)
 def closes_at_any_time(subject: Subject) -> None:
-    """SR-6: close() frees everything, at any time."""
+    """SR-6, RDR-9: close() frees everything, at any time."""
     leaks = Leaks(subject.patience)
 
     def use() -> None:
@@ -145,6 +137,8 @@ def closes_at_any_time(subject: Subject) -> None:
         with SplitReaderSession(subject, subject.splits) as reading:
             reading.fetch_unless_done()
             leaks.look()
+        with SplitReaderSession(subject, subject.splits) as reading:
+            reading.run()
 
     if isinstance(subject.source, SimpleSource):  # its split reader is the framework's
         leaks.check(use, "reading and closing", LEFT_BY_READ, rule="RDR-9")

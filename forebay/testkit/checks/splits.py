@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from forebay.errors import ContractError
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.checks.sources import copied
 from forebay.testkit.findings import Broken
@@ -75,42 +75,28 @@ def newer_refused(subject: Subject) -> None:
 
 @check_into(POSITIONS)
 def positions_order(subject: Subject) -> None:
-    """SPL-3: positions order as the records do, by themselves or by order_key."""
+    """SPL-3, SR-2: positions order as the records do, by themselves or by order_key, and move with every record."""
     key = subject.source.order_key
     for trace in subject.traces:
-        for (_, before), (_, after) in itertools.pairwise(trace.marks):
+        for (first, before), (last, after) in itertools.pairwise(trace.marks):
+            if before == after and last > first:
+                raise Broken(
+                    f"split {trace.split.id!r} is at {after!r} after {first} rows and after {last} rows",
+                    "move the position with every row",
+                    rule="SR-2",
+                )
             if before is not None and after is not None and before != after and not key(before) < key(after):
                 raise misordered(trace.split.id, before, after)
 
 
-@check_into(POSITIONS)
-def positions_move(subject: Subject) -> None:
-    """SR-2: no two positions of a split are the same, and each survives JSON."""
-    for trace in subject.traces:
-        rows_at: dict[Position | None, int] = {}
-        for rows, position in trace.marks:
-            if position in rows_at:
-                raise Broken(
-                    f"split {trace.split.id!r} is at {position!r} after {rows_at[position]} rows and after {rows} rows",
-                    "move the position with every row",
-                )
-            rows_at[position] = rows
-
-
-@check_into(VALUES)
-def progress_stored(subject: Subject) -> None:
-    """SER-3: a stored split carries its progress."""
-    for split in _stages(subject):
-        if through_json(split, subject).position != split.position:
-            why = f"split {split.id!r} lost its position {split.position!r} in to_json() and from_json()"
-            raise Broken(why, "write `position` in to_json()")
-
-
 @check_into(VALUES)
 def round_trip(subject: Subject) -> None:
-    """SER-2: splits survive JSON: new, half read and at their end."""
+    """SER-2, SER-3: splits survive JSON with their progress: new, half read and at their end."""
     for split in _stages(subject):
         back = through_json(split, subject)
+        if back.position != split.position:
+            why = f"split {split.id!r} lost its position {split.position!r} in to_json() and from_json()"
+            raise Broken(why, "write `position` in to_json()", rule="SER-3")
         if back != split or _json_of(back) != _json_of(split):
             raise Broken(
                 f"{split!r}\ncame back as\n{back!r}",

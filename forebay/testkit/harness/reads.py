@@ -95,7 +95,7 @@ def check_range(subject: Subject, trace: Trace, start: Mark, stop: Mark, *, wher
             raise
         raise Broken(f"{how}: {error.message}", _STOP) from error
     if got != wanted:
-        raise Broken(f"{how}: {difference(got, wanted)}", _advice(got, wanted))
+        raise Broken(f"{how}: {difference(got, wanted)}", _advice(got, wanted), rule="SR-2")
 
 
 def check_written(subject: Subject, rows: Written) -> None:

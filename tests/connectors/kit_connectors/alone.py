@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For each check of the kit: a broken connector that this check catches, and no other one does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from forebay.framework.arrow.row_packer import Batch
+from forebay.framework.discovery import Discovered
+from forebay.framework.reader import InputStatus
+from forebay.framework.simple import SimpleEnumerator
+from forebay.framework.source import Source
+from forebay.framework.split import Split
+from forebay.framework.split_reader import Fetched
+from forebay.testkit.scripted import COUNTING_SCHEMA, counting_batch
+from kit_connectors import broken
+from kit_connectors.broken import LAYERS, RELEASE
+from kit_connectors.correct import Dealer, Finder, Full, Numbers, Own, OwnReader, Pages, Reader
+
+ALONE: dict[str, Callable[[], Source]] = {}
+"""The name of a check → what makes the broken connector."""
+
+
+def only(check: str, layer: type[Source] | None = None, **options: Any):
+    """Register a broken connector, or a broken part of one, and the only check that catches it."""
+
+    def note(kind):
+        source = kind
+        for part, (around, attribute) in LAYERS.items():
+            if issubclass(kind, part):
+                source = type(kind.__name__, (layer or around,), {attribute: kind})
+        assert check not in ALONE, check
+        ALONE[check] = lambda: source(**options)
+        return kind
+
+    return note
+
+
+# ---- source, splits
+
+
+@only("pickled")
+class LosesAnOptionInItsCopies(Numbers):
+    label: str = ""
+
+    def __getstate__(self):
+        return {"count": self.count, "label": "lost"}
+
+
+@only("schema_stable")
+class ItsCopyHasAnotherSchema(Numbers):
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        object.__setattr__(self, "_copied", True)
+
+    def schema(self):
+        kind = pa.int32() if hasattr(self, "_copied") else pa.int64()
+        return pa.schema([COUNTING_SCHEMA.field("split"), pa.field("n", kind)])
+
+
+@only("copy_reads_the_same")
+class ItsCopyReadsSomethingElse(broken.ItsCopyReadsSomethingElse):
+    """Its copy has other rows."""
+
+
+@only("ids_stable")
+class ItsIdsAreThoseOfObjects(Numbers):
+    def splits(self):
+        return [f"{name} of {id(self)}" for name in ("a", "b")]
+
+
+@only("newer_refused")
+class TakesNewerSplits(broken.TakesNewerSplits):
+    """Its splits are of any version."""
+
+
+@only("round_trip")
+class ItsSplitsLoseAField(broken.ItsSplitsLoseAField):
+    """A stored split has a field less."""
+
+
+@only("copies_keep_fields")
+class ItsSplitsForgetWhenMoved(broken.ItsSplitsForgetWhenMoved):
+    """A moved split has a field less."""
+
+
+@only("unchanged_by_reading")
+class ChangesTheSplitItReads(broken.ChangesTheSplitItReads):
+    """Its progress is in the split."""
+
+
+class TextFinder(Finder):
+    def discover(self, known, first):
+        return Discovered([Split(split_id, None, str(self.source.count)) for split_id in ("a", "b")])
+
+
+class TextPositions(OwnReader):
+    count: int = 12
+    finder = TextFinder
+
+
+@only("positions_order", layer=TextPositions)
+class ItsPositionsAreNumbersInText(Own):
+    def add_splits(self, splits):
+        super().add_splits([split.slice(int(split.position or 0), int(split.end)) for split in splits])
+
+    def emit(self, output, split):
+        at = split.position
+        output.collect(split.id, counting_batch(split.id, at, at + 1), str(at + 1))
+
+    def snapshot_state(self, checkpoint_id):
+        return [split.slice(str(split.position), str(split.end)) for split in self.splits.values()]
+
+
+class WithContext(Full):
+    """Gives its split reader the context too."""
+
+    def create_split_reader(self, context):
+        return type(self).reader(self, context)
+
+
+@only("deterministic", layer=WithContext)
+class LosesARowInLargeBatches(Reader):
+    def __init__(self, source, context):
+        super().__init__(source)
+        self.batch_rows = context.options.max_rows_per_batch
+
+    def fetch(self):
+        fetched = super().fetch()
+        if self.batch_rows < 1_000:
+            return fetched
+        return [Fetched(p.split_id, p.batch if p.position != 3 else None, p.position, p.finished) for p in fetched]
+
+
+# ---- enumerators
+
+
+@only("state_is_json")
+class ItsStateHasNumbersAsKeys(Finder):
+    def discover(self, known, first):
+        return Discovered(super().discover(known, first).splits, state={1: "seen"})  # type: ignore[dict-item]
+
+
+@only("discovery_restored")
+class FindsEverythingAgainUnderNewIds(broken.FindsEverythingAgainUnderNewIds):
+    """Its ids depend on what it restored."""
+
+
+@only("enumerator_closes")
+class ItsEnumeratorLeavesThreads(broken.ItsEnumeratorLeavesThreads):
+    """Each enumerator leaves a thread."""
+
+
+@only("enumerators_share_nothing")
+class ItsEnumeratorsShareAConnection(broken.ItsEnumeratorsShareAConnection):
+    """One enumerator closes the connection of the others."""
+
+
+@only("idle_readers_end")
+class EndsAsManyReadersAsThereWereSplits(Dealer):
+    def __init__(self, source, context):
+        super().__init__(source, context)
+        self.ended: set[int] = set()
+
+    def handle_split_request(self, subtask, host):
+        if self.waiting or len(self.ended | {subtask}) <= 3:
+            if not self.waiting:
+                self.ended.add(subtask)
+            super().handle_split_request(subtask, host)
+
+
+@only("readers_register_late")
+class TakesTheFirstToRegisterForTheFirst(Dealer):
+    def __init__(self, source, context):
+        super().__init__(source, context)
+        self.first: int | None = None
+
+    def add_reader(self, subtask):
+        if self.first is None:
+            self.first = subtask
+
+    def handle_split_request(self, subtask, host):
+        if self.first == 0:
+            super().handle_split_request(subtask, host)
+        else:
+            self.context.signal_no_more_splits(subtask)
+
+
+@only("killed_readers")
+class LosesTheProgressOfFailedReaders(Dealer):
+    def add_splits_back(self, splits, subtask):
+        super().add_splits_back(splits if subtask is None else [split.at(0) for split in splits], subtask)
+
+
+@only("dead_requesters_skipped")
+class AssignsToTheDead(broken.AssignsToTheDead):
+    """It does not look who is registered."""
+
+
+@only("crashes")
+class SnapshotsNothing(broken.SnapshotsNothing):
+    """Its snapshot lacks the unassigned splits."""
+
+
+@only("all_splits_are_assigned", endless=True)
+class AssignsOnRequestOnly(Dealer):
+    def __init__(self, source, context):
+        super().__init__(source, context)
+        self.waiting = [Split(f"s{n}", 0) for n in range(5)]
+
+    def handle_split_request(self, subtask, host):
+        if self.waiting and subtask in self.context.registered_readers():
+            self.context.assign_splits({subtask: [self.waiting.pop(0)]})
+
+
+# ---- readers
+
+
+@only("available")
+class GoesBeyondItsEnd(broken.GoesBeyondItsEnd):
+    """Its page is longer than its split."""
+
+
+@only("readers_share_nothing")
+class ItsReadersShareThePositionOfASplit(Reader):
+    positions: ClassVar[dict[str, int]] = {}
+
+    def add_splits(self, splits):
+        super().add_splits(splits)
+        self.positions.update({split.id: split.position or 0 for split in splits})
+
+    def fetch(self):
+        self.splits = {
+            split_id: split.at(max(split.position or 0, self.positions[split_id]))
+            for split_id, split in self.splits.items()
+        }
+        fetched = super().fetch()
+        self.positions.update({part.split_id: part.position for part in fetched if part.position is not None})
+        return fetched
+
+
+@only("reader_starts_empty")
+class TakesTheSplitsOfItsSubtask(Own):
+    left: ClassVar[dict[int, dict[str, Split]]] = {}
+
+    def add_splits(self, splits):
+        super().add_splits(splits)
+        self.left[self.context.subtask] = self.splits
+
+    def snapshot_state(self, checkpoint_id):
+        return list((self.splits or self.left.get(self.context.subtask, {})).values())
+
+    def close(self):
+        super().close()
+        self.left.pop(self.context.subtask, None)
+
+
+@only("resumes_from_snapshots")
+class MixesUpThePositionsOfItsSplits(Own):
+    def snapshot_state(self, checkpoint_id):
+        held = super().snapshot_state(checkpoint_id)
+        positions = [split.position for split in held]
+        return [split.at(position) for split, position in zip(held, [*positions[1:], *positions[:1]], strict=True)]
+
+
+@only("resumes_anywhere")
+class EndsOneRowEarly(Reader):
+    def add_splits(self, splits):
+        cut = [s for s in splits if s.end != self.source.count and s.end - s.position > 1]
+        super().add_splits([s.slice(s.position, s.end - 1) if s in cut else s for s in splits])
+
+
+@only("snapshots_are_complete")
+class ForgetsWhatItSnapshots(broken.ForgetsWhatItSnapshots):
+    """Its snapshot takes its splits away."""
+
+
+@only("ends_once_told")
+class EndsOnlyOnce(Own):
+    ended = had = False
+
+    def poll_next(self, output):
+        self.had = self.had or bool(self.splits)
+        status = super().poll_next(output)
+        if status is InputStatus.END_OF_INPUT and self.had:
+            status = InputStatus.NOTHING_AVAILABLE if self.ended else status
+            self.ended = True
+        return status
+
+
+@only("ends_without_splits")
+class EndsOnlyOnceWithoutASplit(Own):
+    ended = had = False
+
+    def poll_next(self, output):
+        self.had = self.had or bool(self.splits)
+        status = super().poll_next(output)
+        if status is InputStatus.END_OF_INPUT and not self.had:
+            status = InputStatus.NOTHING_AVAILABLE if self.ended else status
+            self.ended = True
+        return status
+
+
+@only("splits_come_late")
+class TakesSplitsOnlyOnce(broken.TakesSplitsOnlyOnce):
+    """It drops the splits that come later."""
+
+
+@only("pauses")
+class EmitsWhatIsPaused(broken.EmitsWhatIsPaused):
+    """It cannot pause."""
+
+
+@only("waits", endless=True)
+class SpinsAfterAWhile(Own):
+    spins = False
+
+    def __init__(self, source, context):
+        super().__init__(source, context)
+        self.timer = threading.Timer(0.2, self.spin)
+
+    def start(self):
+        super().start()
+        self.timer.start()
+
+    def spin(self):
+        self.spins = True
+        self.changed()
+
+    def poll_next(self, output):
+        status = super().poll_next(output)
+        if self.spins:
+            self.changed()
+        return status
+
+    def close(self):
+        self.timer.cancel()
+        super().close()
+
+
+@only("closes_clean")
+class LeavesAThreadForEachReader(Own):
+    def start(self):
+        threading.Thread(target=RELEASE.wait, daemon=True).start()
+        super().start()
+
+
+@only("closes_while_waiting", endless=True)
+class SleepsOnAThreadWhenItIsCaughtUp(Own):
+    def poll_next(self, output):
+        status = super().poll_next(output)
+        if status is InputStatus.NOTHING_AVAILABLE and self.splits and not hasattr(self, "sleeping"):
+            self.sleeping = threading.Thread(
+                target=RELEASE.wait, args=[self.context.options.poll_interval.seconds], daemon=True
+            )
+            self.sleeping.start()
+        return status
+
+
+# ---- split readers
+
+
+@only("woken")
+class LosesWhatItHasWhenWokenTwice(Reader):
+    def __init__(self, source):
+        super().__init__(source)
+        self.wakes = 0
+
+    def wake_up(self):
+        self.wakes += 1
+        super().wake_up()
+
+    def fetch(self):
+        twice, self.wakes = self.wakes > 1, 0
+        fetched = super().fetch()
+        return [] if twice else fetched
+
+
+@only("woken_from_waiting", layer=WithContext, endless=True)
+class SleepsThroughItsPollInterval(Reader):
+    def __init__(self, source, context):
+        super().__init__(source)
+        self.seconds = context.options.poll_interval.seconds
+
+    def wake_up(self):
+        """Do nothing."""
+
+    def fetch(self):
+        self.woken.clear()
+        if all((split.position or 0) >= self.source.count and split.end is None for split in self.splits.values()):
+            RELEASE.wait(self.seconds)
+            return [Fetched(split_id, caught_up=True) for split_id in self.splits]
+        return super().fetch()
+
+
+@only("empty_ranges_finish")
+class ReadsBeforeItLooksAtItsEnd(Reader):
+    def add_splits(self, splits):
+        empty = [split for split in splits if split.position == split.end and split.end < self.source.count]
+        super().add_splits(
+            [split.slice(split.position, split.end + 1) if split in empty else split for split in splits]
+        )
+
+
+@only("finished_once")
+class ReadsToTheEndOfAnotherSplit(Reader):
+    def add_splits(self, splits):
+        end = max(split.end for split in splits)
+        super().add_splits(
+            [split if split.position == split.end else split.slice(split.position, end) for split in splits]
+        )
+
+
+@only("fetch_pauses")
+class FetchesWhatIsPaused(broken.FetchesWhatIsPaused):
+    """It says that it pauses, and does not."""
+
+
+@only("closes_at_any_time")
+class LeavesThreads(broken.LeavesThreads):
+    """Each split reader leaves a thread."""
+
+
+# ---- what a host asks
+
+
+class GoesBack(SimpleEnumerator):
+    asked = False
+
+    def latest(self, splits):
+        ends = {split_id: end + (not self.asked) for split_id, end in super().latest(splits).items()}
+        self.asked = True
+        return ends
+
+
+@only("latest_is_an_end")
+class ItsEndGoesBack(Pages):
+    """The first answer of each enumerator is one more than the later ones."""
+
+    def create_enumerator(self, context):
+        return GoesBack(self)
+
+    def read(self, split):
+        for n in range(split.position or 0, min(split.end, self.count)):
+            yield Batch([(split.id, n)], n + 1)
+
+
+@only("latest_is_exclusive")
+class ItsLatestIsInclusive(Pages):
+    def latest(self, split):
+        return self.count - 1
+
+    def read(self, split):
+        for n in range(split.position or 0, min(split.end, self.count)):
+            yield Batch([(split.id, n)], n + 1)
+
+
+@only("old_ends")
+class PagesBeyondItsEnd(Pages):
+    def read(self, split):
+        at = split.position or 0
+        while at < self.count:
+            stop = min(at + 4, self.count)
+            yield Batch([(split.id, n) for n in range(at, stop)], stop)
+            at = stop
+
+
+SPARSE = (3, 7, 8, 20, 21, 25, 31, 40)
+
+
+@only("resumes_in_gaps")
+class BeginsAtTheNextNumberOnly(Pages):
+    """From a position in a gap, where no record is, it skips the record after the gap."""
+
+    def latest(self, split):
+        return SPARSE[-1] + 1
+
+    def read(self, split):
+        at = split.position or 0
+        known = {0, *(n + 1 for n in SPARSE)}
+        rows = [n for n in SPARSE if at <= n < split.end]
+        for n in rows if at in known else rows[1:]:
+            yield Batch([(split.id, n)], n + 1)
+
+
+@only("ends_move_with_records")
+class ItsEndIsATime(Pages):
+    def latest(self, split):
+        return time.time_ns()
+
+    def read(self, split):
+        for n in range(split.position or 0, min(split.end, self.count)):
+            yield Batch([(split.id, n)], n + 1)
+
+
+for name, kind in {
+    "slices_are_the_split": "ItsSlicesOverlap",
+    "advance_is_exact": "ReachesTooFar",
+    "positions_at_lose_nothing": "FindsEventTimesTooLate",
+    "event_times_are_those_of_the_rows": "TellsTheLastEventTime",
+    "size_is_a_number": "ItsSizeIsAFraction",
+    "columns_are_pruned": "LosesRowsWithColumns",
+}.items():
+    ALONE[name] = next(make for _, found, make in broken.BROKEN if found == kind)
