@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For authors of sources: the conformance kit (`check`, `SourceContract`), and proxies that make servers fail."""
+"""For authors of sources: the conformance kit (`check`, `SourceContract`, `check_on_spark`), and failing servers."""
 
 from __future__ import annotations
 
 from forebay.testkit.conformance import check
 from forebay.testkit.contract import SourceContract
+from forebay.testkit.on_spark import check_on_spark
 from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
 from forebay.testkit.servers.fault_proxy import FaultProxy
 from forebay.testkit.servers.fault_rules import Fault
@@ -21,4 +22,5 @@ __all__ = [
     "SourceContract",
     "TcpProxy",
     "check",
+    "check_on_spark",
 ]

@@ -110,6 +110,8 @@ class Report:
     def replay(self) -> str:
         """How to run the failed checks again, and where their rules are."""
         rules = sorted(self.rules("failed"))
+        if all(rule.startswith("SPK") for rule in rules):
+            return "replay: check_on_spark(spark, source)\nrules: docs/contract.md"
         return (
             f"replay: check(source, seed={self.seed}, rules={rules}), or this test of a SourceContract with "
             f"seed = {self.seed}\nrules: docs/contract.md"

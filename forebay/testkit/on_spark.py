@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`check_on_spark(spark, source)`: the conformance kit's part on Spark, for a source with a small, present input."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import ConfigurationError, ForebayError, unwrap
+from forebay.framework.inprocess.preparation import require_source
+from forebay.framework.inprocess.running import run
+from forebay.framework.source import Source
+from forebay.options.classes import class_options
+from forebay.options.secret import Secret
+from forebay.options.writing import format_options, option_values
+from forebay.testkit.findings import Broken, Finding, NotApplicable, Skip
+from forebay.testkit.harness.traces import difference
+from forebay.testkit.outcomes import ConformanceError, Report, Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RESTARTS = 100
+"""Maximum number of starts of the streaming query. Each micro-batch ends one of them."""
+
+
+def check_on_spark(spark: SparkSession, source: Source, **options: Any) -> Report:  # noqa: ANN401 - values of any option
+    """Check how a source reads on Spark: as a batch, as micro-batches with a crash in each, and by its options.
+
+    For a test, after `check`. The input must be small, since the driver collects it several times, and must not change.
+
+    Args:
+        spark: A session in this process, such as the fixture `spark` of `forebay.testkit.pytest_plugin`.
+        source: The source; an unbounded one is read until it is caught up.
+        options: Host options of the stream, such as `max_rows_per_trigger=5`. By default, `max_files_per_trigger=1`:
+            each micro-batch has one split with something new.
+
+    Returns:
+        The report; see `check`.
+
+    Raises:
+        ConformanceError: A rule (SPK of docs/contract.md) is broken.
+        ConfigurationError: The session is one of Spark Connect, or the source has a wrong configuration.
+    """
+    require_source(source, "check_on_spark()")
+    if not hasattr(spark, "_jvm"):
+        raise ConfigurationError(
+            "check_on_spark() needs a session in this process, not one of Spark Connect",
+            advice='create one with SparkSession.builder.master("local[2]")',
+        )
+    started = time.monotonic()
+    reads = _Reads(spark, source, options or {"max_files_per_trigger": 1})
+    results = [_judge(reads, check) for check in _CHECKS]
+    report = Report(source.name, results, 0, time.monotonic() - started, f"{len(reads.expected)} rows")
+    if report.failed:
+        raise ConformanceError(report)
+    return report
+
+
+def _judge(reads: _Reads, check: Callable[[_Reads], None]) -> Result:
+    rule, _, text = (check.__doc__ or "").removesuffix(".").partition(": ")
+    try:
+        check(reads)
+    except Finding as finding:
+        return Result(finding.rule or rule, text, finding.outcome, finding.saw, finding.advice)
+    except ConfigurationError:
+        raise
+    except ForebayError as error:
+        return Result(rule, text, "failed", str(error), error.advice or "see the error")
+    except Exception as error:  # noqa: BLE001 - Spark wraps any error of a connector
+        cause = unwrap(error) or error
+        return Result(rule, text, "failed", f"{type(cause).__name__}: {cause}", "read the error: it came on Spark only")
+    return Result(rule, text, "passed")
+
+
+class _Reads:
+    """The source on a session, and what several checks compare."""
+
+    def __init__(self, spark: SparkSession, source: Source, options: Mapping[str, Any]) -> None:
+        self.spark = spark
+        self.source = source
+        self.options = options
+
+    @cached_property
+    def expected(self) -> list[str]:
+        """The rows of a read in this process, as sorted texts."""
+        with run(self.source, until_caught_up=not self.source.bounded) as batches:
+            return sorted(map(repr, batches.to_table().to_pylist()))
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """The source as a batch."""
+        from forebay.spark.register import read
+
+        return read(self.spark, self.source)
+
+    @cached_property
+    def secrets(self) -> dict[str, str]:
+        """The values of the source's secrets, by option."""
+        found = ((spec.name, getattr(self.source, spec.python_name)) for spec in class_options(type(self.source)))
+        return {name: value.reveal() for name, value in found if isinstance(value, Secret) and value.reveal()}
+
+    def compare(self, frame: DataFrame, how: str, advice: str) -> None:
+        """Compare the rows of a DataFrame with those of the read in this process; Spark may change their order."""
+        rows = sorted(map(repr, frame.toArrow().to_pylist()))
+        if rows != self.expected:
+            raise Broken(f"{how}: {difference(rows, self.expected)}", advice)
+
+
+def _is_one_table(reads: _Reads) -> None:
+    """SPK-1: a batch on Spark has the rows of a read without Spark, in each action, and its columns can be selected."""
+    for action in ("first", "second"):
+        reads.compare(reads.frame, f"the {action} action of a batch", _SAME)
+    for name in reads.frame.columns:
+        count = reads.frame.select(f"`{name}`").toArrow().num_rows
+        if count != len(reads.expected):
+            raise Broken(f"select({name!r}) has {count} rows, not {len(reads.expected)}", "see rule SRC-8")
+
+
+def _replays_each_micro_batch(reads: _Reads) -> None:
+    """SPK-2: a stream that crashes in each micro-batch replays its rows, and gives each row of the source once."""
+    sink = _Crashing()
+    with tempfile.TemporaryDirectory(prefix="forebay-kit-", ignore_cleanup_errors=True) as directory:
+        for _ in range(_RESTARTS):
+            if _run_until_crash(reads, sink, directory):
+                break
+        else:
+            raise Skip(f"{_RESTARTS} micro-batches were not enough", "check a source with less input")
+        _find_secrets(reads, _texts_below(Path(directory)), "the checkpoint")
+    rows = sorted(row for batch in sink.rows.values() for row in batch)
+    if rows != reads.expected:
+        counts = Counter(rows)
+        counts.subtract(reads.expected)
+        wrong = [f"{count:+d} × {row}" for row, count in counts.items() if count][:3]
+        raise Broken(f"{len(sink.rows)} micro-batches gave rows too many (+) or too few (-): {wrong}", _SAME)
+
+
+def _reads_by_options(reads: _Reads) -> None:
+    """SPK-3: spark.read.format(name) with the options as text gives the same rows."""
+    from forebay.spark.register import register
+
+    specs = class_options(type(reads.source))
+    texts = format_options(specs, option_values(reads.source)) | reads.secrets
+    register(reads.spark, type(reads.source))
+    frame = reads.spark.read.format(reads.source.name).options(**texts).load()
+    reads.compare(frame, f"format({reads.source.name!r}) with the options {sorted(texts)}", _OPTIONS)
+    _find_secrets(reads, _plan_of(frame), "the plan")
+
+
+def _hides_secrets(reads: _Reads) -> None:
+    """SPK-4: no secret is in a plan, in a checkpoint or in the text of the source."""
+    if not reads.secrets:
+        raise NotApplicable("no option of the source is a Secret with a value")
+    _find_secrets(reads, repr(reads.source), "repr() of the source")
+    _find_secrets(reads, _plan_of(reads.frame), "the plan")
+
+
+_CHECKS = (_is_one_table, _replays_each_micro_batch, _reads_by_options, _hides_secrets)
+_SAME = "return the same rows between two positions in every read, on every machine: see check() and rule RDR-5"
+_OPTIONS = "declare each setting of the source as an annotated attribute with option()"
+
+
+class _Crashed(Exception):
+    """Ends the query in the first attempt at a micro-batch."""
+
+
+class _Crashing:
+    """A sink that keeps the rows of each micro-batch, and fails after it has them for the first time."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[str]] = {}
+        self.error: Broken | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        rows = sorted(map(repr, frame.toArrow().to_pylist()))
+        if number not in self.rows:
+            self.rows[number] = rows
+            raise _Crashed
+        if rows != self.rows[number]:
+            found = difference(rows, self.rows[number])
+            self.error = Broken(f"micro-batch {number} was replayed after a crash: {found}", _SAME)
+            raise self.error
+
+
+def _run_until_crash(reads: _Reads, sink: _Crashing, directory: str) -> bool:
+    """Run the query until the sink fails; return whether it came to its end instead."""
+    from pyspark.errors import StreamingQueryException
+
+    from forebay.spark.register import read_stream
+
+    known = len(sink.rows)
+    frame = read_stream(reads.spark, reads.source, **reads.options)
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", directory)
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if sink.error is not None:
+            raise sink.error from None
+        if len(sink.rows) == known:
+            raise  # not the sink's failure
+        return False
+    finally:
+        query.stop()
+        _find_secrets(reads, json.dumps([_plain(each) for each in query.recentProgress]), "the progress of the query")
+    return True
+
+
+def _plain(progress: Any) -> str:  # noqa: ANN401 - a dict before Spark 4, an object since
+    return progress if isinstance(progress, str) else str(getattr(progress, "json", progress))
+
+
+def _plan_of(frame: DataFrame) -> str:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        frame.explain(True)
+    return text.getvalue()
+
+
+def _texts_below(directory: Path) -> str:
+    return "\n".join(
+        path.read_text(encoding="utf-8", errors="replace") for path in directory.rglob("*") if path.is_file()
+    )
+
+
+def _find_secrets(reads: _Reads, text: str, where: str) -> None:
+    for name, value in reads.secrets.items():
+        if value in text:
+            why = f"the secret of the option {name!r} is in {where}"
+            raise Broken(why, "put no secret into split ids, positions, states, errors or logs", rule="SPK-4")
