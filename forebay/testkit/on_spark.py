@@ -21,6 +21,7 @@ from forebay.framework.source import Source
 from forebay.options.classes import class_options
 from forebay.options.secret import Secret
 from forebay.options.writing import format_options, option_values
+from forebay.registry import default_registry
 from forebay.testkit.findings import Broken, Finding, NotApplicable, Skip
 from forebay.testkit.harness.traces import difference
 from forebay.testkit.outcomes import ConformanceError, Report, Result
@@ -147,11 +148,18 @@ def _reads_by_options(reads: _Reads) -> None:
     """SPK-3: spark.read.format(name) with the options as text gives the same rows."""
     from forebay.spark.register import register
 
-    specs = class_options(type(reads.source))
-    texts = format_options(specs, option_values(reads.source)) | reads.secrets
-    register(reads.spark, type(reads.source))
-    frame = reads.spark.read.format(reads.source.name).options(**texts).load()
-    reads.compare(frame, f"format({reads.source.name!r}) with the options {sorted(texts)}", _OPTIONS)
+    kind, name = type(reads.source), reads.source.name
+    installed = any(entry.name == name and entry.origin != "registered here" for entry in default_registry.entries())
+    if installed and default_registry.lookup(name) is not kind:
+        raise NotApplicable(f"the format {name!r} is of another class, which makes such sources of options")
+    specs = class_options(kind)
+    try:
+        texts = format_options(specs, option_values(reads.source)) | reads.secrets
+    except (ConfigurationError, TypeError) as error:
+        raise NotApplicable(f"an option has a value without a text: {error}") from error
+    register(reads.spark, kind)
+    frame = reads.spark.read.format(name).options(**texts).load()
+    reads.compare(frame, f"format({name!r}) with the options {sorted(texts)}", _OPTIONS)
     _find_secrets(reads, _plan_of(frame), "the plan")
 
 

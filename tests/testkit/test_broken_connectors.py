@@ -36,6 +36,14 @@ def test_a_good_connector_passes(name):
     assert check(GOOD[name]()).verdict == "passed"
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("name", ["batches", "full, bounded", "raw enumerator"])
+def test_a_good_connector_passes_with_every_seed(name, block):
+    failed = [seed for seed in range(100 * block, 100 * block + 100) if check(GOOD[name](), seed=seed).failed]
+    assert failed == []
+
+
 @pytest.mark.parametrize(("rule", "name", "make"), BROKEN, ids=[f"{rule}-{name}" for rule, name, _ in BROKEN])
 def test_a_broken_connector_is_caught_by_its_rule(rule, name, make):
     with pytest.raises(ConformanceError) as caught:
