@@ -32,7 +32,7 @@ AGAINST_SPARK := tests/kafka/like_spark tests/kafka/suites tests/kafka/records t
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
 SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
-PROGRAMS := $(wildcard examples/*.py benchmarks/*.py)
+PROGRAMS := $(wildcard examples/*.py examples/connectors/*/*.py benchmarks/*.py)
 # Programs import their neighbours, and are as short as what a user writes.
 MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) && MYPYPATH=examples:benchmarks $(PY) -m mypy \
 	--allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)

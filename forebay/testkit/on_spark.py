@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.errors import ConfigurationError, ForebayError, unwrap
+from forebay.errors import ConfigurationError, unwrap
 from forebay.framework.inprocess.preparation import require_source
 from forebay.framework.inprocess.running import run
 from forebay.framework.source import Source
@@ -72,12 +72,10 @@ def _judge(reads: _Reads, check: Callable[[_Reads], None]) -> Result:
         check(reads)
     except Finding as finding:
         return Result(finding.rule or rule, text, finding.outcome, finding.saw, finding.advice)
-    except ConfigurationError:
-        raise
-    except ForebayError as error:
-        return Result(rule, text, "failed", str(error), error.advice or "see the error")
-    except Exception as error:  # noqa: BLE001 - Spark wraps any error of a connector
-        cause = unwrap(error) or error
+    except Exception as error:
+        cause = unwrap(error) or error  # Spark wraps the errors of a connector
+        if isinstance(cause, ConfigurationError):
+            raise cause from error
         return Result(rule, text, "failed", f"{type(cause).__name__}: {cause}", "read the error: it came on Spark only")
     return Result(rule, text, "passed")
 

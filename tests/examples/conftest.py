@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the examples importable by name, and starts the PostgreSQL server that some of them read."""
+"""Makes the examples importable by name, and starts the servers that some of them read."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from forebay.testkit.servers.kafka_jars import Module, fetched
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Last, so that nothing there can stand in for an installed module.
-sys.path.append(str(EXAMPLES))
+sys.path += [str(EXAMPLES), *map(str, sorted((EXAMPLES / "connectors").iterdir()))]
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +52,32 @@ def postgres() -> Iterator[str]:
             shutil.chown(data, "nobody")
         with _server(Path(installed) / "pginstall" / "bin", data, owner):
             yield f"host={data} user=test dbname=postgres"
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[str]:
+    """Run the Redis server that is in a jar of Maven Central, and yield its URL."""
+    module = Module("com.github.codemonstur", "embedded-redis", "1.4.3", alone=True)
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    with tempfile.TemporaryDirectory(prefix="redis-") as directory:
+        with zipfile.ZipFile(fetched("redis-1.4.3", [module]) / module.file) as jar:
+            (name,) = (one for one in jar.namelist() if one.endswith(f"-{sys.platform}-{machine}"))
+            program = Path(jar.extract(name, directory))
+        program.chmod(0o755)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory]
+        log = Path(directory, "log")
+        with log.open("wb") as output, subprocess.Popen([program, *options], stdout=output) as server:
+            try:
+                deadline = time.monotonic() + 30
+                while b"Ready to accept connections" not in log.read_bytes():
+                    assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+                    time.sleep(0.02)
+                yield f"redis://127.0.0.1:{port}"
+            finally:
+                server.terminate()
 
 
 @contextmanager

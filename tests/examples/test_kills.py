@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from cursor_feed import Feed  # type: ignore[import-not-found]  # see conftest.py
 from feed_service import FeedService  # type: ignore[import-not-found]
 from job_queue import JobQueue, add_job  # type: ignore[import-not-found]
-from postgres_orders import OrderChanges  # type: ignore[import-not-found]
+from postgres_table import PostgresChanges  # type: ignore[import-not-found]
+from rest_feed import RestFeed  # type: ignore[import-not-found]  # see conftest.py
 
 import forebay
 from forebay.testkit.kills import Kill, Killable, KillList, MicroBatchFiles, restart_until_done
@@ -35,11 +35,11 @@ KILLS = [
 ]
 
 
-class KillableChanges(Killable, OrderChanges):  # type: ignore[misc]
+class KillableChanges(Killable, PostgresChanges):  # type: ignore[misc]
     """Changes of a table of PostgreSQL."""
 
 
-class KillableFeed(Killable, Feed):  # type: ignore[misc]
+class KillableFeed(Killable, RestFeed):  # type: ignore[misc]
     """Events by cursors."""
 
 
@@ -59,7 +59,8 @@ def changes(_place: Path, postgres: str) -> Iterator[Case]:
             "CREATE TABLE orders AS SELECT n::bigint AS id, 'c' AS customer, n::float8 AS total, "
             "timestamptz '2025-01-01' + n / 7 * interval '1 hour' AS updated_at FROM generate_series(0, 1999) n"
         )
-    yield KillableChanges, {"dsn": postgres, "maxRowsPerTrigger": 300}, [["c", n] for n in range(2_000)]
+    options = {"dsn": postgres, "table": "orders", "maxRowsPerTrigger": 300}
+    yield KillableChanges, options, [["c", n] for n in range(2_000)]
 
 
 @contextmanager

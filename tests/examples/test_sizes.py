@@ -33,7 +33,8 @@ def lines_of_code(text: str) -> int:
     for node in ast.walk(ast.parse(text)):
         doc = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         program = isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__")
-        if doc or program:
+        for_lint = isinstance(node, ast.ImportFrom) and node.module == "__future__"  # wanted in this repository only
+        if doc or program or for_lint:
             left_out.update(range(node.lineno, (node.end_lineno or 0) + 1))  # type: ignore[attr-defined]  # narrowed above
     code: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -45,14 +46,15 @@ def lines_of_code(text: str) -> int:
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        (EXAMPLES / "countdown.py", 12),
-        (EXAMPLES / "rest_orders.py", 40),
-        (EXAMPLES / "partitioned_log.py", 40),
-        (EXAMPLES / "postgres_orders.py", 70),
-        (EXAMPLES / "cursor_feed.py", 45),
+        (EXAMPLES / "countdown.py", 10),
+        (EXAMPLES / "rest_orders.py", 35),
+        (EXAMPLES / "partitioned_log.py", 35),
+        (EXAMPLES / "connectors/postgres_table/postgres_table.py", 100),
+        (EXAMPLES / "connectors/redis_streams/redis_streams.py", 75),
+        (EXAMPLES / "connectors/rest_feed/rest_feed.py", 50),
         (EXAMPLES / "job_queue.py", 95),
-        (HERE / "test_countdown_contract.py", 15),
-        (HERE / "test_rest_orders_contract.py", 15),
+        (HERE / "test_countdown_contract.py", 12),
+        (HERE / "test_rest_orders_contract.py", 12),
     ],
     ids=lambda value: getattr(value, "name", value),
 )

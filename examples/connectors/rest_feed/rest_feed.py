@@ -2,7 +2,6 @@
 """A feed of events for each region, read by cursors from a service that limits the rate and fails now and then.
 
 The end of a feed is unknown until it is read, so a stream of it on Spark needs the option `stateLocation`.
-Run it: ``python examples/cursor_feed.py`` (it starts a small service of its own).
 """
 
 import json
@@ -10,19 +9,19 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-import forebay
-from forebay import Batch, ConfigurationError, RetriableError, SimpleSource, Split, option
+from forebay import Batch, ConfigurationError, RetriableError, Secret, SimpleSource, Split, option
 
 
-class Feed(SimpleSource):
+class RestFeed(SimpleSource):
     """A position is (events so far, cursor), because cursors have no order."""
 
     bounded = False
     url: str = option(doc="base address of the service")
+    token: Secret = option(default=Secret(""), doc="bearer token; also env:NAME or file:/path")
     page_rows: int = option(default=100, doc="events asked for in one request")
 
     def schema(self) -> pa.Schema:
@@ -41,25 +40,22 @@ class Feed(SimpleSource):
             if (count, cursor) == split.end:
                 return
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token.reveal() else {}
+
     def get(self, path: str, split: str | None = None, **query: object) -> Any:
         try:
-            with urlopen(f"{self.url}/{path}?{urlencode(query)}", timeout=10) as response:
+            request = Request(f"{self.url}/{path}?{urlencode(query)}", headers=self.headers)
+            with urlopen(request, timeout=10) as response:
                 return json.load(response)
         except HTTPError as error:
             error.close()  # it is the response as well
+            if error.code in (401, 403):
+                raise ConfigurationError(f"{path}: {error}", split=split, option="token") from error
             if error.code != 429 and error.code < 500:
                 raise ConfigurationError(f"{path}: {error}", split=split) from error
             pause = error.headers["Retry-After"]  # None where the service says nothing
             raise RetriableError(f"{path}: {error}", split=split, retry_after=pause) from error
         except OSError as error:
             raise RetriableError(f"{path}: {error}", split=split) from error
-
-
-if __name__ == "__main__":
-    from feed_service import FeedService
-
-    with FeedService(refuse_each=10) as service:
-        for region in ("north", "south"):
-            service.add_events(region, 500)
-        with forebay.run(Feed(url=service.url), until_caught_up=True) as batches:
-            print(batches.to_table().num_rows, "rows; answers by status:", dict(service.answers))

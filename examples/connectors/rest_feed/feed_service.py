@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small service that `cursor_feed.py` reads: events by cursors, on this machine only."""
+"""The small service that `rest_feed.py` reads: events by cursors, on this machine only."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ class FeedService:
         refuse_each: Every n-th request gets status 429 with `Retry-After`; 0 for none.
         fail_each: Every n-th request gets status 500; 0 for none.
         pause: What `Retry-After` says, in seconds.
+        token: The bearer token that requests need; "" for none.
     """
 
-    def __init__(self, refuse_each: int = 0, fail_each: int = 0, pause: str = "1") -> None:
+    def __init__(self, refuse_each: int = 0, fail_each: int = 0, pause: str = "1", token: str = "") -> None:
         self.answers: Counter[int] = Counter()
         self._events: dict[str, list[dict[str, Any]]] = {}
         self._numbers: dict[str, int] = {"": 0}
         self._refuse_each, self._fail_each, self._pause = refuse_each, fail_each, pause
+        self._token = token
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -72,6 +74,8 @@ class FeedService:
                 parts = urlsplit(self.path)
                 query = {name: values[0] for name, values in parse_qs(parts.query).items()}
                 status, answer = service.answer(parts.path, query)
+                if service._token and self.headers["Authorization"] != f"Bearer {service._token}":
+                    status, answer = 401, None
                 self.send_response(status)
                 if status == 429:
                     self.send_header("Retry-After", service._pause)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 from collections.abc import Iterator
 
 import psycopg
 import pytest
-from postgres_orders import OrderChanges, OrderTable  # type: ignore[import-not-found]  # see conftest.py
+from postgres_table import PostgresChanges, PostgresTable  # type: ignore[import-not-found]  # see conftest.py
 
 import forebay
 from forebay.framework.microbatch.bounded import plan_bounded
@@ -37,7 +38,7 @@ def database(postgres) -> Iterator[psycopg.Connection]:
 
 
 def tables(postgres, kind, **options):
-    return kind(dsn=forebay.Secret(postgres), page_rows=7, **options)
+    return kind(dsn=forebay.Secret(postgres), **{"table": "orders", "page_rows": 7} | options)
 
 
 def rows_of(source, slices, column="id"):
@@ -46,7 +47,7 @@ def rows_of(source, slices, column="id"):
     ]
 
 
-class TestOrderChanges(SourceContract):
+class TestPostgresChanges(SourceContract):
     most_splits = 1
 
     @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ class TestOrderChanges(SourceContract):
         self.postgres, self.database = postgres, database
 
     def source(self):
-        return tables(self.postgres, OrderChanges, settling="0s")
+        return tables(self.postgres, PostgresChanges, settling="0s")
 
     def add_split(self):
         return "all"
@@ -66,14 +67,14 @@ class TestOrderChanges(SourceContract):
 
 def test_the_table_keeps_the_contract(postgres, database):
     database.execute(ROWS, [40])
-    report = forebay.testkit.check(tables(postgres, OrderTable))
+    report = forebay.testkit.check(tables(postgres, PostgresTable))
     assert {"DIS-2", "DIS-5"} <= report.rules("passed")
 
 
 def test_several_tasks_read_one_table_by_ranges_of_ids(postgres, database):
     database.execute(ROWS, [100])
     database.execute("DELETE FROM orders WHERE id BETWEEN 20 AND 60")
-    source = tables(postgres, OrderTable)
+    source = tables(postgres, PostgresTable)
     tasks = plan_bounded(source, forebay.HostOptions(num_partitions=4))
     read = [rows_of(source, task) for task in tasks]
     assert list(map(len, read)) == [19, 0, 15, 25]
@@ -81,15 +82,15 @@ def test_several_tasks_read_one_table_by_ranges_of_ids(postgres, database):
 
 
 def test_a_table_is_worth_as_many_tasks_as_it_is_large(postgres, database):
-    assert len(plan_bounded(tables(postgres, OrderTable), forebay.HostOptions(), parallelism=4)) == 1
+    assert len(plan_bounded(tables(postgres, PostgresTable), forebay.HostOptions(), parallelism=4)) == 1
     database.execute(ROWS, [100_000])
-    assert len(plan_bounded(tables(postgres, OrderTable), forebay.HostOptions(), parallelism=4)) > 1
+    assert len(plan_bounded(tables(postgres, PostgresTable), forebay.HostOptions(), parallelism=4)) > 1
 
 
 @pytest.fixture
 def turns(postgres, database):
     """Gives a function that plans and reads one micro-batch; None where there is none."""
-    source = tables(postgres, OrderChanges, settling="0s")
+    source = tables(postgres, PostgresChanges, settling="0s")
     options = forebay.HostOptions(max_rows_per_trigger=10, refresh_interval="0s")
     planner = open_stream(source, options, parallelism=1)
     at = planner.initial()
@@ -117,3 +118,25 @@ def test_a_row_that_changed_comes_again_and_nothing_else_does(turns, database):
     assert turns() is None
     database.execute("UPDATE orders SET total = 0, updated_at = clock_timestamp() WHERE id = 2")
     assert [turns(), turns()] == [[2], None]
+
+
+def test_columns_and_names_are_those_of_the_table(postgres, database):
+    database.execute('CREATE SCHEMA IF NOT EXISTS "Shop"')
+    database.execute('DROP TABLE IF EXISTS "Shop"."all types"')
+    database.execute(
+        """CREATE TABLE "Shop"."all types" ("the key" int, flag bool, small int2, real float4, day date, at timestamp,
+        bytes bytea, word varchar(9), fixed char(3), nothing text)"""
+    )
+    database.execute(
+        """INSERT INTO "Shop"."all types" VALUES (-3, true, 7, 0.5, '2025-01-02', '2025-01-02 03:04:05', '\\x00ff',
+        'a word', 'ab', NULL)"""
+    )
+    (row,) = forebay.run(tables(postgres, PostgresTable, table="Shop.all types", key="the key")).to_table().to_pylist()
+    assert list(row.values())[:5] == [-3, True, 7, 0.5, dt.date(2025, 1, 2)]
+    assert list(row.values())[6:] == [b"\x00\xff", "a word", "ab ", None]
+
+
+def test_a_column_of_another_type_is_refused_by_name(postgres, database):
+    database.execute("DROP TABLE IF EXISTS amounts; CREATE TABLE amounts (id int, price numeric, address inet)")
+    with pytest.raises(forebay.ConfigurationError, match=r"columns price \(numeric\), address \(inet\)"):
+        tables(postgres, PostgresTable, table="amounts").schema()

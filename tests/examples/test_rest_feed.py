@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from cursor_feed import Feed  # type: ignore[import-not-found]  # see conftest.py
 from feed_service import FeedService  # type: ignore[import-not-found]
+from rest_feed import RestFeed  # type: ignore[import-not-found]  # see conftest.py
 
 import forebay
+from forebay import ConfigurationError, Secret
 from forebay.testkit import SourceContract
 
 # The service refuses every 5th and fails every 7th request, whichever split asks: one split may meet many in a row.
@@ -22,7 +23,7 @@ def test_refusals_failures_and_late_regions_lose_and_double_nothing():
     with FeedService(refuse_each=5, fail_each=7, pause="0") as feed:
         wanted = [row for region in ("north", "south") for row in feed.add_events(region, 100)]
         rows = []
-        with forebay.run(Feed(url=feed.url, page_rows=10), options=OPTIONS) as batches:
+        with forebay.run(RestFeed(url=feed.url, page_rows=10), options=OPTIONS) as batches:
             for batch in batches:
                 if not rows:
                     wanted += feed.add_events("west", 30)
@@ -41,7 +42,7 @@ class TestFeed(SourceContract):
         self.regions = 0
 
     def source(self):
-        return Feed(url=self.feed.url, page_rows=3)
+        return RestFeed(url=self.feed.url, page_rows=3)
 
     def add_split(self):
         self.regions += 1
@@ -50,3 +51,13 @@ class TestFeed(SourceContract):
 
     def write(self, split_id, n):
         return self.feed.add_events(split_id, n)
+
+
+def test_a_wrong_token_is_named_and_never_shown():
+    with FeedService(token="right") as feed:
+        feed.add_events("north", 3)
+        assert forebay.run(RestFeed(url=feed.url, token=Secret("right")), until_caught_up=True).to_table().num_rows == 3
+        with pytest.raises(ConfigurationError, match="401") as caught:
+            forebay.run(RestFeed(url=feed.url, token=Secret("wrong")), until_caught_up=True).to_table()
+    assert caught.value.option == "token"
+    assert "wrong" not in str(caught.value)
