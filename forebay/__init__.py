@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from forebay.framework.inprocess import run as run
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
     from forebay.inspection.describe import describe as describe
+    from forebay.inspection.metrics import record_metrics as record_metrics
     from forebay.inspection.offsets import offsets as offsets
     from forebay.inspection.peek import Peek as Peek
     from forebay.inspection.peek import peek as peek
@@ -68,6 +69,7 @@ _LAZY = {
     "progress": "forebay.inspection.progress",
     "read": "forebay.spark.register",
     "read_stream": "forebay.spark.register",
+    "record_metrics": "forebay.inspection.metrics",
     "record_progress": "forebay.spark.progress_listener",
     "register": "forebay.spark.register",
     "report": "forebay.inspection.report.report",
@@ -121,6 +123,7 @@ __all__ = [
     "progress",
     "read",
     "read_stream",
+    "record_metrics",
     "record_progress",
     "register",
     "report",

@@ -70,6 +70,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("formats/", "sources/", "spark/"),
     "typer": ("cli/",),
     "rich": ("cli/", "inspection/"),
+    "opentelemetry": ("inspection/",),
     "pytest": ("testkit/",),
     "hypothesis": ("testkit/",),
     "moto": ("testkit/",),

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RetriableError
@@ -55,8 +56,14 @@ class RetryPolicy:
         return max(bound / 2 + random.random() * bound / 2, asked or 0.0)
 
 
+_all_failures: Final = itertools.count(1)  # `next` of it is atomic
+
+
 class RetryCount:
     """Counts the consecutive failures of one operation."""
+
+    failures_in_process: ClassVar[int] = 0
+    """The failures of all operations of this process, for metrics."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, random: Random) -> None:
         self._policy = policy
@@ -78,6 +85,7 @@ class RetryCount:
         if not self.failures or now - self._last_at > _RESET_AFTER + self._policy.max_pause:
             self.failures, self._first_at = 0, now
         self.failures += 1
+        RetryCount.failures_in_process = next(_all_failures)
         pause = self._policy.pause(self.failures, self._random, error)
         self._last_at = now + pause
         self.exhausted = self.failures > self._policy.retries or self._last_at - self._first_at > self._policy.timeout
