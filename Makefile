@@ -46,7 +46,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak kit-table public-names dist clean java FORCE
+.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -117,6 +117,12 @@ kit-table: $(STAMPS)/installed ## Judge a broken connector for each check of the
 public-names: $(STAMPS)/installed ## Write the list of public names that a test guards
 	@$(PY) -P tests/project/public_names.py > tests/golden/data/public_names.txt
 
+docs: $(STAMPS)/docs ## Build the documents as a site into build/site, and check every link
+	@NO_MKDOCS_2_WARNING=1 $(PY) -P -m mkdocs build
+
+comparison: java $(STAMPS)/runtime $(STAMPS)/installed ## Run the source of docs/comparison.md in each framework (the first time this downloads them)
+	@$(PY) -P benchmarks/comparison/compare.py
+
 dist: $(STAMPS)/builder ## Build wheel and sdist into dist/, and check that both are the same each time
 	@rm -rf dist build/again && for to in dist build/again; do $(PY) -m hatchling build -d $$to > /dev/null 2>&1 || exit 1; done
 	@diff -r dist build/again || { echo "two builds differ" >&2; exit 1; }
@@ -166,6 +172,10 @@ build/sources: FORCE
 build/wheel/stamp: pyproject.toml LICENSE $(wildcard README.md) $(SOURCES) build/sources | $(STAMPS)/builder
 	@rm -rf build/wheel
 	@$(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
+	@touch $@
+
+$(STAMPS)/docs: pyproject.toml $(STAMPS)/venv
+	@$(PY) -m pip install -q $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['docs'])")
 	@touch $@
 
 $(STAMPS)/runtime: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
