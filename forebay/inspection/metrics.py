@@ -37,8 +37,12 @@ METRICS: Final[Mapping[str, Metric]] = {
     "forebay.lag.bytes": Metric("gauge", "By", "bytes that are not read yet, if known"),
     "forebay.splits": Metric("gauge", "{split}", "known splits, by `forebay.state`: open, behind, done"),
     "forebay.watermark.lag": Metric("gauge", "s", "how far the watermark is behind the clock"),
-    "forebay.retries": Metric("counter", "{retry}", "failed calls of the source that were tried again"),
-    "forebay.errors": Metric("counter", "{error}", "reads that an error ended, by `error.type`"),
+    "forebay.retries": Metric(
+        "counter", "{retry}", "failures of the source that may pass, such as a time-out; most are tried again"
+    ),
+    "forebay.errors": Metric(
+        "counter", "{error}", "reads that an error ended, by `error.type`; on Spark, all queries of the session"
+    ),
     "forebay.dropped": Metric("counter", "{row}", "rows that Spark's watermark dropped"),
     "forebay.stage.duration": Metric("histogram", "s", "time of each stage, by `forebay.stage`"),
 }

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -40,3 +44,18 @@ def test_it_uses_the_public_api_alone(package):
                 assert all(hasattr(forebay, name.name) for name in node.names)
             elif isinstance(node, ast.Import):
                 assert all(name.name == "forebay" or not name.name.startswith("forebay") for name in node.names)
+
+
+def test_what_is_installed_is_listed_with_its_options_and_runs(tmp_path):
+    """Each package is built and installed as any other, beside forebay."""
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path / "wheels"]
+    subprocess.run([*build, *PACKAGES], check=True)
+    wheels = sorted((tmp_path / "wheels").glob("*.whl"))
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", tmp_path / "site", *wheels], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [Path(sys.executable).parent / "forebay", "sources", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+    found = {one["name"]: one for one in json.loads(done.stdout)}
+    assert {"rest_feed", "postgres_table", "postgres_changes", "redis_streams"} <= found.keys()
+    assert "pageRows" in {option["name"] for option in found["redis_streams"]["options"]}
