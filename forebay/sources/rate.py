@@ -84,18 +84,18 @@ class RateSource(Source):
         Raises:
             ConfigurationError: With this rate, count or skew there would be no rows. The error names the option.
         """
-        for name, good in (
-            ("rowsPerSecond", self.rows_per_second > 0),
-            ("numSplits", self.num_splits >= 1),
-            ("rows", self.rows is None or self.rows >= 0),
-            ("skew", self.skew > 0),
+        for name, value, good, wanted in (
+            ("rowsPerSecond", self.rows_per_second, self.rows_per_second > 0, "above 0"),
+            ("numSplits", self.num_splits, self.num_splits >= 1, "1 or more"),
+            ("rows", self.rows, self.rows is None or self.rows >= 0, "0 or more"),
+            ("skew", self.skew, self.skew > 0, "above 0"),
         ):
             if not good:
                 raise ConfigurationError(
-                    f"the option {name} is below its minimum",
+                    f"{name} must be {wanted}, and is {value}",
                     source=self.name,
                     option=name,
-                    advice="set a larger number",
+                    advice=f"set {name} to a number that is {wanted}",
                 )
 
     def schema(self) -> pa.Schema:

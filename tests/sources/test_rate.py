@@ -72,9 +72,17 @@ def test_slices_cover_what_is_left(start: int, more: int, count: int) -> None:
     assert sum(enumerator.size(one) or 0 for one in cut) == enumerator.size(split)
 
 
-@pytest.mark.parametrize("options", [{"rows_per_second": 0.0}, {"num_splits": 0}, {"rows": -1}, {"skew": 0.0}])
-def test_options_that_make_no_rows_are_refused_by_name(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="below its minimum") as raised:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows_per_second": 0.0}, "rowsPerSecond must be above 0, and is 0.0"),
+        ({"num_splits": 0}, "numSplits must be 1 or more, and is 0"),
+        ({"rows": -1}, "rows must be 0 or more, and is -1"),
+        ({"skew": 0.0}, "skew must be above 0, and is 0.0"),
+    ],
+)
+def test_options_that_make_no_rows_are_refused_by_name(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         RateSource(**options)  # type: ignore[arg-type]  # the parameters name their types
     assert raised.value.option
 
