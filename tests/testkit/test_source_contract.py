@@ -6,56 +6,15 @@ from __future__ import annotations
 import threading
 
 import pytest
+from kit_connectors.written import INPUT, FindsSplitsOnce, Lists, OfLists, PagesBeyondItsEnd
 
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit import ConformanceError, SourceContract
 from forebay.testkit.checks import ALL
-from forebay.testkit.scripted import COUNTING_SCHEMA, Counting
+from forebay.testkit.scripted import Counting
 
 RELEASE = threading.Event()
-INPUT: dict[str, list[tuple[str, int]]] = {}
-
-
-class Lists(SimpleSource):
-    """Reads the lists of `INPUT`, which grow."""
-
-    bounded = False
-
-    def schema(self):
-        return COUNTING_SCHEMA
-
-    def splits(self):
-        return list(INPUT)
-
-    def latest(self, split):
-        return len(INPUT[split.id])
-
-    def read(self, split):
-        for at in range(split.position or 0, split.end):
-            yield Batch([INPUT[split.id][at]], at + 1)
-
-
-class OfLists(SourceContract):
-    kind: type[Lists] = Lists
-
-    def setup_method(self):
-        INPUT.clear()
-
-    def source(self):
-        return self.kind()
-
-    def add_split(self):
-        split_id = f"split {len(INPUT)}"
-        INPUT[split_id] = []
-        return split_id
-
-    def write(self, split_id, n):
-        start = len(INPUT[split_id])
-        INPUT[split_id] += [(split_id, start + i) for i in range(n)]
-        return [{"split": split_id, "n": start + i} for i in range(n)]
 
 
 class TestLists(OfLists):
@@ -78,24 +37,6 @@ class TestBounded(SourceContract):
     def write(self, split_id, n):
         self.sizes[split_id] = n
         return [{"split": split_id, "n": i} for i in range(n)]
-
-
-class FindsSplitsOnce(Lists):
-    """Knows no split that came after the first look."""
-
-    def create_enumerator(self, context):
-        return Once(self)
-
-
-class Once(DiscoveryEnumerator):
-    def __init__(self, source):
-        self.source = source
-
-    def discover(self, known, first):
-        return Discovered([Split(split_id) for split_id in self.source.splits()] if first else [])
-
-    def latest(self, splits):
-        return {split.id: self.source.latest(split) for split in splits}
 
 
 class FindsSplitsUnderNewIds(Lists):
@@ -132,16 +73,6 @@ class FindsWhatIsNotThere(Lists):
 
     def latest(self, split):
         return len(INPUT.get(split.id, []))
-
-
-class PagesBeyondItsEnd(Lists):
-    """Takes what a page has, and does not look at its end: in a page of two a third row comes later."""
-
-    def read(self, split):
-        at = split.position or 0
-        while page := INPUT[split.id][at : at + 2]:
-            at += len(page)
-            yield Batch(page, at)
 
 
 class LeavesOutTheNewest(Lists):
@@ -217,7 +148,7 @@ def test_what_was_entered_is_left_when_the_test_ends(tmp_path):
     ("returned", "why"),
     [
         (lambda rows: None, "it returned None"),
-        (lambda rows: rows[1:], "it returned 12 rows for n = 13"),
+        (lambda rows: rows[1:], "it returned 16 rows for n = 17"),
         (lambda rows: [tuple(row.values()) for row in rows], "row 0 is a tuple"),
         (lambda rows: [{**row, "n": "twelve"} for row in rows], "column 'n' is int64, and "),
     ],

@@ -15,6 +15,7 @@ from forebay.testkit import ConformanceError, check
 from forebay.testkit.checks import ALL
 from kit_connectors.alone import ALONE
 from kit_connectors.broken import RELEASE
+from kit_connectors.written import WRITTEN, caught_by
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,18 @@ def line(name: str) -> Line:
     return Line(rule, name, type(source).__name__, tuple(by for by, _ in caught))
 
 
+def line_of_test(name: str) -> Line:
+    """Judge the broken connector of a test of `SourceContract` that writes by all its tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rule, caught = caught_by(name)
+    return Line(rule, name, WRITTEN[name].__name__, caught)
+
+
 def lines() -> Iterator[Line]:
-    """Judge the broken connectors in the order of their checks."""
-    return (line(each.run.__name__) for each in ALL)
+    """Judge the broken connectors: those of the checks in their order, then those of the tests that write."""
+    yield from (line(each.run.__name__) for each in ALL)
+    yield from (line_of_test(name) for name in WRITTEN)
 
 
 def main() -> int:
@@ -66,7 +76,7 @@ def main() -> int:
         gaps += not each.alone
         verdict = "yes" if each.alone else f"no: {', '.join(each.caught_by) or 'by none'}"
         print(f"| {each.rule} | `{each.check}` | `{each.connector}` | {verdict} |", flush=True)
-    print(f"\n{len(ALL)} checks, {gaps} gaps")
+    print(f"\n{len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps")
     return min(gaps, 1)
 
 
