@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one shape of a changelog: the columns that stand beside the payload (C1, C17).
+
+A changelog has all payload columns and `_change_type`. The other columns are there if the source knows them. Changes
+of one key are ordered by `_sequence` if it is there, otherwise by (`_split`, `_pos`, kind): an update is two rows with
+one position, and `update_preimage` comes before `update_postimage`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+CHANGE_TYPE: Final = "_change_type"
+"""Text, never NULL: a word of `CHANGE_TYPES` (Spark 4.2, Delta)."""
+
+SPLIT: Final = "_split"
+"""Text: the split that the row was read from (`rowPositions`)."""
+
+POSITION: Final = "_pos"
+"""Long: grows strictly within a split (`rowPositions`)."""
+
+SEQUENCE: Final = "_sequence"
+"""Comparable over all splits, such as a log sequence number: a long, or a text whose order is that of the log."""
+
+TRANSACTION: Final = "_transaction"
+"""Text: the id of the source's transaction."""
+
+COMMIT_VERSION: Final = "_commit_version"
+"""Long: the version of a table that made the change (Spark 4.2, Delta)."""
+
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+"""Timestamp with time zone: when the source committed the change (Spark 4.2, Delta)."""
+
+TYPES: Final = {
+    CHANGE_TYPE: pa.string(),
+    SPLIT: pa.string(),
+    POSITION: pa.int64(),
+    TRANSACTION: pa.string(),
+    COMMIT_VERSION: pa.int64(),
+    COMMIT_TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+"""The Arrow types of the columns that have only one; `_sequence` has the type of its source."""
+
+COLUMNS: Final = (CHANGE_TYPE, SPLIT, POSITION, SEQUENCE, TRANSACTION, COMMIT_VERSION, COMMIT_TIMESTAMP)
+"""Every column that is not payload."""
