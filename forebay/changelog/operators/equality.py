@@ -23,6 +23,10 @@ def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Bools:
 
 
 def _equal(left: pa.Array, right: pa.Array) -> Bools:
+    same: Bools
+    if isinstance(left, pa.StructArray) and isinstance(right, pa.StructArray):
+        same = _bools(left.is_null()) == _bools(right.is_null())
+        return same & equal_rows(left.flatten(), right.flatten()) if left.type.num_fields else same
     if pa.types.is_nested(left.type):
         pairs = zip(row_keys([left]), row_keys([right]), strict=True)
         return np.fromiter((one == other for one, other in pairs), np.bool_, len(left))

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 
+from forebay.changelog.operators.counted_rows import CountedRows
 from forebay.changelog.operators.equality import equal_rows
 from forebay.changelog.operators.events import Events, shown_key
 from forebay.changelog.operators.expiry import Expiry
-from forebay.changelog.operators.ordering import FIRST, last_of, order_ranks
-from forebay.changelog.operators.result import Result, changes_of_winners, entry_batch
-from forebay.changelog.operators.row_groups import RowGroups, row_groups
-from forebay.changelog.operators.times import entry_times
-from forebay.changelog.operators.touched_keys import TouchedKeys, touched_keys
+from forebay.changelog.operators.ordering import last_of
+from forebay.changelog.operators.result import Result, changes_of_winners
+from forebay.changelog.operators.row_groups import row_groups
+from forebay.changelog.operators.touched_keys import touched_keys
 from forebay.changelog.state.segments import Ints
 from forebay.changelog.state.snapshot import Entries
 from forebay.errors import DataError
@@ -63,7 +62,7 @@ class Retract:
         """
         keys = touched_keys(events, entries)
         groups = row_groups(keys)
-        counted = _Counted(keys, groups, expiry.expired(keys.codes[: len(entries)], entries, events), version)
+        counted = CountedRows(keys, groups, expiry.expired(keys.codes[: len(entries)], entries, events), version)
         before = self._winners(counted, counted.before, counted.order_before)
         after = self._winners(counted, counted.after, counted.order_after)
         if self.on_conflict == "error":
@@ -83,14 +82,14 @@ class Retract:
         }
         return Result(changes, counted.entries(), expiry.clock(events), counts)
 
-    def _winners(self, counted: _Counted, counts: Ints, order: Ints) -> Ints:
+    def _winners(self, counted: CountedRows, counts: Ints, order: Ints) -> Ints:
         """Return the group that is the row of each code, or -1."""
         live = np.flatnonzero(counts > 0)
         sign = -1 if self.on_conflict == "nothing" else 1
         groups = counted.groups
         return last_of(groups.codes, len(counted.keys), live, sign * order, groups.row_hashes, groups.ordinals)
 
-    def _unmatched(self, counted: _Counted) -> int:
+    def _unmatched(self, counted: CountedRows) -> int:
         """Count retractions that have no row after this micro-batch and had none before it."""
         missing = np.maximum(-counted.after, 0) - np.maximum(-counted.before, 0)
         places = np.flatnonzero(missing > 0)
@@ -112,7 +111,7 @@ class Retract:
             )
         return total
 
-    def _refuse_conflicts(self, counted: _Counted) -> None:
+    def _refuse_conflicts(self, counted: CountedRows) -> None:
         live = np.bincount(counted.groups.codes[counted.after > 0], minlength=len(counted.keys))
         many = np.flatnonzero(live > 1)
         if not len(many):
@@ -123,73 +122,4 @@ class Retract:
             f"{shown_key(counted.keys.events, member)} with {int(live[many[0]])} rows",
             advice='give on_conflict="deduplicate" to keep the last one or "nothing" to keep the first one; or '
             "choose key columns that identify a row",
-        )
-
-
-class _Counted:
-    """Counts, orders and sources of the row groups, before and after the events."""
-
-    def __init__(self, keys: TouchedKeys, groups: RowGroups, expired: np.ndarray, version: int) -> None:
-        self.keys, self.groups = keys, groups
-        entries, events = keys.entries, keys.events
-        stored, has = len(entries), groups.entries >= 0
-        of_events = groups.groups[stored:]
-        size = len(groups)
-        self.before = np.zeros(size, np.int64)
-        self.before[has] = entries.counts[groups.entries[has]]
-        gone = np.zeros(size, np.bool_)
-        gone[has] = expired[groups.entries[has]]
-        self.expired = int(gone.sum())
-        added = np.bincount(of_events, weights=events.signs, minlength=size).astype(np.int64)
-        self.after = np.where(gone, 0, self.before) + added
-        self._orders = events.layout.order_columns(events.orders, len(events), version)
-        self._stored_orders = entries.orders([column.type for column in self._orders])
-        ranks = order_ranks(self._stored_orders, self._orders)
-        self.order_before = np.full(size, FIRST)
-        self.order_before[has] = ranks[:stored][groups.entries[has]]
-        # The member whose payload and order count: the last ADD, else the entry, else a retraction.
-        places = np.arange(len(events))
-        adds = np.flatnonzero(events.signs > 0)
-        arriving = ranks[stored:]
-        last_add = last_of(of_events, size, adds, arriving, events.row_hashes)
-        self.order_after = np.where(gone, FIRST, self.order_before)
-        newer = (last_add >= 0) & (
-            np.where(last_add >= 0, arriving[last_add] if len(arriving) else FIRST, FIRST) >= self.order_after
-        )
-        self.source = np.where(gone, -1, groups.entries)
-        self.source[newer] = last_add[newer] + stored
-        self.order_after[newer] = arriving[last_add[newer]]
-        bare = np.flatnonzero(self.source < 0)
-        any_event = np.full(size, -1)
-        any_event[of_events[::-1]] = places[::-1]
-        held = bare[any_event[bare] >= 0]
-        self.source[held] = any_event[held] + stored
-        self.order_after[held] = arriving[any_event[held]]
-        self._gone, self._has, self._any_event, self._expired = gone, has, any_event, expired
-
-    def entries(self) -> pa.RecordBatch:
-        """Return the entries that changed."""
-        keys, groups = self.keys, self.groups
-        events = keys.events
-        touched = self._any_event >= 0
-        moved = self.source != groups.entries
-        changed = (self.after != self.before) | (moved & (self.after != 0))
-        if events.layout.timed:
-            changed |= touched
-        changed |= self._gone
-        changed &= self._has | (self.after != 0)
-        which = np.flatnonzero(changed)
-        source = np.where(self.source[which] >= 0, self.source[which], groups.entries[which])
-        times = None
-        if events.layout.timed:
-            times = entry_times(keys, groups.groups, len(groups), self._expired)[which]
-        return entry_batch(
-            events.layout,
-            keys.orders(source, self._stored_orders, self._orders),
-            keys.take(source, tuple(events.layout.payload.names)),
-            keys.hashes[groups.codes[which]],
-            groups.row_hashes[which],
-            groups.ordinal_column(keys)[which],
-            self.after[which],
-            times,
         )

@@ -13,7 +13,7 @@ from forebay.changelog.operators.micro_batch import Operator
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import key_names, order_names, payload_fields
-from forebay.spark.changelog.state_options import microseconds, state_options
+from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 
 
@@ -58,7 +58,7 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
             option="sequence_by",
             advice="give columns that order the rows of a key",
         )
-    state = state_options(state_location, name, state_storage, shards) if df.isStreaming else None
+    state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     keys = key_names(df, key)
     plan = Plan(
         Latest(preimages=preimages),
@@ -125,7 +125,7 @@ def deduplicate(  # noqa: PLR0913 - as above
         DataError: While reading: a row is retracted (C14).
     """
     order, _ = order_names(df, sequence_by)
-    state = state_options(state_location, name, state_storage, shards) if df.isStreaming else None
+    state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     payload = payload_fields(df)
     keys = key_names(df, key)
     operator: Operator = First()

@@ -14,7 +14,7 @@ from forebay.changelog.operators.retract import Retract
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import check_comparable, key_names, order_names, payload_fields
-from forebay.spark.changelog.state_options import microseconds, state_options
+from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.changelog.strategy import choose_strategy
 
@@ -110,7 +110,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         by_version=by_version,
         time_to_live=time_to_live,
         time=event_time,
-        state=state_options(state_location, name, state_storage, shards) if df.isStreaming else None,
+        state=operator_state(state_location, name, state_storage, shards) if df.isStreaming else None,
         null_keys=null_keys == "allow",
     )
     return run_stateful(df, plan)

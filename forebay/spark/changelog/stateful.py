@@ -21,11 +21,12 @@ from forebay.changelog.operators.expiry import Expiry
 from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
 from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, SIDE, TOUCHED
+from forebay.changelog.state.location import OperatorState
 from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.snapshot import lookup
 from forebay.errors import FatalError
 from forebay.spark.changelog.columns import hash_of, kind_column, quoted
-from forebay.spark.changelog.state_options import StateOptions
+from forebay.spark.changelog.state_options import with_shards
 from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
 
@@ -63,7 +64,7 @@ class Plan:
     by_version: bool = True
     time_to_live: int | None = None
     time: str | None = None
-    state: StateOptions | None = None
+    state: OperatorState | None = None
     null_keys: bool = False
 
 
@@ -142,8 +143,8 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
         conf = spark.conf.get("spark.sql.shuffle.partitions")
         shards = int(conf or 200)
     else:
-        shards = state.number_of_shards(spark)
-        state = replace(state, shards=shards)
+        state = with_shards(state, spark)
+        shards = state.shards or 1
     schema = StructType([StructField(one.name, one.dataType) for one in plan.payload])
     arrow = arrow_schema(prepared.schema)
     orders = tuple(arrow.field(name).type for name in arrow.names if name.startswith(ORDER))

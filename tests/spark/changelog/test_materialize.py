@@ -7,50 +7,11 @@ import random
 import shutil
 
 import pytest
+
 from forebay.changelog.row_kind import CHANGE_TYPES
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
 from forebay.spark.changelog.materialize import materialize
-
-SCHEMA = "id long, level int, name string, _change_type string"
-
-
-class Query:
-    """A stream of files of changes; `run` processes all files that are there, one in a micro-batch."""
-
-    def __init__(self, spark, directory, transform, schema=SCHEMA):
-        self.spark, self.directory, self.transform, self.schema = spark, directory, transform, schema
-        (directory / "in").mkdir(exist_ok=True)
-        self.files = 0
-        self.state = str(directory / "state")
-
-    def write(self, rows):
-        path = self.directory / "in" / f"{self.files:05d}"
-        self.spark.createDataFrame(rows, self.schema).coalesce(1).write.parquet(str(path))
-        self.files += 1
-
-    def run(self):
-        """Return the changes of each new micro-batch."""
-        batches = {}
-        df = (
-            self.spark.readStream.schema(self.schema)
-            .option("maxFilesPerTrigger", 1)
-            .option("recursiveFileLookup", True)
-            .parquet(str(self.directory / "in"))
-        )
-
-        def keep(batch, number):
-            batches[number] = [tuple(row) for row in batch.collect()]
-
-        query = (
-            self.transform(df, self.state)
-            .writeStream.foreachBatch(keep)
-            .option("checkpointLocation", str(self.directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return batches
 
 
 def short(rows):
@@ -66,11 +27,9 @@ def short(rows):
         (["+I10", "+U20", "-U10"], [["+I10"], ["+U20"], []]),
     ],
 )
-def test_the_three_orders_of_the_join_give_flinks_changes(spark, tmp_path, case, outputs):
+def test_the_three_orders_of_the_join_give_flinks_changes(stream_of_files, case, outputs):
     """A2, C4, C8: one change in each micro-batch."""
-    query = Query(
-        spark,
-        tmp_path,
+    query = stream_of_files(
         lambda df, state: materialize(
             df, "id", strategy="retract", state_location=state, on_missing_retraction="hold", shards=2
         ),
@@ -82,7 +41,7 @@ def test_the_three_orders_of_the_join_give_flinks_changes(spark, tmp_path, case,
     assert [short(rows) for _, rows in sorted(query.run().items())] == outputs
 
 
-def test_a_random_changelog_over_restarts(spark, tmp_path):
+def test_a_random_changelog_over_restarts(stream_of_files):
     """P2: arbitrary order, several queries one after the other on one checkpoint."""
     rng, live, changes = random.Random(7), {}, []
     for number in range(600):
@@ -97,8 +56,8 @@ def test_a_random_changelog_over_restarts(spark, tmp_path):
         if rng.random() < 0.2:
             changes.append((*live.pop(key), "delete"))
     rng.shuffle(changes)
-    query = Query(
-        spark, tmp_path, lambda df, state: materialize(df, ["id"], state_location=state, shards=3, strategy="retract")
+    query = stream_of_files(
+        lambda df, state: materialize(df, ["id"], state_location=state, shards=3, strategy="retract")
     )
     view = {}
     while changes:
@@ -114,23 +73,21 @@ def test_a_random_changelog_over_restarts(spark, tmp_path):
     assert view == live
 
 
-def test_a_state_of_another_query_is_refused(spark, tmp_path):
-    query = Query(spark, tmp_path, lambda df, state: materialize(df, "id", state_location=state, strategy="retract"))
+def test_a_state_of_another_query_is_refused(stream_of_files, tmp_path):
+    query = stream_of_files(lambda df, state: materialize(df, "id", state_location=state, strategy="retract"))
     query.write([(1, 1, "a", "insert")])
     query.run()
     shutil.rmtree(tmp_path / "checkpoint")
-    with pytest.raises(Exception) as raised:  # noqa: B017, PT011 - of Spark
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - of Spark
         query.run()
     error = unwrap(raised.value)
     assert isinstance(error, ConfigurationError)
     assert "belongs to the query" in str(error)
 
 
-def test_latest_per_key_ignores_older_changes(spark, tmp_path):
+def test_latest_per_key_ignores_older_changes(stream_of_files):
     """K8, F5."""
-    query = Query(
-        spark, tmp_path, lambda df, state: latest_per_key(df, "id", sequence_by="level", state_location=state)
-    )
+    query = stream_of_files(lambda df, state: latest_per_key(df, "id", sequence_by="level", state_location=state))
     query.write([(1, 5, "new", "insert"), (2, 1, "x", "insert")])
     query.write([(1, 4, "old", "update_postimage"), (2, 3, "x", "delete")])
     query.write([(2, 2, "late", "update_postimage"), (1, 6, "newer", "update_postimage")])
@@ -142,9 +99,9 @@ def test_latest_per_key_ignores_older_changes(spark, tmp_path):
     ]
 
 
-def test_normalize_completes_an_upsert_changelog(spark, tmp_path):
+def test_normalize_completes_an_upsert_changelog(stream_of_files):
     """A13, C16."""
-    query = Query(spark, tmp_path, lambda df, state: normalize(df, "id", state_location=state))
+    query = stream_of_files(lambda df, state: normalize(df, "id", state_location=state))
     query.write([(1, 1, "a", "update_postimage")])
     query.write([(1, 1, "b", "update_postimage"), (9, None, None, "delete")])
     query.write([(1, 1, "b", "update_postimage")])
@@ -158,10 +115,8 @@ def test_normalize_completes_an_upsert_changelog(spark, tmp_path):
     ]
 
 
-def test_deduplicate_keeps_the_first_row(spark, tmp_path):
-    query = Query(
-        spark, tmp_path, lambda df, state: deduplicate(df, "id", sequence_by="level", state_location=state), SCHEMA
-    )
+def test_deduplicate_keeps_the_first_row(stream_of_files):
+    query = stream_of_files(lambda df, state: deduplicate(df, "id", sequence_by="level", state_location=state))
     query.write([(1, 2, "b", "insert"), (1, 1, "a", "insert")])
     query.write([(1, 0, "late", "insert"), (2, 0, "c", "insert")])
     found = [sorted(rows) for _, rows in sorted(query.run().items())]
