@@ -12,6 +12,11 @@ from pyspark.sql import DataFrame
 
 from forebay.changelog.shape import COMMIT_VERSION, SEQUENCE
 from forebay.errors import ConfigurationError
+from forebay.keys.order_guarantee import OrderScope
+from forebay.spark.changelog.changelog_modes import changelog_mode
+from forebay.spark.keys.plan.determinism import unrepeatable
+from forebay.spark.keys.plan.plan_node import analysed_plan
+from forebay.spark.keys.row_order import RowOrder, row_order, within
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +35,7 @@ class Verdict:
     reason: str
     """One sentence for the log and for `describe`."""
     upsert_key: tuple[str, ...] | None
-    """Columns that find the row which a change replaces; None: whole rows are compared."""
+    """Columns that identify a row, and within which changes can be put in order; None: only whole rows are compared."""
     sequence: tuple[str, ...] = ()
     """The columns that order the changes of a key over all splits, for the strategy `sequence`."""
 
@@ -54,23 +59,79 @@ def choose_strategy(
             `_commit_version`, if the frame has it.
 
     Raises:
-        ConfigurationError: A column does not exist, or the arguments contradict one another.
+        ConfigurationError: A column does not exist, the arguments contradict one another, an operator below cannot take
+            changes (C14), or rows that have to be compared whole are not repeatable (C12).
     """
     _check(df, key, mode, strategy, sequence_by)
-    if mode == "none":
-        verdict = Verdict("none", "mode is none: changes are passed on as they come", None)
+    if mode == "none" or strategy == "none":
+        verdict = Verdict("none", "it was asked for: changes are passed on as they come", None)
     else:
-        verdict = _chosen(strategy, _sequence(df, sequence_by))
-    _log.info("materialize: %s, because %s", verdict.strategy, verdict.reason)
+        changes = changelog_mode(df)
+        verdict = _chosen(df, key, mode, strategy, _sequence(df, sequence_by))
+        if verdict.strategy in ("barrier", "retract") and changes.retracts:
+            _refuse_unrepeatable(df)
+    _log.info("materialize by (%s): %s, because %s", ", ".join(key), verdict.strategy, verdict.reason)
     return verdict
 
 
-def _chosen(strategy: str | None, sequence: tuple[str, ...]) -> Verdict:
-    if strategy == "sequence" or (strategy is None and sequence):
-        return Verdict("sequence", f"{', '.join(sequence)} orders the changes over all splits", None, sequence)
-    if strategy == "barrier":
-        return Verdict("barrier", "the strategy was given", None)
-    return Verdict("retract", "nothing promises the order of the changes", None)
+def _chosen(df: DataFrame, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]) -> Verdict:
+    order = row_order(df)
+    # Without such columns, the shuffle by the target's key would lose the order within an upsert key.
+    upsert_key = _named(order.upsert_keys[0]) if order.upsert_keys and order.restored else None
+    disorder = _disorder(order, key)
+    if mode == "auto" and disorder is None:
+        return Verdict("none", _why_in_order(order, key), upsert_key)
+    if strategy is not None:
+        reason = f"strategy={strategy!r} was given; {disorder or 'mode is force'}"
+        found: Strategy = "sequence" if strategy == "sequence" else "barrier" if strategy == "barrier" else "retract"
+        return Verdict(found, reason, upsert_key, sequence if found == "sequence" else ())
+    why = disorder or "mode is force"
+    if sequence:
+        return Verdict("sequence", f"{why}; {', '.join(sequence)} orders all changes", upsert_key, sequence)
+    if order.transactional:
+        return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches", upsert_key)
+    return Verdict("retract", f"{why}; nothing orders the changes", upsert_key)
+
+
+def _why_in_order(order: RowOrder, key: Sequence[str]) -> str:
+    if order.lanes is not None and within(order.lanes, key):
+        return f"rows are in order within ({', '.join(order.guarantee.columns)}), which is part of the target's key"
+    found = next(one for one in order.upsert_keys if within(one, key))
+    return f"the upsert key ({', '.join(_named(found))}) is part of the target's key"
+
+
+def _disorder(order: RowOrder, key: Sequence[str]) -> str | None:
+    """Return why the changes of a key of the target may come out of order; None if they cannot (C7)."""
+    if order.lanes is not None and within(order.lanes, key):
+        return None
+    if any(within(one, key) for one in order.upsert_keys):
+        return None
+    promise, shown = order.guarantee, ", ".join(key)
+    if promise.scope is OrderScope.PER_KEY:
+        gone = order.lanes is None
+        columns = ", ".join(promise.columns)
+        what = "which the rows do not have any more" if gone else f"which the target's key ({shown}) does not contain"
+        return f"rows are in order only within ({columns}), {what}"
+    return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
+
+
+def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
+    return tuple(min(names) for names in columns)
+
+
+def _refuse_unrepeatable(df: DataFrame) -> None:
+    """Refuse rows that are never found again by comparing them whole (C12).
+
+    Raises:
+        ConfigurationError: A column or a condition gives another value each time that it is computed.
+    """
+    plan = analysed_plan(df)
+    found = [] if plan is None else unrepeatable(plan)
+    if found:
+        raise ConfigurationError(
+            f"{found[0]!r} is another value each time: a retraction never finds the row that it retracts",
+            advice="compute it after materialize, or give sequence_by: then rows are not compared",
+        )
 
 
 def _sequence(df: DataFrame, sequence_by: Sequence[str]) -> tuple[str, ...]:
