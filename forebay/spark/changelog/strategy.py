@@ -78,14 +78,14 @@ def _chosen(df: DataFrame, key: Sequence[str], mode: Mode, strategy: str | None,
     order = row_order(df)
     # Without such columns, the shuffle by the target's key would lose the order within an upsert key.
     upsert_key = _named(order.upsert_keys[0]) if order.upsert_keys and order.restored else None
-    disorder = _disorder(order, key)
-    if mode == "auto" and disorder is None:
-        return Verdict("none", _why_in_order(order, key), upsert_key)
+    in_order = next((one for one in order.arriving if within(one, key)), None)
+    if mode == "auto" and in_order is not None:
+        reason = f"rows arrive in order within ({', '.join(_named(in_order))}), which is part of the target's key"
+        return Verdict("none", reason, upsert_key)
+    why = "mode is force" if in_order is not None else _disorder(order, key)
     if strategy is not None:
-        reason = f"strategy={strategy!r} was given; {disorder or 'mode is force'}"
         found: Strategy = "sequence" if strategy == "sequence" else "barrier" if strategy == "barrier" else "retract"
-        return Verdict(found, reason, upsert_key, sequence if found == "sequence" else ())
-    why = disorder or "mode is force"
+        return Verdict(found, f"{why}; the strategy was given", upsert_key, sequence if found == "sequence" else ())
     if sequence:
         return Verdict("sequence", f"{why}; {', '.join(sequence)} orders all changes", upsert_key, sequence)
     if order.transactional:
@@ -93,26 +93,17 @@ def _chosen(df: DataFrame, key: Sequence[str], mode: Mode, strategy: str | None,
     return Verdict("retract", f"{why}; nothing orders the changes", upsert_key)
 
 
-def _why_in_order(order: RowOrder, key: Sequence[str]) -> str:
-    if order.lanes is not None and within(order.lanes, key):
-        return f"rows are in order within ({', '.join(order.guarantee.columns)}), which is part of the target's key"
-    found = next(one for one in order.upsert_keys if within(one, key))
-    return f"the upsert key ({', '.join(_named(found))}) is part of the target's key"
-
-
-def _disorder(order: RowOrder, key: Sequence[str]) -> str | None:
-    """Return why the changes of a key of the target may come out of order; None if they cannot (C7)."""
-    if order.lanes is not None and within(order.lanes, key):
-        return None
-    if any(within(one, key) for one in order.upsert_keys):
-        return None
+def _disorder(order: RowOrder, key: Sequence[str]) -> str:
+    """Return why the changes of a key of the target may arrive out of order (C7)."""
     promise, shown = order.guarantee, ", ".join(key)
-    if promise.scope is OrderScope.PER_KEY:
-        gone = order.lanes is None
-        columns = ", ".join(promise.columns)
-        what = "which the rows do not have any more" if gone else f"which the target's key ({shown}) does not contain"
-        return f"rows are in order only within ({columns}), {what}"
-    return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
+    if promise.scope is not OrderScope.PER_KEY:
+        return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
+    columns = ", ".join(promise.columns)
+    if order.lanes is None:
+        return f"rows are in order within ({columns}), which they do not have any more"
+    if not within(order.lanes, key):
+        return f"rows are in order within ({columns}), which the target's key ({shown}) does not contain"
+    return f"rows within ({columns}) have to be sorted after {promise.weakest}"
 
 
 def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:

@@ -38,6 +38,11 @@ class UniqueKey:
         spread = None if self.spread is None or other.spread is None else self.spread | other.spread
         return UniqueKey(self.columns | other.columns, spread, self.ordered and other.ordered, self.once and other.once)
 
+    @property
+    def arrives_in_order(self) -> bool:
+        """Whether changes arrive in order, so that no one has to sort them: nothing shuffled them (K25)."""
+        return self.ordered and (self.once or self.spread == frozenset())
+
     def upsert_key(self, *, restored: bool) -> frozenset[int] | None:
         """Return the columns within which changes arrive in order; None if there are none (C6).
 

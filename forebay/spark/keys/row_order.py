@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame
 
@@ -18,6 +18,8 @@ from forebay.spark.keys.operators import lineage_of
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.upsert_mark import marked_keys
 
+Columns: TypeAlias = tuple[frozenset[str], ...]
+
 _POSITIONS: Final = {SPLIT, POSITION}
 
 
@@ -27,16 +29,18 @@ class RowOrder:
 
     Args:
         guarantee: The promise about order.
-        lanes: The present columns within which rows arrive in order; None if one is gone or there is no such order.
-            Each is given by its names: several columns may have equal values.
+        lanes: The present columns of the promise; None if one is gone, or if the promise is not by key. Each is given
+            by its names: several columns may have equal values.
         upsert_keys: The upsert keys, with their columns given in the same way.
+        arriving: Columns within which rows arrive in order, so that a target need not sort them.
         restored: Whether columns restore the order of changes after a shuffle.
         transactional: Whether the source never spreads a transaction over several micro-batches.
     """
 
     guarantee: Guarantee
-    lanes: tuple[frozenset[str], ...] | None
-    upsert_keys: tuple[tuple[frozenset[str], ...], ...]
+    lanes: Columns | None
+    upsert_keys: tuple[Columns, ...]
+    arriving: tuple[Columns, ...]
     restored: bool
     transactional: bool
 
@@ -81,14 +85,15 @@ def row_order(df: DataFrame) -> RowOrder:
         return _without_plan(df, restored=restored)
     lineage = lineage_of(plan)
     names = _names(plan, lineage)
-    found = (key.upsert_key(restored=restored) for key in lineage.keys)
-    resolved = (_resolve(key, names) for key in found if key is not None)
-    keys = tuple(sorted({key for key in resolved if key is not None}, key=lambda key: (len(key), [*map(sorted, key)])))
+    keys = _resolved((key.upsert_key(restored=restored) for key in lineage.keys), names)
     lanes = lineage.lanes
-    if lanes.names and (restored or lanes.shuffle is None):
-        promise = Guarantee(OrderScope.PER_KEY, lanes.names, lanes.weakest)
-        return RowOrder(promise, _resolve(lanes.columns, names), keys, restored, lanes.transactional)
-    return RowOrder(_promise_by_columns(df, plan, lanes), None, keys, restored, lanes.transactional)
+    direct = [lanes.columns] if lanes.names and lanes.shuffle is None else []
+    arriving = _resolved([*direct, *(key.columns for key in lineage.keys if key.arrives_in_order)], names)
+    if direct or (lanes.names and restored):
+        promise, present = Guarantee(OrderScope.PER_KEY, lanes.names, lanes.shuffle), _resolve(lanes.columns, names)
+    else:
+        promise, present = _promise_by_columns(df, plan, lanes), None
+    return RowOrder(promise, present, keys, arriving, restored, lanes.transactional)
 
 
 def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes) -> Guarantee:
@@ -110,7 +115,13 @@ def _names(plan: PlanNode, lineage: Lineage) -> dict[int, frozenset[str]]:
     return {origin: frozenset(names) for origin, names in found.items()}
 
 
-def _resolve(columns: frozenset[int], names: dict[int, frozenset[str]]) -> tuple[frozenset[str], ...] | None:
+def _resolved(keys: Iterable[frozenset[int] | None], names: Mapping[int, frozenset[str]]) -> tuple[Columns, ...]:
+    """Return the keys of which all columns are there, by names; the shortest first."""
+    found = {_resolve(key, names) for key in keys if key is not None}
+    return tuple(sorted((key for key in found if key is not None), key=lambda key: (len(key), [*map(sorted, key)])))
+
+
+def _resolve(columns: frozenset[int], names: Mapping[int, frozenset[str]]) -> Columns | None:
     if not columns <= names.keys():
         return None
     return tuple(sorted((names[one] for one in columns), key=sorted))
@@ -123,8 +134,9 @@ def _without_plan(df: DataFrame, *, restored: bool) -> RowOrder:
     found = next(iter(declarations(fields)), None)
     if found is None or not found.ordered:
         promise = Guarantee(OrderScope.PER_SPLIT) if set(df.columns) >= _POSITIONS else NONE
-        return RowOrder(promise, None, keys, restored, transactional=False)
+        return RowOrder(promise, None, keys, keys, restored, transactional=False)
     present = [found.columns.get(name) for name in found.key.partition]
     lanes = tuple(frozenset(one) for one in present if one is not None)
     whole = lanes if len(lanes) == len(present) else None
-    return RowOrder(Guarantee.per_key(*found.key.partition), whole, keys, restored, found.transactional)
+    arriving = keys if whole is None else (*keys, whole)
+    return RowOrder(Guarantee.per_key(*found.key.partition), whole, keys, arriving, restored, found.transactional)

@@ -21,8 +21,8 @@ def describe_keys(df: DataFrame) -> str:
     found = find_key(df, analysed_plan(df))
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     lines = [f"{name} {types[name]}: {', '.join(_roles(found.key, name))}" for name in found.key.columns]
-    lines += [f"warning: {text}" for text in found.warnings]
-    return "\n".join([*(lines or ["no key"]), f"order: {guarantee(df)}"])
+    warnings = [f"warning: {text}" for text in found.warnings]
+    return "\n".join([*(lines or ["no key"]), *warnings, f"order: {guarantee(df)}"])
 
 
 @dataclass(frozen=True)

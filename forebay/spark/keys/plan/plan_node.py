@@ -12,6 +12,9 @@ from pyspark.sql import DataFrame
 
 _SEPARATOR: Final = "\x1f"
 _STRUCTURE: Final = ("class", "num-children")
+_SHOWN: Final = 120
+"""Maximum characters of a node in a message."""
+_SHOWN_COLUMNS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ class PlanNode:
 
     @property
     def text(self) -> str:
-        """The node as Spark prints it, in one line."""
-        return str(self.jvm.simpleString(25)).strip()
+        """The node as Spark prints it, cut to one readable line."""
+        text = " ".join(str(self.jvm.simpleString(_SHOWN_COLUMNS)).lstrip("~").split())
+        return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
     @property
     def streaming(self) -> bool:
