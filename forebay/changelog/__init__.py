@@ -7,12 +7,33 @@ Names that need Spark are imported on first use, so `import forebay.changelog` n
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from forebay.changelog.row_kind import RowKind
 
-_LAZY: dict[str, str] = {}
+if TYPE_CHECKING:
+    from forebay.spark.changelog.joining import changelog_join as changelog_join
+    from forebay.spark.changelog.keyed import deduplicate as deduplicate
+    from forebay.spark.changelog.keyed import latest_per_key as latest_per_key
+    from forebay.spark.changelog.keyed import normalize as normalize
+    from forebay.spark.changelog.materialize import materialize as materialize
 
-__all__ = ["RowKind"]
+_LAZY = {
+    "changelog_join": "forebay.spark.changelog.joining",
+    "deduplicate": "forebay.spark.changelog.keyed",
+    "latest_per_key": "forebay.spark.changelog.keyed",
+    "materialize": "forebay.spark.changelog.materialize",
+    "normalize": "forebay.spark.changelog.keyed",
+}
+
+__all__ = [
+    "RowKind",
+    "changelog_join",
+    "deduplicate",
+    "latest_per_key",
+    "materialize",
+    "normalize",
+]
 
 
 def __getattr__(name: str) -> object:

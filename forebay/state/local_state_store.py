@@ -32,9 +32,13 @@ class LocalStateStore:
         self.location = location
         self._root = Path(_FILE.sub("", location, count=1)).absolute()
 
+    def path(self, name: str) -> Path:
+        """Return where the fact of this name is, to be mapped into memory."""
+        return self._root / name
+
     def get(self, name: str) -> bytes | None:
         """See `StateStore.get`."""
-        path = self._root / name
+        path = self.path(name)
         with self._wrap_errors(path, "read"):
             try:
                 return path.read_bytes()

@@ -858,3 +858,10 @@ def value_counts(array: _V, /, *, memory_pool: MemoryPool | None = None) -> Stru
 # -- other
 
 def dictionary_decode(dictionary_array: _V, /, *, memory_pool: MemoryPool | None = None) -> _V: ...
+def rank(
+    input: Array | ChunkedArray,
+    sort_keys: Literal["ascending", "descending"] | Sequence[tuple[str, str]] = "ascending",
+    *,
+    null_placement: Literal["at_start", "at_end"] = "at_end",
+    tiebreaker: Literal["min", "max", "first", "dense"] = "first",
+) -> Array: ...

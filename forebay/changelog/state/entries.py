@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of an entry: one row of the state of one key, with its count."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+PREFIX: Final = "__forebay_"
+"""Columns that begin so are the state's own; a payload must not have them."""
+
+KEY_HASH: Final = f"{PREFIX}kh"
+"""Long: 64 bits of the key. Segments are sorted by it, and a shard is `key hash mod shards`."""
+
+ROW_HASH: Final = f"{PREFIX}rh"
+"""Long: 64 bits of what identifies the row within its key."""
+
+ORDINAL: Final = f"{PREFIX}c"
+"""Int: tells entries with equal hashes apart: 65,536 * (ordinal of the key) + (ordinal of the row). Nearly always 0."""
+
+COUNT: Final = f"{PREFIX}n"
+"""Long: how often the row was added minus how often it was retracted. 0 is a tombstone."""
+
+TOUCHED: Final = f"{PREFIX}t"
+"""Long: microseconds of the last event of the row; there only if the state has a time to live."""
+
+ORDER: Final = f"{PREFIX}o"
+"""Prefix of the columns that order the rows of a key: `__forebay_o0` …."""
+
+KIND: Final = f"{PREFIX}kind"
+"""Byte, of events alone: a `RowKind`, or -1 for a word that is none."""
+
+SIDE: Final = f"{PREFIX}side"
+"""Byte, of joins alone: 0 for the left input, 1 for the right."""
+
+FIXED: Final = pa.schema(
+    [
+        pa.field(KEY_HASH, pa.int64(), nullable=False),
+        pa.field(ROW_HASH, pa.int64(), nullable=False),
+        pa.field(ORDINAL, pa.int32(), nullable=False),
+        pa.field(COUNT, pa.int64(), nullable=False),
+    ]
+)
+"""The columns that every entry has."""
+
+
+def entry_schema(payload: pa.Schema, orders: list[pa.DataType], *, timed: bool) -> pa.Schema:
+    """Return the schema of the entries of an operator.
+
+    Args:
+        payload: The columns of a row.
+        orders: The types of the columns that order the rows of a key.
+        timed: Whether entries keep the time of their last event.
+    """
+    fields = list(FIXED)
+    if timed:
+        fields.append(pa.field(TOUCHED, pa.int64(), nullable=False))
+    fields += [pa.field(f"{ORDER}{place}", kind) for place, kind in enumerate(orders)]
+    return pa.schema([*fields, *(pa.field(field.name, field.type) for field in payload)])

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a version of a shard consists of, and what a state belongs to: two small JSON facts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from forebay.errors import FatalError
+
+FORMAT: Final = 1
+"""The version of files and facts. A state of a newer version is refused."""
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """A file of entries, sorted by key hash.
+
+    Args:
+        name: Its name in the state store.
+        rows: Its entries.
+        size: Its bytes.
+        digest: SHA-256 of its bytes.
+        first: The least key hash.
+        last: The greatest key hash.
+        oldest: The least time of an entry in microseconds; None without a time to live.
+    """
+
+    name: str
+    rows: int
+    size: int
+    digest: str
+    first: int
+    last: int
+    oldest: int | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A version of a shard: after which micro-batch, and of which segments.
+
+    Args:
+        version: The micro-batch.
+        runs: Oldest first. The segments of a run follow one another by key hash; an entry of a newer run replaces the
+            same entry of an older one.
+        schema: The columns of the entries.
+        retired: Segments that older versions need: the version that dropped them, and their names.
+        digest: Sum of the hashes of all events of the micro-batch, to notice that a replay has other events.
+        clock: The greatest time seen in microseconds; None without a time to live.
+        counts: What the operator counted in this micro-batch, such as unmatched retractions.
+    """
+
+    version: int
+    runs: tuple[tuple[SegmentInfo, ...], ...]
+    schema: pa.Schema
+    retired: tuple[tuple[int, str], ...] = ()
+    digest: int = 0
+    clock: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> int:
+        """The entries of all runs, including tombstones and replaced ones."""
+        return sum(segment.rows for run in self.runs for segment in run)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all runs."""
+        return sum(segment.size for run in self.runs for segment in run)
+
+    def to_bytes(self) -> bytes:
+        """Return canonical JSON."""
+        facts = {
+            "v": FORMAT,
+            "version": self.version,
+            "runs": [[asdict(segment) for segment in run] for run in self.runs],
+            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
+            "retired": self.retired,
+            "digest": self.digest,
+            "clock": self.clock,
+            "counts": self.counts,
+        }
+        return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Parse a manifest.
+
+        Raises:
+            FatalError: It is damaged, or a newer version of forebay wrote it.
+        """
+        facts = parse_fact(data, name)
+        try:
+            return cls(
+                version=facts["version"],
+                runs=tuple(tuple(SegmentInfo(**segment) for segment in run) for run in facts["runs"]),
+                schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["schema"]))),
+                retired=tuple((version, segment) for version, segment in facts["retired"]),
+                digest=facts["digest"],
+                clock=facts["clock"],
+                counts=facts["counts"],
+            )
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise damaged(name, str(error)) from error
+
+
+@dataclass(frozen=True)
+class OperatorInfo:
+    """What a state belongs to, written once and compared at each micro-batch.
+
+    Args:
+        query: The id of the streaming query.
+        operator: What made the state, such as `materialize retract`.
+        shards: The number of shards.
+        keys: Names and types of the key columns.
+        first: The micro-batch that began the state.
+    """
+
+    query: str
+    operator: str
+    shards: int
+    keys: tuple[tuple[str, str], ...]
+    first: int
+
+    def to_bytes(self) -> bytes:
+        """Return canonical JSON."""
+        return json.dumps({"v": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Parse the fact; see `Manifest.from_bytes`."""
+        facts = parse_fact(data, name)
+        try:
+            return cls(
+                query=facts["query"],
+                operator=facts["operator"],
+                shards=facts["shards"],
+                keys=tuple((key, kind) for key, kind in facts["keys"]),
+                first=facts["first"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(name, str(error)) from error
+
+
+def parse_fact(data: bytes, name: str) -> dict[str, Any]:
+    """Parse the JSON of a fact, and check its version.
+
+    Raises:
+        FatalError: It is damaged, or a newer version of forebay wrote it.
+    """
+    try:
+        facts: dict[str, Any] = json.loads(data)
+        version = facts["v"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(name, str(error)) from error
+    if version != FORMAT:
+        raise FatalError(
+            f"the state {name} has format {version}; this version of forebay reads format {FORMAT}",
+            option="stateLocation",
+            advice="install the version of forebay that wrote the state, or a later one",
+        )
+    return facts
+
+
+def damaged(name: str, reason: str) -> FatalError:
+    """Return the error for a file of the state that cannot be read."""
+    return FatalError(
+        f"the file {name} of the state is damaged: {reason}",
+        option="stateLocation",
+        advice="restore the state location from a backup that is as old as the checkpoint, or start the query with a "
+        "new checkpoint and a new state location",
+    )

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A shard of keyed state: reads the version before a micro-batch, and writes the version after it once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from forebay.changelog.state.entries import TOUCHED
+from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
+from forebay.changelog.state.merging import Part, merge
+from forebay.changelog.state.segments import Ints, Segment, SegmentFiles, sorted_by_key
+from forebay.changelog.state.snapshot import Entries, lookup
+from forebay.errors import ConfigurationError, FatalError
+from forebay.state.state_store import OPTION, StateStore
+
+_log = logging.getLogger(__name__)
+
+SMALL: Final = 4096
+"""Runs of at most this many entries are merged with each new one, so that small micro-batches leave few runs."""
+
+SWEEP: Final = 64
+"""How many versions lie between two searches for segments that killed attempts left."""
+
+INFO: Final = "operator.json"
+"""The name of the `OperatorInfo` below the operator's directory."""
+
+_NEW: Final = (
+    "start the query with a new checkpoint and a new state location, or restore the state location from a backup that "
+    "is as old as the checkpoint"
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an operator changed in a micro-batch.
+
+    Args:
+        entries: The entries that changed, in any order, each once.
+        digest: Sum of the hashes of all events.
+        clock: The greatest time seen so far in microseconds; None without a time to live.
+        counts: What the operator counted.
+    """
+
+    entries: pa.RecordBatch
+    digest: int
+    clock: int | None
+    counts: dict[str, int]
+
+
+class Shard:
+    """One shard of an operator's state. Used by one task at a time; other attempts may use the same shard.
+
+    Args:
+        store: Where manifests are.
+        files: Writes and opens segments, in the same store.
+        directory: The directory of the operator, ending in a slash.
+        number: The number of the shard.
+        keep: How many versions before the current one stay readable.
+    """
+
+    def __init__(self, store: StateStore, files: SegmentFiles, directory: str, number: int, keep: int = 100) -> None:
+        self._store = store
+        self._files = files
+        self._directory = directory
+        self._prefix = shard_prefix(directory, number)
+        self._number = number
+        self._keep = keep
+
+    def begin(self, info: OperatorInfo, version: int) -> Manifest:
+        """Return the manifest before a micro-batch, after a check that the state belongs to this query.
+
+        Raises:
+            ConfigurationError: The state belongs to another query or operator, or has another number of shards.
+            FatalError: The state before this micro-batch is missing or damaged.
+        """
+        first = self._check(replace(info, first=version))
+        if version == first:
+            return Manifest(version - 1, (), pa.schema([]))
+        for before in range(version - 1, first - 1, -1):
+            found = self.manifest(before)
+            if found is not None:
+                return found
+            self._refuse_gap(info.shards, before)
+        # No shard was run since the state began: its micro-batches had no rows.
+        return Manifest(version - 1, (), pa.schema([]))
+
+    def manifest(self, version: int) -> Manifest | None:
+        """Return the manifest after a micro-batch; None if there is none."""
+        name = manifest_name(self._prefix, version)
+        data = self._store.get(name)
+        return None if data is None else Manifest.from_bytes(data, name)
+
+    def open(self, manifest: Manifest) -> list[list[Segment]]:
+        """Return the segments of a version, memory-mapped, oldest run first."""
+        return [[self._files.open(segment) for segment in run] for run in manifest.runs]
+
+    def lookup(self, manifest: Manifest, hashes: Ints, *, timed: bool) -> Entries:
+        """Return the entries of keys before the micro-batch; see `snapshot.lookup`."""
+        return lookup(self.open(manifest), hashes, timed=timed)
+
+    def commit(self, before: Manifest, version: int, change: Change) -> Manifest:
+        """Write the version after a micro-batch, unless another attempt has written it.
+
+        Raises:
+            FatalError: The version exists and was made of other events.
+        """
+        existing = self.manifest(version)
+        if existing is None:
+            written = self._write(before, version, change)
+            if self._store.put_if_absent(manifest_name(self._prefix, version), written.to_bytes()):
+                self._remove_old(written)
+                return written
+            existing = self.manifest(version)
+            if existing is None:
+                raise damaged(manifest_name(self._prefix, version), "it vanished")
+            self._store.delete(_names(written.runs) - _names(before.runs) - _names(existing.runs))
+        if existing.digest != change.digest:
+            raise FatalError(
+                f"micro-batch {version} of shard {self._number} has other events than when its state was written",
+                option=OPTION,
+                advice="make the input of the query the same at each replay (no rand(), no current time, no source "
+                f"that forgets); if the checkpoint was set back or replaced, {_NEW}",
+            )
+        return existing
+
+    def _check(self, info: OperatorInfo) -> int:
+        """Compare the state's facts with this query's; write them if there are none. Return the first version."""
+        name = f"{self._directory}{INFO}"
+        data = self._store.get(name)
+        if data is None:
+            if info.first > 0:
+                raise ConfigurationError(
+                    f"there is no state below {self._store.location!r}, but the query is at micro-batch {info.first}",
+                    option=OPTION,
+                    advice=_NEW,
+                )
+            if self._store.put_if_absent(name, info.to_bytes()):
+                return info.first
+            data = self._store.get(name) or b""
+        found = OperatorInfo.from_bytes(data, name)
+        check_info(found, info, self._store.location)
+        return found.first
+
+    def _refuse_gap(self, shards: int, version: int) -> None:
+        """Refuse a shard that lacks a version which another shard has."""
+        for number in range(shards):
+            other = manifest_name(shard_prefix(self._directory, number), version)
+            if self._store.get(other) is not None:
+                raise FatalError(
+                    f"shard {self._number} has no state of micro-batch {version}, but shard {number} has one",
+                    option=OPTION,
+                    advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), make it "
+                    f"read all; if files of the state were removed, {_NEW}",
+                )
+
+    def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
+        """Write the segments of a version: the changed entries, merged with the runs that are not larger."""
+        schema = change.entries.schema
+        runs = list(before.runs)
+        # Those of older versions were removed when this list was last written.
+        retired = [(dropped, name) for dropped, name in before.retired if dropped >= version - self._keep]
+        if change.entries.num_rows:
+            merged = [_in_memory(sorted_by_key(change.entries))]
+            rows = change.entries.num_rows
+            while runs and _rows(runs[-1]) <= max(rows, SMALL):
+                run = runs.pop()
+                rows += _rows(run)
+                merged.append([self._part(segment) for segment in run])
+                retired += [(version, segment.name) for segment in run]
+            prefix = f"{self._prefix}{version:012d}-"
+            new = merge(merged, schema, lambda batch: self._files.write(prefix, batch), keep_tombstones=bool(runs))
+            runs += [new] if new else []
+        return Manifest(
+            version,
+            tuple(runs),
+            schema,
+            tuple(retired),
+            change.digest,
+            change.clock,
+            change.counts,
+        )
+
+    def _part(self, segment: SegmentInfo) -> Part:
+        return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
+
+    def _remove_old(self, manifest: Manifest) -> None:
+        """Remove what only versions older than `keep` need. Segments stay in `retired` until the version after."""
+        oldest = manifest.version - self._keep
+        names = [name for version, name in manifest.retired if version <= oldest]
+        if oldest > 0:
+            names.append(manifest_name(self._prefix, oldest - 1))
+        if manifest.version % SWEEP == 0 and oldest > 0:
+            known = _names(manifest.runs) | {name for _, name in manifest.retired}
+            names += [
+                name
+                for name in self._store.names(self._prefix)
+                if name not in known and int(name.removeprefix(self._prefix).lstrip("v")[:12]) < oldest
+            ]
+        if names:
+            self._store.delete(names)
+
+
+def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None:
+    """Refuse a state that belongs to something else.
+
+    Raises:
+        ConfigurationError: It names what differs.
+    """
+    if found.query != wanted.query:
+        raise ConfigurationError(
+            f"the state below {location!r} belongs to the query {found.query}, not to {wanted.query}",
+            option=OPTION,
+            advice="give each query a state location of its own; a query with a new checkpoint needs a new one too",
+        )
+    if (found.operator, found.keys) != (wanted.operator, wanted.keys):
+        raise ConfigurationError(
+            f"the state below {location!r} is that of {_shown(found)}, not of {_shown(wanted)}",
+            option=OPTION,
+            advice="give each operator of a query a name of its own (name=…); for another key or strategy, start with "
+            "a new checkpoint and a new state location",
+        )
+    if found.shards != wanted.shards:
+        raise ConfigurationError(
+            f"the state below {location!r} has {found.shards} shards, not {wanted.shards}",
+            option="shards",
+            advice=f"set shards to {found.shards}, or stop the query and run `forebay state reshard`",
+        )
+
+
+def shard_prefix(directory: str, number: int) -> str:
+    """Return the directory of a shard, ending in a slash."""
+    return f"{directory}{number:05d}/"
+
+
+def manifest_name(prefix: str, version: int) -> str:
+    """Return the name of the manifest after a micro-batch."""
+    return f"{prefix}v{version:012d}.json"
+
+
+def timed(schema: pa.Schema) -> bool:
+    """Whether entries keep the time of their last event."""
+    return schema.get_field_index(TOUCHED) >= 0
+
+
+def _shown(info: OperatorInfo) -> str:
+    return f"{info.operator} by {', '.join(f'{name} {kind}' for name, kind in info.keys)}"
+
+
+def _in_memory(entries: pa.RecordBatch) -> list[Part]:
+    """Return sorted entries as a run."""
+    segment = Segment(entries)
+    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
+
+
+def _rows(run: Sequence[SegmentInfo]) -> int:
+    return sum(segment.rows for segment in run)
+
+
+def _names(runs: Sequence[Sequence[SegmentInfo]]) -> set[str]:
+    return {segment.name for run in runs for segment in run}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns that stateful functions read, checked and hashed by the JVM."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
+
+from forebay.changelog.row_kind import CHANGE_TYPES
+from forebay.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, POSITION, SEQUENCE
+from forebay.changelog.state.entries import PREFIX
+from forebay.errors import ConfigurationError
+
+
+def payload_fields(df: DataFrame) -> list[StructField]:
+    """Return the columns of a row: all but those of the changelog's shape.
+
+    Raises:
+        ConfigurationError: A column has a name of the state's own.
+    """
+    own = [field.name for field in df.schema if field.name.startswith(PREFIX)]
+    if own:
+        raise ConfigurationError(f"the column {own[0]!r} has a reserved name", advice="rename it")
+    return [field for field in df.schema if field.name not in COLUMNS]
+
+
+def key_names(df: DataFrame, key: str | Sequence[str], option: str = "key") -> tuple[str, ...]:
+    """Return the names of key columns as the DataFrame spells them.
+
+    Raises:
+        ConfigurationError: A column does not exist, is given twice, or has a type without equality.
+    """
+    names = [key] if isinstance(key, str) else list(key)
+    if not names:
+        raise ConfigurationError("the key has no column", option=option, advice='give columns, such as key=["id"]')
+    found = tuple(_column(df, name, option).name for name in names)
+    if len(set(found)) < len(found):
+        raise ConfigurationError(f"the key {found} has a column twice", option=option)
+    check_comparable([df.schema[name] for name in found], option)
+    return found
+
+
+def check_comparable(fields: Iterable[StructField], option: str) -> None:
+    """Refuse columns that Spark cannot compare.
+
+    Raises:
+        ConfigurationError: It names the column.
+    """
+    for field in fields:
+        if reason := _incomparable(field.dataType):
+            raise ConfigurationError(
+                f"the column {field.name!r} has {reason}, which cannot be compared",
+                option=option,
+                advice="turn it into an array of entries or a string (map_entries, to_json) before, or leave it out",
+            )
+
+
+def _incomparable(kind: DataType) -> str | None:
+    if isinstance(kind, MapType):
+        return "a map"
+    if isinstance(kind, VariantType):
+        return "a variant"
+    if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
+        return f"the collation {kind.collation}"
+    if isinstance(kind, ArrayType):
+        return _incomparable(kind.elementType)
+    if isinstance(kind, StructType):
+        return next((found for field in kind if (found := _incomparable(field.dataType))), None)
+    return None
+
+
+def _column(df: DataFrame, name: str, option: str) -> StructField:
+    exact = [field for field in df.schema if field.name == name]
+    alike = exact or [field for field in df.schema if field.name.lower() == name.lower()]
+    if len(alike) != 1:
+        found = "does not exist" if not alike else "is ambiguous"
+        raise ConfigurationError(
+            f"the column {name!r} {found}", option=option, advice=f"give one of {', '.join(df.columns)}"
+        )
+    return alike[0]
+
+
+def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
+    """Return the columns that order the changes of a key, and whether micro-batches order them first.
+
+    Without `sequence_by`, `_sequence` or `_commit_version` decides if it is there: both are comparable over splits.
+    `_pos` is not, so it decides within a micro-batch only.
+
+    Raises:
+        ConfigurationError: A column does not exist or has no order.
+    """
+    if sequence_by:
+        names = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
+        fields = [_column(df, name, "sequence_by") for name in names]
+        nested = [field.name for field in fields if isinstance(field.dataType, (ArrayType, MapType, StructType))]
+        if nested:
+            raise ConfigurationError(
+                f"the column {nested[0]!r} is nested", option="sequence_by", advice="give its fields as columns"
+            )
+        check_comparable(fields, "sequence_by")
+        return tuple(field.name for field in fields), False
+    for name in (SEQUENCE, COMMIT_VERSION):
+        if name in df.columns:
+            return (name,), False
+    return ((POSITION,) if POSITION in df.columns else ()), True
+
+
+def quoted(name: str) -> Column:
+    """Return a column by its exact name."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def hash_of(names: Sequence[str]) -> Column:
+    """Return 64 bits of some columns, the same in any order of them.
+
+    `xxhash64` passes over NULL, so the name of each column that is not NULL is hashed too. A new column that is NULL
+    changes nothing, so rows match those that were stored before the column came.
+    """
+    parts: list[Column] = []
+    for name in sorted(names):
+        column = quoted(name)
+        parts += [F.when(column.isNotNull(), F.lit(zlib.crc32(name.encode()))), column]
+    return F.xxhash64(*parts)
+
+
+def kind_column(df: DataFrame) -> Column:
+    """Return the `RowKind` of a row as a byte; -1 for an unknown word, INSERT for a DataFrame without kinds."""
+    if CHANGE_TYPE not in df.columns:
+        return F.lit(0).cast("byte")
+    word = quoted(CHANGE_TYPE)
+    cases = F.when(word == F.lit(CHANGE_TYPES[0]), F.lit(0))
+    for kind, text in enumerate(CHANGE_TYPES[1:], 1):
+        cases = cases.when(word == F.lit(text), F.lit(kind))
+    return cases.otherwise(F.lit(-1)).cast("byte")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions on the rows of a key: `latest_per_key`, `normalize`, `deduplicate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame
+
+from forebay.changelog.operators.first import First
+from forebay.changelog.operators.latest import Latest
+from forebay.changelog.operators.micro_batch import Operator
+from forebay.errors import ConfigurationError
+from forebay.options.quantities import DurationLike
+from forebay.spark.changelog.columns import key_names, order_names, payload_fields
+from forebay.spark.changelog.state_options import microseconds, operator_state
+from forebay.spark.changelog.stateful import Plan, run_stateful
+
+
+def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
+    df: DataFrame,
+    key: str | Sequence[str],
+    *,
+    sequence_by: str | Sequence[str] | None = None,
+    preimages: bool = False,
+    state_ttl: DurationLike | None = None,
+    event_time: str | None = None,
+    state_location: str | None = None,
+    state_storage: Mapping[str, object] | None = None,
+    shards: int | None = None,
+    name: str = "latest_per_key",
+) -> DataFrame:
+    """Return the changelog of the last row of each key (F5, K8). A key whose last change is a delete has no row.
+
+    Changes that arrive after a later one change nothing.
+
+    Args:
+        df: A batch or streaming DataFrame: a changelog, or plain rows, which replace the row of their key.
+        key: The columns that identify a row.
+        sequence_by: Columns that order the changes of a key; by default `_sequence`, `_commit_version`, or the
+            micro-batch and `_pos`.
+        preimages: Whether an update gives the row before it too.
+        state_ttl: See `materialize`.
+        event_time: See `materialize`.
+        state_location: See `materialize`.
+        state_storage: See `materialize`.
+        shards: See `materialize`.
+        name: See `materialize`.
+
+    Raises:
+        ConfigurationError: A column or option is wrong.
+        DataError: While reading: two different rows of a key have the same place in the order.
+    """
+    order, by_version = order_names(df, sequence_by)
+    if by_version and not order and not df.isStreaming:
+        raise ConfigurationError(
+            "the rows of a batch DataFrame have no order",
+            option="sequence_by",
+            advice="give columns that order the rows of a key",
+        )
+    state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
+    keys = key_names(df, key)
+    plan = Plan(
+        Latest(preimages=preimages),
+        "latest_per_key",
+        keys,
+        keys,
+        payload_fields(df),
+        order,
+        by_version=by_version,
+        time_to_live=microseconds(state_ttl),
+        time=event_time,
+        state=state,
+    )
+    return run_stateful(df, plan)
+
+
+def normalize(df: DataFrame, key: str | Sequence[str], *, name: str = "normalize", **options: object) -> DataFrame:
+    """Return the full changelog of an upsert changelog (C16): updates with the row before, deletes with the whole row.
+
+    An upsert changelog has the new row of a key, and of a delete perhaps the key alone. The result has
+    `update_preimage` rows, nothing for rows that did not change, and nothing for deletes of unknown keys.
+
+    Args:
+        df: A batch or streaming DataFrame.
+        key: The columns that identify a row.
+        name: Tells the stateful functions of one query apart.
+        options: Other arguments of `latest_per_key`.
+    """
+    return latest_per_key(df, key, preimages=True, name=name, **options)  # type: ignore[arg-type]  # checked there
+
+
+def deduplicate(  # noqa: PLR0913 - as above
+    df: DataFrame,
+    key: str | Sequence[str],
+    *,
+    sequence_by: str | Sequence[str] | None = None,
+    state_ttl: DurationLike | None = None,
+    event_time: str | None = None,
+    state_location: str | None = None,
+    state_storage: Mapping[str, object] | None = None,
+    shards: int | None = None,
+    name: str = "deduplicate",
+) -> DataFrame:
+    """Return the first row of each key that arrives.
+
+    Within a micro-batch the order of changes decides. Unlike `dropDuplicatesWithinWatermark`, it needs no watermark.
+
+    Args:
+        df: A batch or streaming DataFrame of rows that are only added.
+        key: The columns that identify a row.
+        sequence_by: Columns that order rows within a micro-batch.
+        state_ttl: How long a key is remembered after its last row.
+        event_time: See `materialize`.
+        state_location: See `materialize`.
+        state_storage: See `materialize`.
+        shards: See `materialize`.
+        name: See `materialize`.
+
+    Returns:
+        The columns of `df`, without those of a changelog.
+
+    Raises:
+        ConfigurationError: A column or option is wrong.
+        DataError: While reading: a row is retracted (C14).
+    """
+    order, _ = order_names(df, sequence_by)
+    state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
+    payload = payload_fields(df)
+    keys = key_names(df, key)
+    operator: Operator = First()
+    plan = Plan(
+        operator,
+        "deduplicate",
+        keys,
+        tuple(field.name for field in payload),
+        payload,
+        order,
+        by_version=True,
+        time_to_live=microseconds(state_ttl),
+        time=event_time,
+        state=state,
+    )
+    return run_stateful(df, plan).select(*(f"`{field.name}`" for field in payload))

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`materialize`: the changes of the rows by a key, right for changes that arrive in any order (C7–C15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from pyspark.sql import DataFrame
+
+from forebay.changelog.operators.latest import Latest
+from forebay.changelog.operators.micro_batch import Operator
+from forebay.changelog.operators.retract import Retract
+from forebay.errors import ConfigurationError
+from forebay.options.quantities import DurationLike
+from forebay.spark.changelog.columns import check_comparable, key_names, order_names, payload_fields
+from forebay.spark.changelog.state_options import microseconds, operator_state
+from forebay.spark.changelog.stateful import Plan, run_stateful
+from forebay.spark.changelog.strategy import choose_strategy
+
+Strategy = Literal["none", "sequence", "barrier", "retract"]
+
+
+def materialize(  # noqa: PLR0913 - keywords of a function for users
+    df: DataFrame,
+    key: str | Sequence[str],
+    *,
+    mode: Literal["auto", "none", "force"] = "auto",
+    strategy: Strategy | None = None,
+    sequence_by: str | Sequence[str] | None = None,
+    on_conflict: Literal["deduplicate", "nothing", "error"] | None = None,
+    on_missing_retraction: Literal["warn", "error", "hold"] = "warn",
+    state_ttl: DurationLike | None = None,
+    event_time: str | None = None,
+    null_keys: Literal["error", "allow"] = "error",
+    preimages: bool = False,
+    state_location: str | None = None,
+    state_storage: Mapping[str, object] | None = None,
+    shards: int | None = None,
+    name: str = "materialize",
+) -> DataFrame:
+    """Return the changelog of the rows by `key`, with at most one row for each key.
+
+    The input is a changelog (`_change_type`), or plain rows, which are inserts. Each micro-batch gives at most one
+    change for each key (two with `preimages`), and only of keys whose row changed. A sink that applies them has the
+    table of the input. In batch, all rows of the result are inserts.
+
+    | strategy | right if | state |
+    |---|---|---|
+    | `none` | changes of a key arrive in order | none |
+    | `sequence` | `sequence_by` orders the changes of a key | one row for each key, deleted ones too |
+    | `barrier` | a micro-batch holds all changes of a source transaction | one row for each key |
+    | `retract` | every row is retracted by a change with equal columns; any order of arrival | live rows |
+
+    Args:
+        df: A batch or streaming DataFrame.
+        key: The columns by which the target finds rows.
+        mode: `auto` chooses the strategy and logs why; `none` returns `df`; `force` keeps state even if order is kept.
+        strategy: Skip the choice.
+        sequence_by: Columns that order the changes of a key; by default `_sequence` or `_commit_version`, if there.
+        on_conflict: Which of several live rows of a key is its row: the last one, the first one, or an error. By
+            default `error` for `barrier`, otherwise `deduplicate`.
+        on_missing_retraction: What a retraction without its row does: it is held and logged, is an error, or is held.
+        state_ttl: A key without events for so long leaves the state, and its row is deleted from the result.
+        event_time: The timestamp column for `state_ttl`; by default the time of the micro-batch.
+        null_keys: Whether NULL is a value of the key.
+        preimages: Whether an update gives the row before it too, as `update_preimage`.
+        state_location: Where state is kept: a directory that all machines share, or `s3://bucket/prefix`.
+        state_storage: Settings of S3, as `stateStorage.*` of a stream.
+        shards: The number of tasks, fixed with the first micro-batch; by default the session's parallelism.
+        name: Tells the stateful functions of one query apart.
+
+    Returns:
+        The payload, `_change_type` and `_commit_version`, which is the micro-batch.
+
+    Raises:
+        ConfigurationError: A column or option is wrong, or the state belongs to another query.
+    """
+    _check_choice("on_conflict", on_conflict, (None, "deduplicate", "nothing", "error"))
+    _check_choice("on_missing_retraction", on_missing_retraction, ("warn", "error", "hold"))
+    _check_choice("strategy", strategy, (None, *get_args(Strategy)))
+    keys = key_names(df, key)
+    order, by_version = order_names(df, sequence_by)
+    verdict = choose_strategy(df, keys, mode=mode, strategy=strategy, sequence_by=() if by_version else order)
+    if verdict.strategy == "none":
+        return df
+    payload = payload_fields(df)
+    operator: Operator
+    if verdict.strategy == "sequence":
+        if by_version:
+            raise ConfigurationError(
+                "the strategy sequence needs columns that order the changes of a key",
+                option="sequence_by",
+                advice="give sequence_by, or use the strategy retract, which needs no order",
+            )
+        operator = Latest(preimages=preimages)
+    else:
+        barrier = verdict.strategy == "barrier"
+        conflict = on_conflict or ("error" if barrier else "deduplicate")
+        operator = Retract(preimages, "error" if barrier else on_missing_retraction, conflict)
+        check_comparable(payload, "df")
+    time_to_live = microseconds(state_ttl)
+    plan = Plan(
+        operator,
+        f"materialize {verdict.strategy}",
+        keys,
+        tuple(field.name for field in payload),
+        payload,
+        order,
+        by_version=by_version,
+        time_to_live=time_to_live,
+        time=event_time,
+        state=operator_state(state_location, name, state_storage, shards) if df.isStreaming else None,
+        null_keys=null_keys == "allow",
+    )
+    return run_stateful(df, plan)
+
+
+def _check_choice(option: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ConfigurationError(
+            f"{option} is {value!r}",
+            option=option,
+            advice=f"give one of {', '.join(repr(choice) for choice in choices if choice is not None)}",
+        )

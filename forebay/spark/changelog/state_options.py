@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of stateful functions that say where state is and how long it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from pyspark.sql import SparkSession
+
+from forebay.changelog.state.location import OperatorState
+from forebay.errors import ConfigurationError
+from forebay.options import Duration
+from forebay.options.quantities import DurationLike
+
+
+def operator_state(
+    location: str | None,
+    name: str,
+    storage: Mapping[str, object] | None,
+    shards: int | None,
+) -> OperatorState:
+    """Check and return the state options of a streaming function.
+
+    Raises:
+        ConfigurationError: There is no location, or a value is out of range.
+    """
+    if location is None:
+        raise ConfigurationError(
+            f"{name} of a streaming DataFrame keeps state, and needs a place for it",
+            option="state_location",
+            advice="give state_location: a directory that all machines share, or s3://bucket/prefix; one for a query",
+        )
+    if not name or "/" in name or name.startswith("."):
+        raise ConfigurationError(f"the name {name!r} is no name of a directory", option="name")
+    if shards is not None and shards < 1:
+        raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
+    return OperatorState(location, name, dict(storage or {}), shards)
+
+
+def with_shards(state: OperatorState, spark: SparkSession) -> OperatorState:
+    """Return the state with its number of shards: that of the stored state if there is one. Called on the driver.
+
+    Raises:
+        ConfigurationError: The stored state has another number, or the store cannot keep state.
+    """
+    info = state.info()
+    if info is None:
+        context = getattr(spark, "_sc", None)
+        default = 8 if context is None else int(context.defaultParallelism)  # Connect does not tell it
+        return replace(state, shards=state.shards or default)
+    if state.shards not in (None, info.shards):
+        raise ConfigurationError(
+            f"the state below {state.location!r} has {info.shards} shards, not {state.shards}",
+            option="shards",
+            advice=f"leave shards out, or stop the query and run `forebay state reshard {state.location} "
+            f"--name {state.name} --shards {state.shards}`",
+        )
+    return replace(state, shards=info.shards)
+
+
+def microseconds(time_to_live: DurationLike | None) -> int | None:
+    """Return a time to live in microseconds.
+
+    Args:
+        time_to_live: Seconds, a timedelta, a text such as `7 days`, or None.
+
+    Raises:
+        ConfigurationError: It is no duration, or is 0.
+    """
+    if time_to_live is None:
+        return None
+    try:
+        found = Duration(time_to_live) // timedelta(microseconds=1)
+    except ValueError as error:
+        raise ConfigurationError(f"state_ttl is {time_to_live!r}: {error}", option="state_ttl") from error
+    if found == 0:
+        raise ConfigurationError("state_ttl is 0", option="state_ttl", advice="leave it out to keep state for ever")
+    return found

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs an operator on a DataFrame: rows go to the shard of their key, and a task runs the operator on its shard.
+
+A streaming DataFrame keeps state: Spark gives each task the id of the micro-batch, which is the version of the state.
+The result is an ordinary DataFrame, for any sink; a retried or repeated micro-batch gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from forebay.changelog.operators.events import Layout, collect
+from forebay.changelog.operators.expiry import Expiry
+from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
+from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
+from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, SIDE, TOUCHED
+from forebay.changelog.state.location import OperatorState
+from forebay.changelog.state.manifest import OperatorInfo
+from forebay.changelog.state.snapshot import lookup
+from forebay.errors import FatalError
+from forebay.spark.changelog.columns import hash_of, kind_column, quoted
+from forebay.spark.changelog.state_options import with_shards
+from forebay.spark.conform import arrow_schema
+from forebay.spark.errors import as_spark_error
+
+_OUTPUT_ROWS = 50_000
+"""Rows of a record batch that is handed to Spark."""
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An operator on a DataFrame.
+
+    Args:
+        operator: What a task runs.
+        title: What it is, for the state and for errors, such as `materialize retract`.
+        key: The key columns.
+        identity: The columns that identify a row within its key.
+        payload: The columns of a row.
+        order: The columns that order changes.
+        by_version: Whether the micro-batch orders changes first.
+        time_to_live: Microseconds; None keeps state for ever.
+        time: The time of a row for the time to live; None is the time of the micro-batch.
+        state: Where state is kept; None for a batch DataFrame.
+        null_keys: Whether NULL is a value of the key, rather than an error.
+    """
+
+    operator: Operator
+    title: str
+    key: tuple[str, ...]
+    identity: tuple[str, ...]
+    payload: list[StructField]
+    order: tuple[str, ...] = ()
+    by_version: bool = True
+    time_to_live: int | None = None
+    time: str | None = None
+    state: OperatorState | None = None
+    null_keys: bool = False
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The function of `mapInArrow`. It is pickled to the workers."""
+
+    plan: Plan
+    layout: Layout
+    shards: int
+    keys: tuple[tuple[str, str], ...] = field(default=())
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with as_spark_error(self.plan.title, "running"):
+            changes = self._run(batches)
+        for start in range(0, changes.num_rows, _OUTPUT_ROWS):
+            yield changes.slice(start, _OUTPUT_ROWS)
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        from pyspark import TaskContext
+
+        plan, context = self.plan, TaskContext.get()
+        if plan.state is None:
+            events = collect(batches, self.layout)
+            nothing = lookup([], np.empty(0, np.int64), timed=self.layout.timed)
+            return plan.operator.apply(events, nothing, Expiry(), 0).changes
+        version = None if context is None else context.getLocalProperty(BATCH_ID)
+        if context is None or version is None:
+            raise FatalError(
+                "Spark does not tell the id of the micro-batch to this task",
+                advice="run the function in a streaming query with a micro-batch trigger",
+            )
+        info = OperatorInfo(context.getLocalProperty(QUERY_ID) or "", plan.title, self.shards, self.keys, int(version))
+        shard = plan.state.shard(context.partitionId())
+        return run_micro_batch(
+            plan.operator, shard, info, int(version), batches, layout=self.layout, time_to_live=plan.time_to_live
+        ).changes
+
+
+def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
+    """Return the changes of an operator on a DataFrame.
+
+    Raises:
+        ConfigurationError: The state cannot be kept there, or has another number of shards.
+    """
+    return run_prepared(df.select(*prepared_columns(df, plan)), plan)
+
+
+def prepared_columns(df: DataFrame, plan: Plan, more: Mapping[str, Column] | None = None) -> list[Column]:
+    """Return the columns that tasks read: the payload, the hashes, the kind, the order and the time."""
+    kind = kind_column(df)
+    columns = [quoted(one.name) for one in plan.payload]
+    columns += [hash_of(plan.key).alias(KEY_HASH), hash_of(plan.identity).alias(ROW_HASH), kind.alias(KIND)]
+    columns += [quoted(name).alias(f"{ORDER}{place}") for place, name in enumerate(plan.order)]
+    if CHANGE_TYPE in df.columns:
+        columns.append(F.when(kind < 0, quoted(CHANGE_TYPE)).alias(f"{PREFIX}word"))
+    for place, name in enumerate(name for name in (SPLIT, POSITION) if name in df.columns):
+        columns.append(quoted(name).alias(f"{PREFIX}at{place}"))
+    if plan.time_to_live is not None:
+        time = F.current_timestamp() if plan.time is None else quoted(plan.time).cast("timestamp")
+        columns.append(F.coalesce(F.unix_micros(time), F.lit(0)).alias(TOUCHED))
+    return columns + [column.alias(name) for name, column in (more or {}).items()]
+
+
+def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = None) -> DataFrame:
+    """Send prepared rows to their shards, and run the operator.
+
+    Args:
+        prepared: The columns of `prepared_columns`.
+        plan: The operator.
+        output: The columns of the result; by default those of a changelog of the payload.
+    """
+    spark = prepared.sparkSession
+    state = plan.state if prepared.isStreaming else None
+    if state is None:
+        conf = spark.conf.get("spark.sql.shuffle.partitions")
+        shards = int(conf or 200)
+    else:
+        state = with_shards(state, spark)
+        shards = state.shards or 1
+    schema = StructType([StructField(one.name, one.dataType) for one in plan.payload])
+    arrow = arrow_schema(prepared.schema)
+    orders = tuple(arrow.field(name).type for name in arrow.names if name.startswith(ORDER))
+    layout = Layout(
+        plan.key,
+        plan.identity,
+        arrow_schema(schema),
+        orders,
+        by_version=plan.by_version,
+        timed=plan.time_to_live is not None,
+        null_keys=plan.null_keys,
+        joined=SIDE in arrow.names,
+    )
+    types = tuple((name, schema[name].dataType.simpleString()) for name in plan.key)
+    task = _Task(replace(plan, state=state), layout, shards, types)
+    shard = F.pmod(F.col(KEY_HASH), F.lit(shards)).cast("int")
+    return prepared.repartitionById(shards, shard).mapInArrow(task, output or changelog_schema(schema))
+
+
+def changelog_schema(payload: StructType) -> StructType:
+    """Return the Spark schema of changes."""
+    return StructType(
+        [*payload.fields, StructField(CHANGE_TYPE, StringType()), StructField(COMMIT_VERSION, LongType())]
+    )

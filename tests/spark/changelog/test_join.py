@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The join of two changelogs on real streaming queries."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as users write it
+
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.joining import changelog_join
+
+SCHEMA = "side int, k int, v string, _change_type string"
+
+
+def sides(df):
+    left = df.where("side = 0").select("k", F.col("v").alias("l"), "_change_type")
+    right = df.where("side = 1").select("k", F.col("v").alias("r"), "_change_type")
+    return left, right
+
+
+def joined(left, right, how):
+    """The join of two multisets of (key, value)."""
+    matches = {key for key, _ in right if key is not None}
+    result = Counter()
+    for (key, value), count in left.items():
+        if (how == "semi" and key in matches) or (how == "anti" and key not in matches):
+            result[key, value] += count
+        elif how in ("inner", "left"):
+            for (other, found), times in right.items():
+                if key == other and key is not None:
+                    result[key, value, found] += count * times
+            if how == "left" and key not in matches:
+                result[key, value, None] += count
+    return result
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_batch(spark, stream_of_files, how):
+    """P14."""
+    rng, tables = random.Random(how), (Counter(), Counter())
+    query = stream_of_files(
+        lambda df, state: changelog_join(*sides(df), "k", how=how, state_location=state, shards=2), SCHEMA
+    )
+    expected = []
+    for _ in range(5):
+        rows = []
+        for _ in range(30):
+            side = rng.randrange(2)
+            table = tables[side]
+            if table and rng.random() < 0.45:
+                key, value = rng.choice(sorted(table, key=repr))
+                table[key, value] -= 1
+                if not table[key, value]:
+                    del table[key, value]
+                rows.append((side, key, value, "delete"))
+            else:
+                key, value = rng.choice([None, 1, 2, 3, 4]), rng.choice("abc")
+                table[key, value] += 1
+                rows.append((side, key, value, "insert"))
+        rng.shuffle(rows)
+        query.write(rows)
+        expected.append(joined(*tables, how))
+    folded = Counter()
+    for number, rows in sorted(query.run().items()):
+        for row in rows:
+            folded[row[:-2]] += 1 if row[-2] == "insert" else -1
+        assert not any(count < 0 for count in folded.values())
+        assert +folded == expected[number]
+    assert len(expected) == number + 1
+
+
+def test_a_batch_join_is_the_same_operator(spark):
+    df = spark.createDataFrame([(0, 1, "a", "insert"), (1, 1, "b", "insert"), (0, 2, "c", "insert")], SCHEMA)
+    found = changelog_join(*sides(df), "k", how="left").drop("_commit_version").collect()
+    assert sorted(map(tuple, found)) == [(1, "a", "b", "insert"), (2, "c", None, "insert")]
+
+
+def test_columns_on_both_sides_and_other_types_are_refused(spark):
+    left = spark.createDataFrame([(1, "a")], "k int, v string")
+    with pytest.raises(ConfigurationError, match="both inputs have the column 'V'"):
+        changelog_join(left, spark.createDataFrame([(1, "a")], "k int, V string"), "k")
+    with pytest.raises(ConfigurationError, match="is int on the left and bigint on the right"):
+        changelog_join(left, spark.createDataFrame([(1, "a")], "k long, w string"), "k")

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stateful functions on real streaming queries."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from forebay.changelog.row_kind import CHANGE_TYPES
+from forebay.errors import ConfigurationError, unwrap
+from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
+from forebay.spark.changelog.materialize import materialize
+
+
+def short(rows):
+    kinds = dict(zip(CHANGE_TYPES, ("+I", "-U", "+U", "-D"), strict=True))
+    return sorted(f"{kinds[row[-2]]}{row[1]}" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("case", "outputs"),
+    [
+        (["+I10", "-U10", "+U20"], [["+I10"], ["-D10"], ["+I20"]]),
+        (["+U20", "+I10", "-U10"], [["+I20"], ["+U10"], ["+U20"]]),
+        (["+I10", "+U20", "-U10"], [["+I10"], ["+U20"], []]),
+    ],
+)
+def test_the_three_orders_of_the_join_give_flinks_changes(stream_of_files, case, outputs):
+    """A2, C4, C8: one change in each micro-batch."""
+    query = stream_of_files(
+        lambda df, state: materialize(
+            df, "id", strategy="retract", state_location=state, on_missing_retraction="hold", shards=2
+        ),
+    )
+    words = {"+I": "insert", "-U": "update_preimage", "+U": "update_postimage"}
+    for change in case:
+        level = int(change[2:])
+        query.write([(1, level, {10: "a1", 20: "b1"}[level], words[change[:2]])])
+    assert [short(rows) for _, rows in sorted(query.run().items())] == outputs
+
+
+def test_a_random_changelog_over_restarts(stream_of_files):
+    """P2: arbitrary order, several queries one after the other on one checkpoint."""
+    rng, live, changes = random.Random(7), {}, []
+    for number in range(600):
+        key = rng.randrange(40)
+        row = (key, number % 9, f"n{number}")
+        if key in live:
+            changes.append((*live[key], "update_preimage"))
+            changes.append((*row, "update_postimage"))
+        else:
+            changes.append((*row, "insert"))
+        live[key] = row
+        if rng.random() < 0.2:
+            changes.append((*live.pop(key), "delete"))
+    rng.shuffle(changes)
+    query = stream_of_files(
+        lambda df, state: materialize(df, ["id"], state_location=state, shards=3, strategy="retract")
+    )
+    view = {}
+    while changes:
+        for _ in range(3):
+            query.write(changes[:70])
+            changes = changes[70:]
+        for _, rows in sorted(query.run().items()):
+            for row in rows:
+                if row[-2] == "delete":
+                    del view[row[0]]
+                else:
+                    view[row[0]] = row[:3]
+    assert view == live
+
+
+def test_a_state_of_another_query_is_refused(stream_of_files, tmp_path):
+    query = stream_of_files(lambda df, state: materialize(df, "id", state_location=state, strategy="retract"))
+    query.write([(1, 1, "a", "insert")])
+    query.run()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - of Spark
+        query.run()
+    error = unwrap(raised.value)
+    assert isinstance(error, ConfigurationError)
+    assert "belongs to the query" in str(error)
+
+
+def test_latest_per_key_ignores_older_changes(stream_of_files):
+    """K8, F5."""
+    query = stream_of_files(lambda df, state: latest_per_key(df, "id", sequence_by="level", state_location=state))
+    query.write([(1, 5, "new", "insert"), (2, 1, "x", "insert")])
+    query.write([(1, 4, "old", "update_postimage"), (2, 3, "x", "delete")])
+    query.write([(2, 2, "late", "update_postimage"), (1, 6, "newer", "update_postimage")])
+    found = [sorted(row[:4] for row in rows) for _, rows in sorted(query.run().items())]
+    assert found == [
+        [(1, 5, "new", "insert"), (2, 1, "x", "insert")],
+        [(2, 1, "x", "delete")],
+        [(1, 6, "newer", "update_postimage")],
+    ]
+
+
+def test_normalize_completes_an_upsert_changelog(stream_of_files):
+    """A13, C16."""
+    query = stream_of_files(lambda df, state: normalize(df, "id", state_location=state))
+    query.write([(1, 1, "a", "update_postimage")])
+    query.write([(1, 1, "b", "update_postimage"), (9, None, None, "delete")])
+    query.write([(1, 1, "b", "update_postimage")])
+    query.write([(1, None, None, "delete")])
+    found = [[row[:4] for row in rows] for _, rows in sorted(query.run().items())]
+    assert found == [
+        [(1, 1, "a", "insert")],
+        [(1, 1, "a", "update_preimage"), (1, 1, "b", "update_postimage")],
+        [],
+        [(1, 1, "b", "delete")],
+    ]
+
+
+def test_deduplicate_keeps_the_first_row(stream_of_files):
+    query = stream_of_files(lambda df, state: deduplicate(df, "id", sequence_by="level", state_location=state))
+    query.write([(1, 2, "b", "insert"), (1, 1, "a", "insert")])
+    query.write([(1, 0, "late", "insert"), (2, 0, "c", "insert")])
+    found = [sorted(rows) for _, rows in sorted(query.run().items())]
+    assert found == [[(1, 1, "a")], [(2, 0, "c")]]
