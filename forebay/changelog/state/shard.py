@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.changelog.state.entries import TOUCHED
 from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
-from forebay.changelog.state.merging import merge
+from forebay.changelog.state.merging import Part, merge
 from forebay.changelog.state.segments import Ints, Segment, SegmentFiles, sorted_by_key
 from forebay.changelog.state.snapshot import Entries, lookup
 from forebay.errors import ConfigurationError, FatalError
@@ -186,12 +186,12 @@ class Shard:
         # Those of older versions were removed when this list was last written.
         retired = [(dropped, name) for dropped, name in before.retired if dropped >= version - self._keep]
         if change.entries.num_rows:
-            merged = [[Segment(sorted_by_key(change.entries))]]
+            merged = [_in_memory(sorted_by_key(change.entries))]
             rows = change.entries.num_rows
             while runs and _rows(runs[-1]) <= max(rows, SMALL):
                 run = runs.pop()
                 rows += _rows(run)
-                merged.append([self._files.open(segment) for segment in run])
+                merged.append([self._part(segment) for segment in run])
                 retired += [(version, segment.name) for segment in run]
             prefix = f"{self._prefix}{version:012d}-"
             new = merge(merged, schema, lambda batch: self._files.write(prefix, batch), keep_tombstones=bool(runs))
@@ -205,6 +205,9 @@ class Shard:
             change.clock,
             change.counts,
         )
+
+    def _part(self, segment: SegmentInfo) -> Part:
+        return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
 
     def _remove_old(self, manifest: Manifest) -> None:
         """Remove what only versions older than `keep` need. Segments stay in `retired` until the version after."""
@@ -272,6 +275,12 @@ def timed(schema: pa.Schema) -> bool:
 
 def _shown(info: OperatorInfo) -> str:
     return f"{info.operator} by {', '.join(f'{name} {kind}' for name, kind in info.keys)}"
+
+
+def _in_memory(entries: pa.RecordBatch) -> list[Part]:
+    """Return sorted entries as a run."""
+    segment = Segment(entries)
+    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
 
 
 def _rows(run: Sequence[SegmentInfo]) -> int:
