@@ -122,8 +122,9 @@ class Shard:
             raise FatalError(
                 f"micro-batch {version} of shard {self._number} has other events than when its state was written",
                 option=OPTION,
-                advice="if two functions of the query have the same name, give each one its own (name=…); otherwise make "
-                "the input of the query the same at each replay (no rand(), no current time, no source that forgets); "
+                advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
+                "make the input of the query the same at each replay (no rand(), no current time, no source that "
+                "forgets); "
                 f"if the checkpoint was set back or replaced, {_NEW}",
             )
         return existing
@@ -161,7 +162,7 @@ class Shard:
             raise FatalError(
                 f"the state of micro-batch {version - 1} is missing: shard {self._number} in {self._prefix} {has}",
                 option=OPTION,
-                advice=f"a query can go back {self._keep} micro-batches (spark.sql.streaming.minBatchesToRetain); {_NEW}",
+                advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
             )
         for number in range(shards):
             prefix = shard_prefix(self._directory, number)
@@ -171,8 +172,8 @@ class Shard:
                     raise FatalError(
                         f"the file {missing} of the state is missing: there is {name}",
                         option=OPTION,
-                        advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), make "
-                        f"it read all; if files of the state were removed, {_NEW}",
+                        advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), "
+                        f"make it read all; if files of the state were removed, {_NEW}",
                     )
         found = self.manifest(before)
         if found is None:
