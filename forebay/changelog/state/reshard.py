@@ -212,7 +212,7 @@ def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int)
 
 
 def _widest(manifests: Sequence[Manifest]) -> pa.Schema:
-    """Return the schema with most columns: they are only added, and a killed query may have added them in few shards."""
+    """Return the schema with most columns. They are only added, and a killed query may have done so in some shards."""
     return max((manifest.schema for manifest in manifests), key=lambda schema: len(schema.names))
 
 
