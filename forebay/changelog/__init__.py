@@ -9,30 +9,41 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from forebay.changelog.mode import ChangelogMode
 from forebay.changelog.row_kind import RowKind
 
 if TYPE_CHECKING:
+    from forebay.spark.changelog.changelog_modes import changelog_mode as changelog_mode
     from forebay.spark.changelog.joining import changelog_join as changelog_join
     from forebay.spark.changelog.keyed import deduplicate as deduplicate
     from forebay.spark.changelog.keyed import latest_per_key as latest_per_key
     from forebay.spark.changelog.keyed import normalize as normalize
     from forebay.spark.changelog.materialize import materialize as materialize
+    from forebay.spark.keys.row_order import upsert_keys as upsert_keys
+    from forebay.spark.keys.set_keys import with_upsert_key as with_upsert_key
 
 _LAZY = {
     "changelog_join": "forebay.spark.changelog.joining",
+    "changelog_mode": "forebay.spark.changelog.changelog_modes",
     "deduplicate": "forebay.spark.changelog.keyed",
     "latest_per_key": "forebay.spark.changelog.keyed",
     "materialize": "forebay.spark.changelog.materialize",
     "normalize": "forebay.spark.changelog.keyed",
+    "upsert_keys": "forebay.spark.keys.row_order",
+    "with_upsert_key": "forebay.spark.keys.set_keys",
 }
 
 __all__ = [
+    "ChangelogMode",
     "RowKind",
     "changelog_join",
+    "changelog_mode",
     "deduplicate",
     "latest_per_key",
     "materialize",
     "normalize",
+    "upsert_keys",
+    "with_upsert_key",
 ]
 
 
