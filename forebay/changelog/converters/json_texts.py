@@ -71,8 +71,8 @@ class TextReader:
                 self._first = 1 - self._first if 2 * len(rows) > count else self._first
 
         def reason(row: int) -> str:
-            text: bytes = texts[row].as_py()
-            return self._readers[form[row]].reason(text)
+            found: str = self._readers[form[row]].reason(texts[row].as_py())
+            return found
 
         return Texts(dict(zip(self._names, children(values), strict=True)), bad, reason)
 
