@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.changelog.converters import positions
 from forebay.changelog.converters.change_events import EventReader, check_columns
 from forebay.changelog.converters.debezium_json import DebeziumJsonReader
-from forebay.changelog.converters.json_texts import payload_schema
+from forebay.changelog.converters.json_texts import payload_schema, wanted_fields
 from forebay.changelog.converters.maxwell_json import MaxwellJsonReader
 from forebay.changelog.converters.upsert_json import UpsertJsonReader
 from forebay.errors import ConfigurationError
@@ -74,7 +74,7 @@ class EventOptions:
             return UpsertJsonReader(payload, key, options, columns)
         if key is not None:
             check_columns(key, payload)
-        wanted = pa.schema([field for field in payload if columns is None or field.name in columns])
+        wanted = wanted_fields(list(payload), columns)
         found: dict[str, Any] = {"sequence": self.sequence, "missing_before": self.missing_before}
         if self.form == "maxwell-json":
             return MaxwellJsonReader(wanted, options, **found)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,3 +122,8 @@ def key_rows(keys: Texts, rows: pa.Schema) -> pa.Array:
         there |= valid(column)
     columns = [keys.fields.get(field.name, pa.nulls(count, field.type)) for field in rows]
     return pa.StructArray.from_arrays(columns, fields=list(rows), mask=pa.array(~there | keys.bad))
+
+
+def wanted_fields(fields: list[pa.Field], columns: Collection[str] | None) -> pa.Schema:
+    """Return the fields of a row to read: those among the wanted columns, but at least one."""
+    return pa.schema([field for field in fields if columns is None or field.name in columns] or fields[:1])

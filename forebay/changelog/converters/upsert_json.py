@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.changelog.converters.change_events import ChangeEvents, EventKind, valid
-from forebay.changelog.converters.json_texts import TextReader, key_rows
+from forebay.changelog.converters.json_texts import TextReader, key_rows, wanted_fields
 from forebay.changelog.converters.json_writer import json_texts
 from forebay.changelog.converters.update_pairs import paired, rows_have
 from forebay.changelog.row_kind import RowKind
@@ -40,7 +40,7 @@ class UpsertJsonReader:
             )
         self.added = pa.schema([])
         every = [*(field for field in key if field.name not in payload.names), *payload]
-        self.payload = pa.schema([field for field in every if columns is None or field.name in columns])
+        self.payload = wanted_fields(every, columns)
         self._keys = TextReader(key, options)
         wanted = [field for field in self.payload if field.name not in key.names]
         self._values = TextReader(pa.schema(wanted), options) if wanted else None
