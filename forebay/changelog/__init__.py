@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from forebay.changelog.mode import ChangelogMode
 from forebay.changelog.row_kind import RowKind
+from forebay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from forebay.spark.changelog.changelog_modes import changelog_mode as changelog_mode
@@ -51,7 +52,16 @@ def __getattr__(name: str) -> object:
     """Import a lazy name on first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module 'forebay.changelog' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("numpy", "pyspark"):
+            raise
+        raise ConfigurationError(
+            f"forebay.changelog.{name} needs {package}, which is not installed",
+            advice='pip install "forebay[spark,changelog]"',
+        ) from error
 
 
 def __dir__() -> list[str]:
