@@ -39,7 +39,9 @@ def custom_metadata_json(key: KeySpec, column: str) -> dict[str, Any]:
 
 
 def key_of_json(schema: Mapping[str, Any]) -> KeySpec:
-    """Return the key in a schema JSON. Field order is the order of the partition key.
+    """Return the key in a schema JSON.
+
+    The partition key has the order of the fields; if the primary key has the same columns, it has their order.
 
     Raises:
         ConfigurationError: The JSON is not a schema, names a column that it does not have, or misspells
@@ -64,7 +66,8 @@ def key_of_json(schema: Mapping[str, Any]) -> KeySpec:
             )
         if metadata.get(PARTITIONING) is True:
             partition.append(name)
-    key = KeySpec(tuple(partition), columns, deleted)
+    same = set(partition) == set(columns)
+    key = KeySpec(columns if same else tuple(partition), columns, deleted)
     key.check(list(fields))
     return key
 

@@ -44,6 +44,14 @@ def test_both_forms_are_read():
     assert key_of_json(schema(None, uniqueCol1=keyed)) == KeySpec(("uniqueCol1",))
 
 
+def test_the_order_of_a_key_is_that_of_its_primary_key():
+    """K22: fields have the order of the table; without a primary key, theirs is the only one."""
+    keyed = json.loads(PARTITION)
+    turned = KeySpec(("uniqueCol2", "uniqueCol1"), ("uniqueCol2", "uniqueCol1"))
+    assert key_of_json(schema(primary_key_json(turned), uniqueCol1=keyed, uniqueCol2=keyed)) == turned
+    assert key_of_json(schema(None, uniqueCol1=keyed, uniqueCol2=keyed)).partition == ("uniqueCol1", "uniqueCol2")
+
+
 def test_a_key_without_a_flag_goes_both_ways():
     """K22: the flag is optional."""
     key = KeySpec(("uniqueCol1",), ("uniqueCol1",))

@@ -116,9 +116,10 @@ def _names(plan: PlanNode, lineage: Lineage) -> dict[int, frozenset[str]]:
 
 
 def _resolved(keys: Iterable[frozenset[int] | None], names: Mapping[int, frozenset[str]]) -> tuple[Columns, ...]:
-    """Return the keys of which all columns are there, by names; the shortest first."""
-    found = {_resolve(key, names) for key in keys if key is not None}
-    return tuple(sorted((key for key in found if key is not None), key=lambda key: (len(key), [*map(sorted, key)])))
+    """Return the keys of which all columns are there, by names, the shortest first; none that contains another one."""
+    found = {key for one in keys if one is not None and (key := _resolve(one, names)) is not None}
+    least = [key for key in found if not any(set(other) < set(key) for other in found)]
+    return tuple(sorted(least, key=lambda key: (len(key), [*map(sorted, key)])))
 
 
 def _resolve(columns: frozenset[int], names: Mapping[int, frozenset[str]]) -> Columns | None:
