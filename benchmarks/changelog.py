@@ -4,7 +4,7 @@
 All engines take turns on the same changelogs, on two cores. The Python peers need minutes for a million events, so they
 read the first `--peer-files` of the ten files, and rates are compared; on a busy machine, trust those by CPU. Flink
 takes part if there is a JDK: V1, no upsert key, state on the heap and in RocksDB. It writes no checkpoints, where ours
-and Spark's commit each micro-batch. Before all that, each engine of Spark is checked on a small changelog. At last: what
+and Spark's commit each micro-batch. Before that, each engine of Spark is checked on a small changelog. At last: what
 a micro-batch costs by the number of stored keys. Run it: ``make bench BENCH=changelog``, or with less to do by
 ``BENCH_ARGS='--scale 0.1 --rounds 1 --sizes 100000 1000000'``.
 """
