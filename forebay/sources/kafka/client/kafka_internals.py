@@ -137,7 +137,7 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
                 return []
             aborted = tuple((one.producer_id, one.first_offset) for one in self.aborted_transactions)
             fetch = replace(part, data=self._bytes, aborted=aborted)
-            self.next_fetch_offset, self.leader_epoch = _reach(fetch)
+            self.next_fetch_offset, self.leader_epoch = _next_offset(fetch)
             self.bytes_read = len(self._bytes)
             self.drain()
             if part.end is not None and self.next_fetch_offset >= part.end:
@@ -152,7 +152,7 @@ def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no type
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 
-def _reach(fetch: RawFetch) -> tuple[int, int]:
+def _next_offset(fetch: RawFetch) -> tuple[int, int]:
     """Return the offset after a fetch and the leader epoch of its last batch, from the headers of its batches."""
     offset, epoch = fetch.start, -1
     try:
