@@ -144,7 +144,7 @@ class KafkaBroker:
             FatalError: The broker did not start. The text has the end of its log.
         """
         if self._process is not None:
-            raise FatalError("the broker already runs")
+            raise FatalError("the broker already runs", advice="call start() once, or use another KafkaBroker")
         library = jars()
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="forebay-kafka-"))
