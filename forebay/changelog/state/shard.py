@@ -81,19 +81,18 @@ class Shard:
         first = self._check(replace(info, first=version))
         if version == first:
             return Manifest(version - 1, (), pa.schema([]))
-        for before in range(version - 1, first - 1, -1):
-            found = self.manifest(before)
-            if found is not None:
-                return found
-            self._refuse_gap(info.shards, before)
-        # No shard was run since the state began: its micro-batches had no rows.
-        return Manifest(version - 1, (), pa.schema([]))
+        return self.manifest(version - 1) or self._before_skipped(info.shards, version)
 
     def manifest(self, version: int) -> Manifest | None:
         """Return the manifest after a micro-batch; None if there is none."""
         name = manifest_name(self._prefix, version)
         data = self._store.get(name)
         return None if data is None else Manifest.from_bytes(data, name)
+
+    def versions(self) -> list[int]:
+        """Return the micro-batches after which there is a manifest, sorted."""
+        names = self._store.names(self._prefix)
+        return [version_of(name, self._prefix) for name in names if name.endswith(".json")]
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
         """Return the segments of a version, memory-mapped, oldest run first."""
@@ -123,8 +122,10 @@ class Shard:
             raise FatalError(
                 f"micro-batch {version} of shard {self._number} has other events than when its state was written",
                 option=OPTION,
-                advice="make the input of the query the same at each replay (no rand(), no current time, no source "
-                f"that forgets); if the checkpoint was set back or replaced, {_NEW}",
+                advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
+                "make the input of the query the same at each replay (no rand(), no current time, no source that "
+                "forgets); "
+                f"if the checkpoint was set back or replaced, {_NEW}",
             )
         return existing
 
@@ -135,7 +136,8 @@ class Shard:
         if data is None:
             if info.first > 0:
                 raise ConfigurationError(
-                    f"there is no state below {self._store.location!r}, but the query is at micro-batch {info.first}",
+                    f"there is no state below {self._store.location!r} (no file {name}), but the query is at "
+                    f"micro-batch {info.first}",
                     option=OPTION,
                     advice=_NEW,
                 )
@@ -146,17 +148,37 @@ class Shard:
         check_info(found, info, self._store.location)
         return found.first
 
-    def _refuse_gap(self, shards: int, version: int) -> None:
-        """Refuse a shard that lacks a version which another shard has."""
+    def _before_skipped(self, shards: int, version: int) -> Manifest:
+        """Return the last version before a micro-batch. Spark runs no task for micro-batches without rows.
+
+        Raises:
+            FatalError: A version between them existed, or there is none: files were removed.
+        """
+        versions = self.versions()
+        before = max((found for found in versions if found < version), default=None)
+        if before is None:
+            oldest = min(versions, default=None)
+            has = "has no version" if oldest is None else f"has no version before {oldest}"
+            raise FatalError(
+                f"the state of micro-batch {version - 1} is missing: shard {self._number} in {self._prefix} {has}",
+                option=OPTION,
+                advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
+            )
         for number in range(shards):
-            other = manifest_name(shard_prefix(self._directory, number), version)
-            if self._store.get(other) is not None:
-                raise FatalError(
-                    f"shard {self._number} has no state of micro-batch {version}, but shard {number} has one",
-                    option=OPTION,
-                    advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), make it "
-                    f"read all; if files of the state were removed, {_NEW}",
-                )
+            prefix = shard_prefix(self._directory, number)
+            for name in self._store.names(prefix):
+                if before < version_of(name, prefix) < version:
+                    missing = manifest_name(self._prefix, version_of(name, prefix))
+                    raise FatalError(
+                        f"the file {missing} of the state is missing: there is {name}",
+                        option=OPTION,
+                        advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), "
+                        f"make it read all; if files of the state were removed, {_NEW}",
+                    )
+        found = self.manifest(before)
+        if found is None:
+            raise damaged(manifest_name(self._prefix, before), "it vanished")
+        return found
 
     def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
         """Write the segments of a version: the changed entries, merged with the runs that are not larger."""
@@ -199,7 +221,7 @@ class Shard:
             names += [
                 name
                 for name in self._store.names(self._prefix)
-                if name not in known and int(name.removeprefix(self._prefix).lstrip("v")[:12]) < oldest
+                if name not in known and version_of(name, self._prefix) < oldest
             ]
         if names:
             self._store.delete(names)
@@ -240,6 +262,11 @@ def shard_prefix(directory: str, number: int) -> str:
 def manifest_name(prefix: str, version: int) -> str:
     """Return the name of the manifest after a micro-batch."""
     return f"{prefix}v{version:012d}.json"
+
+
+def version_of(name: str, prefix: str) -> int:
+    """Return the micro-batch that wrote a file of a shard: a manifest or a segment."""
+    return int(name.removeprefix(prefix).removeprefix("v")[:12])
 
 
 def timed(schema: pa.Schema) -> bool:
