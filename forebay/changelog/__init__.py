@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from forebay.changelog.row_kind import RowKind
 
 if TYPE_CHECKING:
+    from forebay.spark.changelog.current_view import current_view as current_view
     from forebay.spark.changelog.joining import changelog_join as changelog_join
     from forebay.spark.changelog.keyed import deduplicate as deduplicate
     from forebay.spark.changelog.keyed import latest_per_key as latest_per_key
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from forebay.spark.changelog.materialize import materialize as materialize
 
 _LAZY = {
+    "current_view": "forebay.spark.changelog.current_view",
     "changelog_join": "forebay.spark.changelog.joining",
     "deduplicate": "forebay.spark.changelog.keyed",
     "latest_per_key": "forebay.spark.changelog.keyed",
@@ -29,6 +31,7 @@ _LAZY = {
 __all__ = [
     "RowKind",
     "changelog_join",
+    "current_view",
     "deduplicate",
     "latest_per_key",
     "materialize",
