@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli import kafka_lag, scaffold, sources
+from forebay.cli import state as keyed_state
 from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ForebayError
 from forebay.inspection.describe import describe as description
@@ -31,6 +32,7 @@ app = typer.Typer(
 kafka = typer.Typer(help="Look at Apache Kafka.", no_args_is_help=True)
 app.add_typer(kafka, name="kafka")
 kafka.command("lag")(kafka_lag.lag)
+app.add_typer(keyed_state.state, name="state")
 for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
     app.command()(command)
 

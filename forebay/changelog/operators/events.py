@@ -45,8 +45,13 @@ class Layout:
     null_keys: bool = False
     joined: bool = False
 
+    @property
+    def order_types(self) -> list[pa.DataType]:
+        """The types of the columns that order events, with the micro-batch first if that decides first."""
+        return [*([pa.int64()] if self.by_version else []), *self.orders]
+
     def order_columns(self, orders: Sequence[pa.Array], size: int, version: int) -> list[pa.Array]:
-        """Return the columns that order events, with the micro-batch first if that decides first."""
+        """Return the columns of `order_types` for some events."""
         first = [pa.array(np.full(size, version))] if self.by_version else []
         return [*first, *orders]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time to live of keys (C11): a key expires when its last event is older than the time to live."""
+"""The time to live of keys (C11): a key expires when it has no event for the time to live."""
 
 from __future__ import annotations
 
@@ -54,16 +54,23 @@ class Expiry:
         return np.unique(np.concatenate(found))
 
     def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:
-        """Return for each entry whether its key has expired.
+        """Return for each entry whether its key has expired before the events of the micro-batch.
+
+        A key with events has expired if the first of them comes after the time to live; another key if the clock has
+        passed it. A key that expires after its events does so with the next micro-batch.
 
         Args:
-            codes: The key of each entry.
+            codes: The key of each entry, then of each event.
             entries: The entries.
-            events: The events of the micro-batch.
+            events: The events.
         """
-        cutoff = self.cutoff(events)
-        if cutoff is None or entries.touched is None or not len(codes):
-            return np.zeros(len(codes), np.bool_)
+        cutoff, stored = self.cutoff(events), len(entries)
+        if cutoff is None or self.time_to_live is None or entries.touched is None or not stored:
+            return np.zeros(stored, np.bool_)
         last = np.full(int(codes.max()) + 1, FIRST)
-        np.maximum.at(last, codes, entries.touched)
-        return last[codes] <= cutoff
+        np.maximum.at(last, codes[:stored], entries.touched)
+        next_event = np.full(len(last), cutoff + self.time_to_live)
+        if events.touched is not None:
+            np.minimum.at(next_event, codes[stored:], events.touched)
+        gone: npt.NDArray[np.bool_] = next_event - last >= self.time_to_live
+        return gone[codes[:stored]]

@@ -43,7 +43,7 @@ class First:
         stored, size = len(entries), len(keys)
         orders = events.layout.order_columns(events.orders, len(events), version)
         ranks = order_ranks(entries.orders([column.type for column in orders]), orders)[stored:]
-        expired = expiry.expired(keys.codes[:stored], entries, events)
+        expired = expiry.expired(keys.codes, entries, events)
         first = last_of(keys.codes[stored:], size, np.arange(len(events)), ~ranks, ~events.row_hashes)
         known = np.zeros(size, np.bool_)
         known[keys.codes[:stored][~expired]] = True

@@ -47,7 +47,7 @@ class Join:
         """Return the changes and new entries of a micro-batch; see `Retract.apply`."""
         keys = touched_keys(events, entries)
         groups = row_groups(keys)
-        rows = CountedRows(keys, groups, expiry.expired(keys.codes[: len(entries)], entries, events), version)
+        rows = CountedRows(keys, groups, expiry.expired(keys.codes, entries, events), version)
         before, after = np.maximum(rows.before, 0), np.maximum(rows.after, 0)
         left = np.flatnonzero(groups.row_hashes & 1 == 0)
         right = np.flatnonzero(groups.row_hashes & 1 == 1)

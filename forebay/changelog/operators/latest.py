@@ -47,7 +47,7 @@ class Latest:
         stored_orders = entries.orders([column.type for column in orders])
         ranks = order_ranks(stored_orders, orders)
         adds = np.concatenate([entries.counts > 0, events.signs > 0]).astype(np.int64)
-        expired = expiry.expired(of_entries, entries, events)
+        expired = expiry.expired(keys.codes, entries, events)
         members = np.concatenate([np.flatnonzero(~expired), np.arange(stored, stored + len(events))])
         hashes = np.concatenate([entries.row_hashes, events.row_hashes])
         last = last_of(keys.codes, size, members, ranks, adds, hashes, -np.arange(len(keys.codes)))

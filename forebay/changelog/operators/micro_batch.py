@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.changelog.operators.events import Events, Layout, collect
 from forebay.changelog.operators.expiry import Expiry
 from forebay.changelog.operators.result import Result
-from forebay.changelog.state.entries import PREFIX
+from forebay.changelog.state.entries import PREFIX, TOUCHED, entry_schema
 from forebay.changelog.state.manifest import Manifest, OperatorInfo
 from forebay.changelog.state.shard import Change, Shard
 from forebay.changelog.state.snapshot import Entries, lookup
@@ -54,26 +54,45 @@ def run_micro_batch(
     """
     events = collect(batches, layout)
     before = shard.begin(info, version)
+    _check_schema(before, layout)
     runs = shard.open(before)
     expiry = Expiry(time_to_live, before.clock)
     hashes = np.unique(np.concatenate([events.key_hashes, expiry.candidates(runs, before, events)]))
     result = operator.apply(events, lookup(runs, hashes, timed=layout.timed), expiry, version)
-    _check_schema(before, result.entries.schema)
     shard.commit(before, version, Change(result.entries, events.digest, result.clock, result.counts))
     return result
 
 
-def _check_schema(before: Manifest, now: pa.Schema) -> None:
+def _check_schema(before: Manifest, layout: Layout) -> None:
     """Refuse a payload that lost a column or changed a type. New columns are NULL in older entries."""
-    for field in before.schema:
-        place = now.get_field_index(field.name)
-        if place >= 0 and now.field(place).type == field.type:
+    if not before.schema.names:
+        return
+    now = entry_schema(layout.payload, layout.order_types, timed=layout.timed)
+    names = [*before.schema.names, *(name for name in now.names if name.startswith(PREFIX))]
+    for name in dict.fromkeys(names):
+        was, found = _type_in(before.schema, name), _type_in(now, name)
+        if was == found:
             continue
-        own = field.name.startswith(PREFIX)
-        what = "the order of changes" if own else f"the column {field.name!r}"
-        found = "missing" if place < 0 else f"of type {now.field(place).type}"
+        if name == TOUCHED:
+            raise ConfigurationError(
+                f"the state was written {'without' if found else 'with'} a time to live",
+                option="state_ttl",
+                advice=f"{'leave state_ttl out' if found else 'give state_ttl'} as before, or {_NEW}",
+            )
+        own = name.startswith(PREFIX)
         raise ConfigurationError(
-            f"{what} has the type {field.type} in the state, and is {found} in the query",
-            advice="columns may be added, not removed or changed: keep the old column and add a new one, or start with "
-            "a new checkpoint and a new state location",
+            f"{'the order of changes' if own else f'the column {name!r}'} has "
+            f"{'no column' if was is None else f'the type {was}'} in the state, and is "
+            f"{'missing' if found is None else f'of type {found}'} in the query",
+            option="sequence_by" if own else None,
+            advice=f"{'keep the columns that order changes' if own else _KEEP}, or {_NEW}",
         )
+
+
+def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
+    place = schema.get_field_index(name)
+    return None if place < 0 else schema.field(place).type
+
+
+_NEW: Final = "start with a new checkpoint and a new state location"
+_KEEP: Final = "columns may be added, not removed or changed: keep the old column and add a new one"

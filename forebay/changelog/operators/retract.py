@@ -62,7 +62,7 @@ class Retract:
         """
         keys = touched_keys(events, entries)
         groups = row_groups(keys)
-        counted = CountedRows(keys, groups, expiry.expired(keys.codes[: len(entries)], entries, events), version)
+        counted = CountedRows(keys, groups, expiry.expired(keys.codes, entries, events), version)
         before = self._winners(counted, counted.before, counted.order_before)
         after = self._winners(counted, counted.after, counted.order_after)
         if self.on_conflict == "error":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,25 @@ from forebay.changelog.state.segments import BYTES, ROWS, Segment, split_rows
 from forebay.changelog.state.snapshot import newest
 
 
+@dataclass(frozen=True)
+class Part:
+    """A segment of a run to merge, opened only while its range is merged.
+
+    Args:
+        first: Its least key hash.
+        last: Its greatest one.
+        rows: Its entries.
+        open: Opens it.
+    """
+
+    first: int
+    last: int
+    rows: int
+    open: Callable[[], Segment]
+
+
 def merge(
-    runs: Sequence[Sequence[Segment]],
+    runs: Sequence[Sequence[Part]],
     schema: pa.Schema,
     write: Callable[[pa.RecordBatch], SegmentInfo],
     *,
@@ -47,21 +65,21 @@ def merge(
     return tuple(written)
 
 
-def _ranges(runs: Sequence[Sequence[Segment]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _ranges(runs: Sequence[Sequence[Part]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield all entries range by range of key hashes, newest first within a range. No key is in two ranges."""
-    largest = max(runs, key=lambda run: sum(segment.batch.num_rows for segment in run))
-    cuts = sorted({int(segment.hashes[0]) for segment in largest})[1:]
+    cuts = sorted({part.first for run in runs for part in run})[1:]
     for low, high in zip([None, *cuts], [*cuts, None], strict=True):
-        parts = []
-        for run in runs:
-            for segment in run:
-                start = 0 if low is None else int(np.searchsorted(segment.hashes, low, side="left"))
-                stop = len(segment.hashes) if high is None else int(np.searchsorted(segment.hashes, high, side="left"))
-                if start < stop:
-                    columns = [segment.column(field).slice(start, stop - start) for field in schema]
-                    parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        if parts:
-            yield pa.concat_batches(parts)
+        pieces = []
+        for part in (part for run in runs for part in run):
+            if (low is not None and part.last < low) or (high is not None and part.first >= high):
+                continue
+            segment = part.open()
+            start = 0 if low is None else int(np.searchsorted(segment.hashes, low, side="left"))
+            stop = len(segment.hashes) if high is None else int(np.searchsorted(segment.hashes, high, side="left"))
+            columns = [segment.column(field).slice(start, stop - start) for field in schema]
+            pieces.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        if pieces:
+            yield pa.concat_batches(pieces)
 
 
 def _merged(entries: pa.RecordBatch, *, keep_tombstones: bool) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.changelog.state.entries import KEY_HASH, TOUCHED
+from forebay.changelog.state.entries import COUNT, KEY_HASH, TOUCHED
 from forebay.changelog.state.manifest import SegmentInfo, damaged
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import StateStore
@@ -30,8 +30,8 @@ ROWS: Final = 1 << 18
 BYTES: Final = 64 << 20
 """Maximum bytes of a segment, unless one entry is larger: what a merge holds in memory."""
 
-_OPEN: Final = 4096
-"""Maximum memory-mapped segments of a process."""
+_REMEMBERED: Final = 10_000
+"""Maximum segments that a process remembers as checked."""
 
 
 class Segment:
@@ -104,33 +104,39 @@ class StoredSegments:
             first=int(hashes[0]),
             last=int(hashes[-1]),
             oldest=int(batch.column(TOUCHED).to_numpy().min()) if timed else None,
+            tombstones=int((batch.column(COUNT).to_numpy() == 0).sum()),
         )
         self._store.put_if_absent(info.name, data)
         return info
 
     def open(self, info: SegmentInfo) -> Segment:
-        """See `SegmentFiles.open`. A process checks the digest of a segment when it first opens it."""
-        key = (self._store.location, info.name)
-        found = _opened.pop(key, None)
-        if found is None:
-            found = self._map(info)
-        _opened[key] = found
-        while len(_opened) > _OPEN:
-            _opened.popitem(last=False)
-        return found
+        """See `SegmentFiles.open`. A process checks the digest of a segment when it first opens it.
 
-    def _map(self, info: SegmentInfo) -> Segment:
+        The mapping ends with the last array of the segment, so a process maps only what its micro-batch reads.
+        """
         path = self._local_path(info)
+        if (self._store.location, info.name) not in _verified:
+            self._verify(path, info)
         try:
-            mapped = pa.memory_map(str(path))
+            return Segment(pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0))
         except FileNotFoundError:
             raise damaged(info.name, "it does not exist") from None
-        data = mapped.read_buffer()
-        if len(data) != info.size:
-            raise damaged(info.name, f"it has {len(data):,} bytes instead of {info.size:,}")
-        if hashlib.sha256(data).hexdigest() != info.digest:
+
+    def _verify(self, path: Path, info: SegmentInfo) -> None:
+        """Check length and digest, by reads: pages of a mapping would count as memory of the process."""
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise damaged(info.name, "it does not exist") from None
+        if size != info.size:
+            raise damaged(info.name, f"it has {size:,} bytes instead of {info.size:,}")
+        if digest != info.digest:
             raise damaged(info.name, "its digest differs")
-        return Segment(pa.ipc.open_file(data).get_batch(0))
+        _verified[self._store.location, info.name] = None
+        while len(_verified) > _REMEMBERED:
+            _verified.popitem(last=False)
 
     def _local_path(self, info: SegmentInfo) -> Path:
         if isinstance(self._store, LocalStateStore):
@@ -147,7 +153,8 @@ class StoredSegments:
         return path
 
 
-_opened: OrderedDict[tuple[str, str], Segment] = OrderedDict()
+_verified: OrderedDict[tuple[str, str], None] = OrderedDict()
+"""Segments whose digest this process has checked."""
 
 
 def _cache() -> Path:

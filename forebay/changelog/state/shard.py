@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.changelog.state.entries import TOUCHED
 from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
-from forebay.changelog.state.merging import merge
+from forebay.changelog.state.merging import Part, merge
 from forebay.changelog.state.segments import Ints, Segment, SegmentFiles, sorted_by_key
 from forebay.changelog.state.snapshot import Entries, lookup
 from forebay.errors import ConfigurationError, FatalError
@@ -25,9 +25,6 @@ SMALL: Final = 4096
 
 SWEEP: Final = 64
 """How many versions lie between two searches for segments that killed attempts left."""
-
-INFO: Final = "operator.json"
-"""The name of the `OperatorInfo` below the operator's directory."""
 
 _NEW: Final = (
     "start the query with a new checkpoint and a new state location, or restore the state location from a backup that "
@@ -61,13 +58,28 @@ class Shard:
         directory: The directory of the operator, ending in a slash.
         number: The number of the shard.
         keep: How many versions before the current one stay readable.
+        generation: Which generation of the state it belongs to; see `OperatorInfo`.
+        inside: The directory of the generation below that of the operator: empty or ending in a slash.
     """
 
-    def __init__(self, store: StateStore, files: SegmentFiles, directory: str, number: int, keep: int = 100) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        files: SegmentFiles,
+        directory: str,
+        number: int,
+        keep: int = 100,
+        *,
+        generation: int = 0,
+        inside: str = "",
+    ) -> None:
         self._store = store
         self._files = files
-        self._directory = directory
-        self._prefix = shard_prefix(directory, number)
+        self._info = info_name(directory, generation)
+        self._next_info = info_name(directory, generation + 1)
+        self._resharded = generation > 0
+        self._directory = directory + inside
+        self._prefix = shard_prefix(self._directory, number)
         self._number = number
         self._keep = keep
 
@@ -81,19 +93,27 @@ class Shard:
         first = self._check(replace(info, first=version))
         if version == first:
             return Manifest(version - 1, (), pa.schema([]))
-        for before in range(version - 1, first - 1, -1):
-            found = self.manifest(before)
-            if found is not None:
-                return found
-            self._refuse_gap(info.shards, before)
-        # No shard was run since the state began: its micro-batches had no rows.
-        return Manifest(version - 1, (), pa.schema([]))
+        return self.newest(version - 1) or self._before_skipped(info.shards, version)
+
+    def newest(self, version: int) -> Manifest | None:
+        """Return the manifest after a micro-batch, of a reshard if the micro-batch was not repeated since."""
+        found = self.manifest(version)
+        if found is not None or not self._resharded:
+            return found
+        name = reshard_name(self._prefix, version)
+        data = self._store.get(name)
+        return None if data is None else Manifest.from_bytes(data, name)
 
     def manifest(self, version: int) -> Manifest | None:
         """Return the manifest after a micro-batch; None if there is none."""
         name = manifest_name(self._prefix, version)
         data = self._store.get(name)
         return None if data is None else Manifest.from_bytes(data, name)
+
+    def versions(self) -> list[int]:
+        """Return the micro-batches after which there is a manifest, sorted."""
+        names = self._store.names(self._prefix)
+        return sorted({version_of(name, self._prefix) for name in names if name.endswith(".json")})
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
         """Return the segments of a version, memory-mapped, oldest run first."""
@@ -107,11 +127,12 @@ class Shard:
         """Write the version after a micro-batch, unless another attempt has written it.
 
         Raises:
-            FatalError: The version exists and was made of other events.
+            FatalError: The version exists and was made of other events, or the state was resharded.
         """
         existing = self.manifest(version)
         if existing is None:
             written = self._write(before, version, change)
+            self._refuse_resharded()
             if self._store.put_if_absent(manifest_name(self._prefix, version), written.to_bytes()):
                 self._remove_old(written)
                 return written
@@ -123,19 +144,30 @@ class Shard:
             raise FatalError(
                 f"micro-batch {version} of shard {self._number} has other events than when its state was written",
                 option=OPTION,
-                advice="make the input of the query the same at each replay (no rand(), no current time, no source "
-                f"that forgets); if the checkpoint was set back or replaced, {_NEW}",
+                advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
+                "make the input of the query the same at each replay (no rand(), no current time, no source that "
+                "forgets); "
+                f"if the checkpoint was set back or replaced, {_NEW}",
             )
         return existing
 
+    def _refuse_resharded(self) -> None:
+        if self._store.get(self._next_info) is not None:
+            raise FatalError(
+                f"the state was given another number of shards since this query was defined ({self._next_info})",
+                option=OPTION,
+                advice="stop the query, make its DataFrame again and start it; reshard only while the query is stopped",
+            )
+
     def _check(self, info: OperatorInfo) -> int:
         """Compare the state's facts with this query's; write them if there are none. Return the first version."""
-        name = f"{self._directory}{INFO}"
+        name = self._info
         data = self._store.get(name)
         if data is None:
             if info.first > 0:
                 raise ConfigurationError(
-                    f"there is no state below {self._store.location!r}, but the query is at micro-batch {info.first}",
+                    f"there is no state below {self._store.location!r} (no file {name}), but the query is at "
+                    f"micro-batch {info.first}",
                     option=OPTION,
                     advice=_NEW,
                 )
@@ -146,17 +178,38 @@ class Shard:
         check_info(found, info, self._store.location)
         return found.first
 
-    def _refuse_gap(self, shards: int, version: int) -> None:
-        """Refuse a shard that lacks a version which another shard has."""
+    def _before_skipped(self, shards: int, version: int) -> Manifest:
+        """Return the last version before a micro-batch. Spark runs no task for micro-batches without rows.
+
+        Raises:
+            FatalError: A version between them existed, or there is none: files were removed.
+        """
+        self._refuse_resharded()
+        versions = self.versions()
+        before = max((found for found in versions if found < version), default=None)
+        if before is None:
+            oldest = min(versions, default=None)
+            has = "has no version" if oldest is None else f"has no version before {oldest}"
+            raise FatalError(
+                f"the state of micro-batch {version - 1} is missing: shard {self._number} in {self._prefix} {has}",
+                option=OPTION,
+                advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
+            )
         for number in range(shards):
-            other = manifest_name(shard_prefix(self._directory, number), version)
-            if self._store.get(other) is not None:
-                raise FatalError(
-                    f"shard {self._number} has no state of micro-batch {version}, but shard {number} has one",
-                    option=OPTION,
-                    advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), make it "
-                    f"read all; if files of the state were removed, {_NEW}",
-                )
+            prefix = shard_prefix(self._directory, number)
+            for name in self._store.names(prefix):
+                if before < version_of(name, prefix) < version:
+                    missing = manifest_name(self._prefix, version_of(name, prefix))
+                    raise FatalError(
+                        f"the file {missing} of the state is missing: there is {name}",
+                        option=OPTION,
+                        advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), "
+                        f"make it read all; if files of the state were removed, {_NEW}",
+                    )
+        found = self.newest(before)
+        if found is None:
+            raise damaged(manifest_name(self._prefix, before), "it vanished")
+        return found
 
     def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
         """Write the segments of a version: the changed entries, merged with the runs that are not larger."""
@@ -165,12 +218,12 @@ class Shard:
         # Those of older versions were removed when this list was last written.
         retired = [(dropped, name) for dropped, name in before.retired if dropped >= version - self._keep]
         if change.entries.num_rows:
-            merged = [[Segment(sorted_by_key(change.entries))]]
+            merged = [_in_memory(sorted_by_key(change.entries))]
             rows = change.entries.num_rows
             while runs and _rows(runs[-1]) <= max(rows, SMALL):
                 run = runs.pop()
                 rows += _rows(run)
-                merged.append([self._files.open(segment) for segment in run])
+                merged.append([self._part(segment) for segment in run])
                 retired += [(version, segment.name) for segment in run]
             prefix = f"{self._prefix}{version:012d}-"
             new = merge(merged, schema, lambda batch: self._files.write(prefix, batch), keep_tombstones=bool(runs))
@@ -185,6 +238,9 @@ class Shard:
             change.counts,
         )
 
+    def _part(self, segment: SegmentInfo) -> Part:
+        return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
+
     def _remove_old(self, manifest: Manifest) -> None:
         """Remove what only versions older than `keep` need. Segments stay in `retired` until the version after."""
         oldest = manifest.version - self._keep
@@ -196,7 +252,7 @@ class Shard:
             names += [
                 name
                 for name in self._store.names(self._prefix)
-                if name not in known and int(name.removeprefix(self._prefix).lstrip("v")[:12]) < oldest
+                if name not in known and version_of(name, self._prefix) < oldest
             ]
         if names:
             self._store.delete(names)
@@ -229,6 +285,11 @@ def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None
         )
 
 
+def info_name(directory: str, generation: int) -> str:
+    """Return the name of the `OperatorInfo` of a generation. The last one that exists is the state."""
+    return f"{directory}operator.json" if generation == 0 else f"{directory}operator-{generation:05d}.json"
+
+
 def shard_prefix(directory: str, number: int) -> str:
     """Return the directory of a shard, ending in a slash."""
     return f"{directory}{number:05d}/"
@@ -239,6 +300,19 @@ def manifest_name(prefix: str, version: int) -> str:
     return f"{prefix}v{version:012d}.json"
 
 
+def reshard_name(prefix: str, version: int) -> str:
+    """Return the name of what a reshard wrote instead of the manifest after a micro-batch.
+
+    Spark may not have logged that micro-batch as done. Then it repeats it, and that writes the manifest.
+    """
+    return f"{prefix}v{version:012d}-resharded.json"
+
+
+def version_of(name: str, prefix: str) -> int:
+    """Return the micro-batch that wrote a file of a shard: a manifest or a segment."""
+    return int(name.removeprefix(prefix).removeprefix("v")[:12])
+
+
 def timed(schema: pa.Schema) -> bool:
     """Whether entries keep the time of their last event."""
     return schema.get_field_index(TOUCHED) >= 0
@@ -246,6 +320,12 @@ def timed(schema: pa.Schema) -> bool:
 
 def _shown(info: OperatorInfo) -> str:
     return f"{info.operator} by {', '.join(f'{name} {kind}' for name, kind in info.keys)}"
+
+
+def _in_memory(entries: pa.RecordBatch) -> list[Part]:
+    """Return sorted entries as a run."""
+    segment = Segment(entries)
+    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
 
 
 def _rows(run: Sequence[SegmentInfo]) -> int:
