@@ -34,6 +34,7 @@ _APPLIED: Final = "_applied.json"
 _STAGING: Final = "_staging"
 _FORMAT: Final = 1
 _FILE = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+_GLOB = re.compile(r"[\[\]{}*?,\\]")
 _VERSION = re.compile(rf"{COMMIT_VERSION}=(\d+)")
 
 
@@ -66,7 +67,7 @@ class ArchiveTarget(Target):
         for left in (self._root / _STAGING).glob(f"{begin}.*"):
             shutil.rmtree(left)
         staging = self._root / _STAGING / f"{begin}.{uuid.uuid4().hex}"
-        stored.write.parquet(staging.as_uri())
+        stored.write.parquet(_url(staging))
         (staging / _APPLIED).write_text(json.dumps({"query": query_id, "batch": batch_id}))
         version = max(_versions(self._root), default=-1) + 1
         try:
@@ -150,8 +151,10 @@ def read_archive(
         return spark.createDataFrame([], schema if view == "current" else whole).drop(
             *((CHANGE_TYPE, SEQUENCE) if view == "current" else ())
         )
-    places = [(root / f"{COMMIT_VERSION}={version:010d}").as_uri() for version in versions]
-    df = spark.read.schema(whole).option("basePath", root.as_uri()).parquet(*places)
+    # Spark reads paths as patterns.
+    base = _GLOB.sub(r"\\\g<0>", _url(root))
+    places = [f"{base}/{COMMIT_VERSION}={version:010d}" for version in versions]
+    df = spark.read.schema(whole).option("basePath", _url(root)).parquet(*places)
     if view == "changelog":
         return df
     order = [quoted(name) for name in (SEQUENCE, COMMIT_VERSION) if name in df.columns]
@@ -194,6 +197,11 @@ def _versions(root: Path) -> list[int]:
 def _applied(root: Path, version: int) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((root / f"{COMMIT_VERSION}={version:010d}" / _APPLIED).read_text())
     return found
+
+
+def _url(path: Path) -> str:
+    """Return a path as Hadoop writes it: `as_uri` escapes characters, which Hadoop does not expect."""
+    return f"file://{path}"
 
 
 def _directory(path: str | os.PathLike[str]) -> Path:
