@@ -6,6 +6,7 @@ It imports no pyspark, so that parts without Spark are tested without Spark.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
@@ -43,6 +44,12 @@ def pytest_configure() -> None:
             f"forebay is imported from {place}, not from the site-packages of {sys.prefix}: "
             "run `make test`, or `python -P -m pytest --import-mode=importlib` where the wheel is installed"
         )
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from modules and tests: checks of leaks look at all its objects, several times."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

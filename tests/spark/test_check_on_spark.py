@@ -46,6 +46,17 @@ class GrowingLetters(Letters):
             yield Batch([(split.id, n)], n + 1)
 
 
+class EndlessLetters(GrowingLetters):
+    """Correct: unbounded, without ends."""
+
+    positions_are_rows = False
+    latest = SimpleSource.latest
+
+    def read(self, split):
+        for n in range(split.position or 0, self.rows if split.end is None else split.end):
+            yield Batch([(split.id, n)], n + 1)
+
+
 class OtherRowsInAWorker(Letters):
     """Its rows depend on the process."""
 
@@ -98,6 +109,10 @@ def test_a_correct_source_passes(spark, source):
 
 def test_the_options_of_the_host_cut_the_stream(spark):
     assert check_on_spark(spark, GrowingLetters(), max_rows_per_trigger=3).verdict == "passed"
+
+
+def test_a_source_without_ends_needs_no_option(spark):
+    assert check_on_spark(spark, EndlessLetters(rows=2)).verdict == "passed"
 
 
 def failed(spark, source):

@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 SMALL: Final = 4096
 """Runs of at most this many entries are merged with each new one, so that small micro-batches leave few runs."""
 
+SMALL_BYTES: Final = 4 << 20
+"""Runs with more bytes are not small, however few entries they have."""
+
 SWEEP: Final = 64
 """How many versions lie between two searches for segments that killed attempts left."""
 
@@ -220,7 +223,7 @@ class Shard:
         if change.entries.num_rows:
             merged = [_in_memory(sorted_by_key(change.entries))]
             rows = change.entries.num_rows
-            while runs and _rows(runs[-1]) <= max(rows, SMALL):
+            while runs and _merges(runs[-1], rows):
                 run = runs.pop()
                 rows += _rows(run)
                 merged.append([self._part(segment) for segment in run])
@@ -326,6 +329,15 @@ def _in_memory(entries: pa.RecordBatch) -> list[Part]:
     """Return sorted entries as a run."""
     segment = Segment(entries)
     return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
+
+
+def _merges(run: Sequence[SegmentInfo], rows: int) -> bool:
+    """Whether a run is merged with newer ones of so many entries.
+
+    A run that is left has a quarter more entries than the newer ones together, so the number of runs is a logarithm.
+    """
+    small = _rows(run) <= SMALL and sum(segment.size for segment in run) <= SMALL_BYTES
+    return small or 4 * _rows(run) <= 5 * rows
 
 
 def _rows(run: Sequence[SegmentInfo]) -> int:

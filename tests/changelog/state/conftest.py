@@ -12,9 +12,11 @@ import pytest
 from forebay.changelog.operators.events import Layout
 from forebay.changelog.operators.micro_batch import run_micro_batch
 from forebay.changelog.operators.retract import Retract
-from forebay.changelog.state.entries import KEY_HASH, KIND, ROW_HASH
+from forebay.changelog.state.entries import FIXED, KEY_HASH, KIND, ROW_HASH
 from forebay.changelog.state.location import OperatorState
-from forebay.changelog.state.manifest import OperatorInfo
+from forebay.changelog.state.manifest import OperatorInfo, SegmentInfo
+from forebay.changelog.state.segments import Segment
+from forebay.changelog.state.shard import Change, Shard
 from forebay.changelog.state.snapshot import lookup
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -129,3 +131,110 @@ def small(monkeypatch):
         monkeypatch.setattr(shard, "SMALL", small)
 
     return set_limits
+
+
+class MemoryStore:
+    """A `StateStore` and the `SegmentFiles` over it, in memory; counts what is written."""
+
+    def __init__(self):
+        self.location = "memory"
+        self.facts = {}
+        self.written = 0
+        self.rows_written = 0
+        self.before_put = lambda name: None
+
+    def get(self, name):
+        return self.facts.get(name)
+
+    def put_if_absent(self, name, data):
+        self.before_put(name)
+        if name in self.facts:
+            return False
+        self.facts[name] = data
+        self.written += len(data)
+        return True
+
+    def names(self, prefix):
+        return sorted(name for name in self.facts if name.startswith(prefix) and "/" not in name[len(prefix) :])
+
+    def directories(self, prefix):
+        below = {name[len(prefix) :].partition("/") for name in self.facts if name.startswith(prefix)}
+        return sorted(f"{prefix}{name}/" for name, slash, _ in below if slash)
+
+    def delete(self, names):
+        for name in names:
+            self.facts.pop(name, None)
+
+    def write(self, prefix, batch):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        data = sink.getvalue().to_pybytes()
+        hashes = batch.column(KEY_HASH).to_numpy()
+        name = f"{prefix}{len(self.facts)}-{self.written}.arrow"
+        info = SegmentInfo(name, batch.num_rows, len(data), "", int(hashes[0]), int(hashes[-1]))
+        assert self.put_if_absent(name, data)
+        self.rows_written += batch.num_rows
+        return info
+
+    def open(self, info):
+        return Segment(pa.ipc.open_file(pa.py_buffer(self.facts[info.name])).get_batch(0))
+
+
+class MemoryShard:
+    """A shard in memory, beside a dictionary of what each version must have: (key hash, row hash) → count."""
+
+    SCHEMA = pa.schema([*FIXED, ("v", pa.string())])
+    INFO = OperatorInfo("query-1", "test", 1, (("k", "bigint"),), 0)
+
+    def __init__(self, keep=3):
+        self.store = MemoryStore()
+        self.keep, self.text = keep, ""
+        self.shard = Shard(self.store, self.store, "op/", 0, keep)
+        self.version, self.model, self.history = 0, {}, {}
+
+    def change(self, entries, digest=0):
+        names = list(entries)
+        columns = [
+            pa.array([key for key, _ in names], pa.int64()),
+            pa.array([row for _, row in names], pa.int64()),
+            pa.array(np.zeros(len(names), np.int32)),
+            pa.array(list(entries.values()), pa.int64()),
+            pa.array([f"{key}-{row}{self.text}" for key, row in names], pa.string()),
+        ]
+        return Change(pa.RecordBatch.from_arrays(columns, schema=self.SCHEMA), digest, None, {})
+
+    def step(self, entries):
+        before = self.shard.begin(self.INFO, self.version)
+        manifest = self.shard.commit(before, self.version, self.change(entries))
+        self.model = {name: count for name, count in {**self.model, **entries}.items() if count}
+        self.history[self.version] = self.model
+        self.version += 1
+        return manifest
+
+    def stored(self, version, hashes=None):
+        manifest = self.shard.manifest(version)
+        assert manifest is not None
+        runs = self.shard.open(manifest)
+        if hashes is None:
+            hashes = np.unique(np.concatenate([part.hashes for run in runs for part in run] or [np.empty(0, np.int64)]))
+        entries = lookup(runs, hashes, timed=False)
+        found = zip(entries.key_hashes.tolist(), entries.row_hashes.tolist(), strict=True)
+        (texts,) = entries.take(np.arange(len(entries)), [pa.field("v", pa.string())])
+        result = dict(zip(found, entries.counts.tolist(), strict=True))
+        assert len(result) == len(entries), "an entry is there twice"
+        assert texts.to_pylist() == [f"{key}-{row}" for key, row in result]
+        return result
+
+    def segments_in_use(self):
+        manifests = [self.shard.manifest(version) for version in self.shard.versions()]
+        return {segment.name for manifest in manifests for run in manifest.runs for segment in run}
+
+    def segment_files(self):
+        return {name for name in self.store.facts if name.endswith(".arrow")}
+
+
+@pytest.fixture(scope="session")
+def memory_shard():
+    """Make a `MemoryShard`."""
+    return MemoryShard
