@@ -36,7 +36,6 @@ from forebay.changelog import (  # noqa: E402
     PostgresTarget,
     apply_changes,
     changelog_join,
-    from_debezium,
     materialize,
     read_archive,
 )
@@ -48,21 +47,24 @@ SHOWN = 10
 Rows = dict[int, tuple[Any, ...]]
 
 
-def changes_of(spark: SparkSession, servers: str, topic: str, schema: str, key: str, limit: int) -> DataFrame:
-    events = (
+def changes_of(spark: SparkSession, servers: str, topic: str, limit: int, **schemas: str) -> DataFrame:
+    return (
         spark.readStream.format("forebay_kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", limit)  # so that there are several micro-batches
+        .option("changelogFormat", "debezium-json")
+        .options(mode="FAILFAST", **schemas)
         .load()
     )
-    return from_debezium(events, schema, key=key, mode="FAILFAST")
 
 
 def report(spark: SparkSession, servers: str, state: str, limit: int) -> DataFrame:
-    students = changes_of(spark, servers, "students", "id int, name string, level int", "id", limit)
-    performance = changes_of(spark, servers, "performance", "level int, award string", "level", limit)
+    row = "id INT, name STRING, level INT"
+    students = changes_of(spark, servers, "students", limit, keySchema="id INT", valueSchema=row)
+    row = "level INT, award STRING"
+    performance = changes_of(spark, servers, "performance", limit, keySchema="level INT", valueSchema=row)
     return changelog_join(students, performance, on="level", state_location=state)
 
 
