@@ -101,7 +101,11 @@ class PutsItsSecretIntoIds(Letters):
         return [f"{name}?token={self.token.reveal()}" for name in ("a", "b")]
 
 
-@pytest.mark.parametrize("source", [Letters(), GrowingLetters(rows=0)], ids=lambda one: f"{one.name}{one.rows}")
+@pytest.mark.parametrize(
+    "source",
+    [Letters(), pytest.param(GrowingLetters(rows=0), marks=pytest.mark.soak)],
+    ids=lambda one: f"{one.name}{one.rows}",
+)
 def test_a_correct_source_passes(spark, source):
     report = check_on_spark(spark, source)
     assert (report.verdict, report.rules("passed")) == ("passed", {"SPK-1", "SPK-2", "SPK-3", "SPK-4"}), str(report)

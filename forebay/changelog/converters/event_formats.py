@@ -94,3 +94,39 @@ class EventOptions:
                 option=self.names[name],
                 advice=f"remove {self.names[name]}, or give another format",
             )
+
+
+def keyed_options(
+    form: EventFormat,
+    schema: str,
+    key: Sequence[str],
+    json: JsonOptions,
+    names: Mapping[str, str],
+    *,
+    from_message: bool,
+    **options: Any,  # noqa: ANN401 - fields of `EventOptions`
+) -> EventOptions:
+    """Return the options for a row whose key is given by the names of its columns.
+
+    Args:
+        form: The format.
+        schema: The columns of a row, as for Spark's `from_json`.
+        key: The columns of the key.
+        json: How to read JSON.
+        names: The names of the options for the user.
+        from_message: Whether the column `key` has the columns of the key.
+        options: Other fields of `EventOptions`.
+
+    Raises:
+        ConfigurationError: The schema is not valid, or has no such column.
+    """
+    row = payload_schema(schema, names["value_schema"], json)
+    missing = next((name for name in key if name not in row.names), None)
+    if missing is not None:
+        raise ConfigurationError(
+            f"the key column {missing!r} is not in the schema",
+            option=names["key_schema"],
+            advice=f"give some of {', '.join(row.names)}",
+        )
+    keys = pa.schema([row.field(name) for name in key]) if key and from_message else None
+    return EventOptions(form=form, value_schema=row, key_schema=keys, names=names, **options)

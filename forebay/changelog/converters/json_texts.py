@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from forebay.changelog.converters.change_events import check_payload, children, 
 from forebay.errors import ConfigurationError
 from forebay.formats.json.cells import CellReader
 from forebay.formats.json.jackson.values import check_type
-from forebay.formats.json.options import JsonOptions
+from forebay.formats.json.options import JsonOptions, text_options
 from forebay.formats.values.ddl import parse_schema
 
 _PAYLOAD: Final = "payload"
@@ -127,3 +127,8 @@ def key_rows(keys: Texts, rows: pa.Schema) -> pa.Array:
 def wanted_fields(fields: list[pa.Field], columns: Collection[str] | None) -> pa.Schema:
     """Return the fields of a row to read: those among the wanted columns, but at least one."""
     return pa.schema([field for field in fields if columns is None or field.name in columns] or fields[:1])
+
+
+def json_text_options(given: Mapping[str, str], *, source: str, time_zone: str) -> JsonOptions:
+    """Return the options of `from_json` for change events; see `text_options`."""
+    return text_options(given, source=source, time_zone=time_zone)

@@ -12,9 +12,8 @@ import pyarrow as pa
 from forebay.changelog.shape import POSITION, SPLIT, TYPES
 from forebay.errors import ConfigurationError
 from forebay.formats.json.jackson.values import check_type
-from forebay.formats.json.options import JsonOptions
+from forebay.formats.json.options import JsonOptions, text_options
 from forebay.formats.values.ddl import parse_schema
-from forebay.options import class_options, parse_options
 from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
 
 CORRUPT = pa.struct(
@@ -31,21 +30,6 @@ CORRUPT = pa.struct(
 
 POSITIONS: Final[dict[str, pa.DataType]] = {name: TYPES[name] for name in (SPLIT, POSITION)}
 """The columns of the option `rowPositions`: the id of the split, and the offset."""
-
-_JSON = (
-    "date_format",
-    "timestamp_format",
-    "timestamp_ntz_format",
-    "enable_date_time_parsing_fallback",
-    "allow_comments",
-    "allow_unquoted_field_names",
-    "allow_single_quotes",
-    "allow_numeric_leading_zeros",
-    "allow_non_numeric_numbers",
-    "allow_backslash_escaping_any_character",
-    "allow_unquoted_control_chars",
-)
-"""The options of `JsonOptions` that apply to one record with a known schema."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +172,10 @@ def json_payload_options(
     time_zone: str,
 ) -> JsonOptions:
     """Return the JSON options of payloads from the options `json.*`, `mode`, and the corrupt-record column."""
-    specs = [spec for spec in class_options(JsonOptions) if spec.python_name in _JSON]
     try:
-        values = parse_options(specs, given, source="forebay_kafka")
-        return JsonOptions(**values, mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone)
+        return text_options(
+            given, source="forebay_kafka", mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone
+        )
     except ConfigurationError as error:
         if error.option is not None and error.option.lower() in (name.lower() for name in given):
             error.option = f"json.{error.option}"
