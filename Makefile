@@ -49,7 +49,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
+.PHONY: help demo demo-kafka demo-skew demo-cdc test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ demo-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Read Kafka: a backfill
 
 demo-skew: java $(STAMPS)/runtime $(STAMPS)/installed ## Show which rows Spark drops of a skewed Kafka topic, and how alignment keeps them (needs Java)
 	@$(PY) -P examples/demo_skew.py
+
+demo-cdc: java $(STAMPS)/dev $(STAMPS)/installed ## Join two tables from Debezium's events, and keep a table of PostgreSQL equal to the result (needs Java)
+	@$(PY) -P examples/demo_cdc.py
 
 test: java style $(STAMPS)/installed $(STAMPS)/classes $(STAMPS)/kafka-classes ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS
