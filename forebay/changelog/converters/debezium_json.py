@@ -47,7 +47,7 @@ class DebeziumJsonReader:
     """Reads envelopes with `before`, `after`, `source`, `op` and `transaction`.
 
     A tombstone (a NULL value) has no change: the event of the delete comes before it. A change of a primary key is two
-    events, of a delete and an insert. A value that PostgreSQL leaves out, because it is large and was not changed, comes
+    events, of a delete and an insert. A large value that was not changed, and that PostgreSQL leaves out, comes
     from `before`; without it the event is malformed.
 
     Args:
