@@ -83,7 +83,7 @@ class Shard:
         self._resharded = generation > 0
         self._directory = directory + inside
         self._prefix = shard_prefix(self._directory, number)
-        self._number = number
+        self.number = number
         self._keep = keep
 
     def begin(self, info: OperatorInfo, version: int) -> Manifest:
@@ -96,7 +96,11 @@ class Shard:
         first = self._check(replace(info, first=version))
         if version == first:
             return Manifest(version - 1, (), pa.schema([]))
-        return self.newest(version - 1) or self._before_skipped(info.shards, version)
+        before = self.newest(version - 1)
+        if before is None:
+            self._refuse_resharded()
+            raise self._missing(version)
+        return before
 
     def newest(self, version: int) -> Manifest | None:
         """Return the manifest after a micro-batch, of a reshard if the micro-batch was not repeated since."""
@@ -145,7 +149,7 @@ class Shard:
             self._store.delete(_names(written.runs) - _names(before.runs) - _names(existing.runs))
         if existing.digest != change.digest:
             raise FatalError(
-                f"micro-batch {version} of shard {self._number} has other events than when its state was written",
+                f"micro-batch {version} of shard {self.number} has other events than when its state was written",
                 option=OPTION,
                 advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
                 "make the input of the query the same at each replay (no rand(), no current time, no source that "
@@ -181,38 +185,27 @@ class Shard:
         check_info(found, info, self._store.location)
         return found.first
 
-    def _before_skipped(self, shards: int, version: int) -> Manifest:
-        """Return the last version before a micro-batch. Spark runs no task for micro-batches without rows.
-
-        Raises:
-            FatalError: A version between them existed, or there is none: files were removed.
-        """
-        self._refuse_resharded()
+    def _missing(self, version: int) -> FatalError:
+        """Return the error for a micro-batch without the state before it. Spark runs all shards in each micro-batch."""
         versions = self.versions()
         before = max((found for found in versions if found < version), default=None)
-        if before is None:
-            oldest = min(versions, default=None)
-            has = "has no version" if oldest is None else f"has no version before {oldest}"
-            raise FatalError(
-                f"the state of micro-batch {version - 1} is missing: shard {self._number} in {self._prefix} {has}",
-                option=OPTION,
-                advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
+        if before is not None:
+            advice = (
+                "make the function of foreachBatch read each micro-batch, as Spark's own stateful operators need too"
             )
-        for number in range(shards):
-            prefix = shard_prefix(self._directory, number)
-            for name in self._store.names(prefix):
-                if before < version_of(name, prefix) < version:
-                    missing = manifest_name(self._prefix, version_of(name, prefix))
-                    raise FatalError(
-                        f"the file {missing} of the state is missing: there is {name}",
-                        option=OPTION,
-                        advice="if a function of foreachBatch reads only some rows of a micro-batch (take, limit), "
-                        f"make it read all; if files of the state were removed, {_NEW}",
-                    )
-        found = self.newest(before)
-        if found is None:
-            raise damaged(manifest_name(self._prefix, before), "it vanished")
-        return found
+            return FatalError(
+                f"shard {self.number} in {self._prefix} has no state of micro-batch {version - 1}; its last one before "
+                f"is that of {before}",
+                option=OPTION,
+                advice=f"{advice}; if files of the state were removed, {_NEW}",
+            )
+        oldest = min(versions, default=None)
+        has = "has no version" if oldest is None else f"has no version before {oldest}"
+        return FatalError(
+            f"the state of micro-batch {version - 1} is missing: shard {self.number} in {self._prefix} {has}",
+            option=OPTION,
+            advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
+        )
 
     def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
         """Write the segments of a version: the changed entries, merged with the runs that are not larger."""

@@ -97,7 +97,9 @@ class _Task:
                 "Spark does not tell the id of the micro-batch to this task",
                 advice="run the function in a streaming query with a micro-batch trigger",
             )
-        info = OperatorInfo(context.getLocalProperty(QUERY_ID) or "", plan.title, self.shards, self.keys, int(version))
+        query = context.getLocalProperty(QUERY_ID) or ""
+        ordered = f" in the order of {', '.join(plan.order)}" if plan.order else ""
+        info = OperatorInfo(query, f"{plan.title}{ordered}", self.shards, self.keys, int(version))
         shard = plan.state.shard(context.partitionId())
         return run_micro_batch(
             plan.operator, shard, info, int(version), batches, layout=self.layout, time_to_live=plan.time_to_live
@@ -161,7 +163,16 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     types = tuple((name, schema[name].dataType.simpleString()) for name in plan.key)
     task = _Task(replace(plan, state=state), layout, shards, types)
     shard = F.pmod(F.col(KEY_HASH), F.lit(shards)).cast("int")
-    return prepared.repartitionById(shards, shard).mapInArrow(task, output or changelog_schema(schema))
+    result = output or changelog_schema(schema)
+    if state is None:
+        return prepared.repartitionById(shards, shard).mapInArrow(task, result)
+    # Spark removes parts of a plan that have no rows, but no observation: so each micro-batch runs all shards.
+    seen = prepared.observe(f"{state.location}/{state.name}", F.count(F.lit(1)).alias("events"))
+    changes = seen.repartitionById(shards, shard).mapInArrow(task, result)
+    # A stage of its own: in that of a coalesce, union or limit the numbers of tasks are not those of shards, and some
+    # shards would not run.
+    numbered = changes.withColumn(f"{PREFIX}shard", F.spark_partition_id())
+    return numbered.repartitionById(shards, F.col(f"{PREFIX}shard")).drop(f"{PREFIX}shard")
 
 
 def changelog_schema(payload: StructType) -> StructType:
