@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from forebay.changelog.state import shard
 from forebay.changelog.state.manifest import Manifest
+from forebay.changelog.state.merging import merge
 from forebay.changelog.state.segments import StoredSegments
 from forebay.changelog.state.shard import Shard
 from forebay.state.local_state_store import LocalStateStore
@@ -66,7 +67,7 @@ def _hook(directory: str, small: int) -> None:
     if not is_new("state", directory):
         return
     vars(shard)["SMALL"] = small
-    write, merge, remove_old = StoredSegments.write, shard.merge, Shard._remove_old  # noqa: SLF001 - hooked
+    write, remove_old = StoredSegments.write, Shard._remove_old  # noqa: SLF001 - hooked
 
     def written(self: StoredSegments, prefix: str, batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - as of `write`
         info = write(self, prefix, batch)

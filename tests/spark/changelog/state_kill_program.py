@@ -9,16 +9,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
 import forebay
 from forebay.sources.files import FileSource
+from forebay.spark.changelog import stateful
 from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.keyed import latest_per_key
 from forebay.spark.changelog.materialize import materialize
+from forebay.state.local_state_store import LocalStateStore
 from forebay.testkit.kills import Killable, KillList, MicroBatchFiles, killable_state, restart_until_done
 
 SCHEMA = "side int, id long, level int, name string, at timestamp, _change_type string"
@@ -53,12 +62,50 @@ def latest(df: DataFrame, **state: Any) -> DataFrame:
 QUERIES = {"view": view, "join": joined, "latest": latest}
 
 
+class Straggler:
+    """The function of `mapInArrow`, whose first attempt in shard 0 of micro-batch 2 is stuck before its manifest."""
+
+    def __init__(self, task: Any, directory: str) -> None:
+        self.task, self.directory = task, Path(directory)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context: Any = TaskContext.get()
+        here = context.partitionId() == 0 and context.getLocalProperty("streaming.sql.batchId") == "2"
+        if here and not context.attemptNumber() and not (self.directory / "stuck").exists():
+            (self.directory / "stuck").touch()
+            with patch.object(LocalStateStore, "put_if_absent", self.late(LocalStateStore.put_if_absent)):
+                yield from self.task(batches)
+            return
+        rows = list(self.task(batches))
+        if here:
+            (self.directory / f"passed.{context.attemptNumber()}").touch()
+        yield from rows
+
+    def late(self, put: Any) -> Any:
+        """Return a write that waits, if it is of a manifest, until another attempt has ended."""
+
+        def wait(store: LocalStateStore, name: str, data: bytes) -> Any:
+            for _ in range(2400 if name.endswith(".json") else 0):  # two minutes, on a busy machine
+                if list(self.directory.glob("passed.*")):
+                    time.sleep(0.2)
+                    (self.directory / f"late.{put(store, name, data)}").touch()
+                    return False
+                time.sleep(0.05)
+            return put(store, name, data)
+
+        return wait
+
+
 def start(spark: SparkSession, plan: dict[str, Any], kills: KillList) -> Any:
     """Start the query of a plan: once more on the same checkpoint."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", 2)
     reader = spark.readStream.format("killable_files").schema(SCHEMA)
     df = reader.options(**plan["options"], fileFormat="json", kills=kills.directory).load()
-    with killable_state(kills, small=40):
+    with killable_state(kills, small=40), ExitStack() as stack:
+        if "straggler" in plan:
+            made = stateful._Task
+            task = lambda *arguments: Straggler(made(*arguments), plan["straggler"])  # noqa: E731 - a class in its place
+            stack.enter_context(patch.object(stateful, "_Task", task))
         changes = QUERIES[plan["query"]](
             df, state_location=plan["state"], state_storage=plan.get("storage"), shards=plan.get("shards", 2)
         )

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import forebay
+from forebay.testkit.cluster import SparkCluster
 from forebay.testkit.kills import STATE_POINTS, Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
 
 PROGRAM = Path(__file__).parent / "state_kill_program.py"
@@ -180,6 +181,48 @@ def test_many_kills_lose_and_double_nothing(kind, seed, inbox, undisturbed, tall
     assert MicroBatchFiles(tmp_path / "rows").rows() == expected
     assert kills.armed() == []
     tally.update(f"{kill.point:<18} {kill.victim}" for kill in kills.fired())
+
+
+CLUSTER = {
+    "spark.executor.memory": "512m",
+    "spark.speculation": "true",
+    # Otherwise tasks that report no rows yet, as all that are stuck in Python, are never overtaken.
+    "spark.speculation.efficiency.enabled": "false",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+@pytest.mark.soak
+def test_executors_that_are_killed_lose_and_double_nothing(inbox, undisturbed, tally, tmp_path):
+    """P5: the executor of a task that has written some of its state."""
+    expected = undisturbed("join")
+    kills = KillList(tmp_path / "kills")
+    points = ("segment-written", "manifest-begins", "manifest-written", "removed-some", "changes-handed-on")
+    kills.arm(*(Kill(point, "executor", at=3 + place) for place, point in enumerate(points)))
+    conf = CLUSTER | {"spark.speculation": "false", "spark.task.maxFailures": "8"}
+    with SparkCluster() as cluster:
+        run(planned(tmp_path, kills, inbox, "join", master=cluster.url, conf=conf), kills, tmp_path)
+    assert MicroBatchFiles(tmp_path / "rows").rows() == expected
+    assert kills.armed() == []
+    tally.update(f"{kill.point:<18} {kill.victim}" for kill in kills.fired())
+
+
+@pytest.mark.soak
+def test_a_speculative_attempt_overtakes_one_that_has_not_written_its_manifest(inbox, undisturbed, tmp_path):
+    """Two attempts of one shard run at the same time; both write segments, one a manifest."""
+    expected = undisturbed("view")
+    kills = KillList(tmp_path / "kills")
+    place = tmp_path / "straggler"
+    place.mkdir()
+    with SparkCluster() as cluster:
+        plan = planned(tmp_path, kills, inbox, master=cluster.url, conf=CLUSTER, straggler=str(place))
+        run(plan, kills, tmp_path)
+    assert (place / "stuck").exists()
+    assert (place / "passed.1").exists()
+    assert not (place / "late.True").exists()
+    assert MicroBatchFiles(tmp_path / "rows").rows() == expected
 
 
 @pytest.mark.soak
