@@ -7,17 +7,70 @@ Names that need Spark are imported on first use, so `import forebay.keys` needs 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-_LAZY: dict[str, str] = {}
+from forebay.errors import ConfigurationError
+from forebay.keys.key_spec import KeySpec
+from forebay.keys.order_guarantee import NONE, PER_SPLIT, Guarantee, OrderScope
+from forebay.keys.stamping import stamp
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from forebay.spark.keys.found_keys import keys_of as keys_of
+    from forebay.spark.keys.foundry_schema import from_foundry_schema as from_foundry_schema
+    from forebay.spark.keys.foundry_schema import to_foundry_schema as to_foundry_schema
+    from forebay.spark.keys.row_order import guarantee as guarantee
+    from forebay.spark.keys.set_keys import key_by as key_by
+    from forebay.spark.keys.set_keys import strip_keys as strip_keys
+    from forebay.spark.keys.set_keys import union_keyed as union_keyed
+    from forebay.spark.keys.show_keys import KeyProfile as KeyProfile
+    from forebay.spark.keys.show_keys import describe_keys as describe_keys
+    from forebay.spark.keys.show_keys import key_profile as key_profile
+
+_LAZY = {
+    "KeyProfile": "forebay.spark.keys.show_keys",
+    "describe_keys": "forebay.spark.keys.show_keys",
+    "from_foundry_schema": "forebay.spark.keys.foundry_schema",
+    "guarantee": "forebay.spark.keys.row_order",
+    "key_by": "forebay.spark.keys.set_keys",
+    "key_profile": "forebay.spark.keys.show_keys",
+    "keys_of": "forebay.spark.keys.found_keys",
+    "strip_keys": "forebay.spark.keys.set_keys",
+    "to_foundry_schema": "forebay.spark.keys.foundry_schema",
+    "union_keyed": "forebay.spark.keys.set_keys",
+}
+
+__all__ = [
+    "NONE",
+    "PER_SPLIT",
+    "Guarantee",
+    "KeyProfile",
+    "KeySpec",
+    "OrderScope",
+    "describe_keys",
+    "from_foundry_schema",
+    "guarantee",
+    "key_by",
+    "key_profile",
+    "keys_of",
+    "stamp",
+    "strip_keys",
+    "to_foundry_schema",
+    "union_keyed",
+]
 
 
 def __getattr__(name: str) -> object:
     """Import a lazy name on first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module 'forebay.keys' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pyspark":
+            raise
+        raise ConfigurationError(
+            f"forebay.keys.{name} needs PySpark, which is not installed", advice='pip install "forebay[spark]"'
+        ) from error
 
 
 def __dir__() -> list[str]:

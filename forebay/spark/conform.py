@@ -23,11 +23,12 @@ from forebay.framework.arrow.casting import (
     refuse_nulls,
     schema_problems,
 )
+from forebay.keys.stamping import stamped
 from forebay.spark.arrays import normal_type
 
 
 def spark_schema(schema: pa.Schema, source: str) -> StructType:
-    """Return the Spark schema of a source's Arrow schema.
+    """Return the Spark schema of a source's Arrow schema, with the key that the source stamped into it.
 
     Raises:
         ContractError: `schema` is not a `pyarrow.Schema`, or has no column.
@@ -57,12 +58,15 @@ def spark_schema(schema: pa.Schema, source: str) -> StructType:
                 source=source,
                 advice="cast the column in the source, or leave the column out of the option `columns`",
             ) from error
-    return from_arrow_schema(pa.schema(fields))
+    found = from_arrow_schema(pa.schema(fields))
+    for column, field in zip(found, schema, strict=True):
+        column.metadata = stamped(field)
+    return found
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark requires for `schema`."""
-    return to_arrow_schema(schema, timezone="UTC")
+    """Return the Arrow schema that Spark requires for `schema`, without metadata."""
+    return pa.schema([field.remove_metadata() for field in to_arrow_schema(schema, timezone="UTC")])
 
 
 class Conformer:

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -53,11 +53,18 @@ class LocalStateStore:
 
     def names(self, prefix: str) -> list[str]:
         """See `StateStore.names`. Skips unfinished files."""
+        return self._listed(prefix, lambda entry: entry.is_file())
+
+    def directories(self, prefix: str) -> list[str]:
+        """See `StateStore.directories`."""
+        return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir())]
+
+    def _listed(self, prefix: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
         directory = self._root / prefix
         with self._wrap_errors(directory, "list"):
             try:
                 with os.scandir(directory) as entries:
-                    found = [entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")]
+                    found = [entry.name for entry in entries if wanted(entry) and not entry.name.startswith(".")]
             except FileNotFoundError:
                 return []
         return sorted(prefix + name for name in found)

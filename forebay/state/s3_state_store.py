@@ -76,6 +76,14 @@ class S3StateStore:
                 found.extend(each["Key"][len(self._prefix) :] for each in page.objects)
         return sorted(name for name in found if name != prefix)
 
+    def directories(self, prefix: str) -> list[str]:
+        """See `StateStore.directories`."""
+        found: list[str] = []
+        with self._wrap_errors("list"):
+            for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
+                found.extend(name[len(self._prefix) :] for name in page.prefixes)
+        return sorted(found)
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete many objects in one request, or one by one if the store does not support that."""
         keys = [self._prefix + name for name in names]

@@ -35,5 +35,8 @@ class StateStore(Protocol):
     def names(self, prefix: str) -> list[str]:
         """Return the sorted names directly below a prefix that ends in `/`, without those of deeper levels."""
 
+    def directories(self, prefix: str) -> list[str]:
+        """Return the sorted directories directly below a prefix that is empty or ends in `/`; they end in `/` too."""
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts; missing ones are ignored."""

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
@@ -28,6 +30,7 @@ class SegmentInfo:
         first: The least key hash.
         last: The greatest key hash.
         oldest: The least time of an entry in microseconds; None without a time to live.
+        tombstones: Its entries with count 0; None if that was not counted.
     """
 
     name: str
@@ -37,6 +40,7 @@ class SegmentInfo:
     first: int
     last: int
     oldest: int | None = None
+    tombstones: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Manifest:
             "clock": self.clock,
             "counts": self.counts,
         }
-        return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+        return fact_bytes(facts)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Self:
@@ -118,6 +122,8 @@ class OperatorInfo:
         shards: The number of shards.
         keys: Names and types of the key columns.
         first: The micro-batch that began the state.
+        generation: How often the state was given another number of shards.
+        directory: Where the shards of this generation are, below the operator's directory: empty or ending in a slash.
     """
 
     query: str
@@ -125,10 +131,12 @@ class OperatorInfo:
     shards: int
     keys: tuple[tuple[str, str], ...]
     first: int
+    generation: int = 0
+    directory: str = ""
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON."""
-        return json.dumps({"v": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+        return fact_bytes({"v": FORMAT, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Self:
@@ -141,9 +149,24 @@ class OperatorInfo:
                 shards=facts["shards"],
                 keys=tuple((key, kind) for key, kind in facts["keys"]),
                 first=facts["first"],
+                generation=facts.get("generation", 0),
+                directory=facts.get("directory", ""),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(name, str(error)) from error
+
+
+def fact_bytes(facts: Mapping[str, object]) -> bytes:
+    """Return a fact as canonical JSON, with a digest of its content."""
+    return _canonical({**facts, "sum": _digest(facts)})
+
+
+def _canonical(facts: Mapping[str, object]) -> bytes:
+    return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(facts: Mapping[str, object]) -> str:
+    return hashlib.sha256(_canonical(facts)).hexdigest()[:16]
 
 
 def parse_fact(data: bytes, name: str) -> dict[str, Any]:
@@ -163,6 +186,9 @@ def parse_fact(data: bytes, name: str) -> dict[str, Any]:
             option="stateLocation",
             advice="install the version of forebay that wrote the state, or a later one",
         )
+    digest = facts.pop("sum", None)
+    if digest is not None and digest != _digest(facts):
+        raise damaged(name, "its digest differs")
     return facts
 
 

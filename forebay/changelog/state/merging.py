@@ -67,8 +67,7 @@ def merge(
 
 def _ranges(runs: Sequence[Sequence[Part]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield all entries range by range of key hashes, newest first within a range. No key is in two ranges."""
-    largest = max(runs, key=lambda run: sum(part.rows for part in run))
-    cuts = sorted({part.first for part in largest})[1:]
+    cuts = sorted({part.first for run in runs for part in run})[1:]
     for low, high in zip([None, *cuts], [*cuts, None], strict=True):
         pieces = []
         for part in (part for run in runs for part in run):

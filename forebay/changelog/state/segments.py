@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.changelog.state.entries import KEY_HASH, TOUCHED
+from forebay.changelog.state.entries import COUNT, KEY_HASH, TOUCHED
 from forebay.changelog.state.manifest import SegmentInfo, damaged
 from forebay.errors import FatalError
 from forebay.state.local_state_store import LocalStateStore
@@ -108,6 +108,7 @@ class StoredSegments:
             first=int(hashes[0]),
             last=int(hashes[-1]),
             oldest=int(batch.column(TOUCHED).to_numpy().min()) if timed else None,
+            tombstones=int((batch.column(COUNT).to_numpy() == 0).sum()),
         )
         self._store.put_if_absent(info.name, data)
         return info

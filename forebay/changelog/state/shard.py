@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 SMALL: Final = 4096
 """Runs of at most this many entries are merged with each new one, so that small micro-batches leave few runs."""
 
+SMALL_BYTES: Final = 4 << 20
+"""Runs with more bytes are not small, however few entries they have."""
+
 SWEEP: Final = 64
 """How many versions lie between two searches for segments that killed attempts left."""
-
-INFO: Final = "operator.json"
-"""The name of the `OperatorInfo` below the operator's directory."""
 
 _NEW: Final = (
     "start the query with a new checkpoint and a new state location, or restore the state location from a backup that "
@@ -61,13 +61,28 @@ class Shard:
         directory: The directory of the operator, ending in a slash.
         number: The number of the shard.
         keep: How many versions before the current one stay readable.
+        generation: Which generation of the state it belongs to; see `OperatorInfo`.
+        inside: The directory of the generation below that of the operator: empty or ending in a slash.
     """
 
-    def __init__(self, store: StateStore, files: SegmentFiles, directory: str, number: int, keep: int = 100) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        files: SegmentFiles,
+        directory: str,
+        number: int,
+        keep: int = 100,
+        *,
+        generation: int = 0,
+        inside: str = "",
+    ) -> None:
         self._store = store
         self._files = files
-        self._directory = directory
-        self._prefix = shard_prefix(directory, number)
+        self._info = info_name(directory, generation)
+        self._next_info = info_name(directory, generation + 1)
+        self._resharded = generation > 0
+        self._directory = directory + inside
+        self._prefix = shard_prefix(self._directory, number)
         self.number = number
         self._keep = keep
 
@@ -81,10 +96,20 @@ class Shard:
         first = self._check(replace(info, first=version))
         if version == first:
             return Manifest(version - 1, (), pa.schema([]))
-        before = self.manifest(version - 1)
+        before = self.newest(version - 1)
         if before is None:
+            self._refuse_resharded()
             raise self._missing(version)
         return before
+
+    def newest(self, version: int) -> Manifest | None:
+        """Return the manifest after a micro-batch, of a reshard if the micro-batch was not repeated since."""
+        found = self.manifest(version)
+        if found is not None or not self._resharded:
+            return found
+        name = reshard_name(self._prefix, version)
+        data = self._store.get(name)
+        return None if data is None else Manifest.from_bytes(data, name)
 
     def manifest(self, version: int) -> Manifest | None:
         """Return the manifest after a micro-batch; None if there is none."""
@@ -95,7 +120,7 @@ class Shard:
     def versions(self) -> list[int]:
         """Return the micro-batches after which there is a manifest, sorted."""
         names = self._store.names(self._prefix)
-        return [version_of(name, self._prefix) for name in names if name.endswith(".json")]
+        return sorted({version_of(name, self._prefix) for name in names if name.endswith(".json")})
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
         """Return the segments of a version, memory-mapped, oldest run first."""
@@ -109,11 +134,12 @@ class Shard:
         """Write the version after a micro-batch, unless another attempt has written it.
 
         Raises:
-            FatalError: The version exists and was made of other events.
+            FatalError: The version exists and was made of other events, or the state was resharded.
         """
         existing = self.manifest(version)
         if existing is None:
             written = self._write(before, version, change)
+            self._refuse_resharded()
             if self._store.put_if_absent(manifest_name(self._prefix, version), written.to_bytes()):
                 self._remove_old(written)
                 return written
@@ -132,9 +158,17 @@ class Shard:
             )
         return existing
 
+    def _refuse_resharded(self) -> None:
+        if self._store.get(self._next_info) is not None:
+            raise FatalError(
+                f"the state was given another number of shards since this query was defined ({self._next_info})",
+                option=OPTION,
+                advice="stop the query, make its DataFrame again and start it; reshard only while the query is stopped",
+            )
+
     def _check(self, info: OperatorInfo) -> int:
         """Compare the state's facts with this query's; write them if there are none. Return the first version."""
-        name = f"{self._directory}{INFO}"
+        name = self._info
         data = self._store.get(name)
         if data is None:
             if info.first > 0:
@@ -182,7 +216,7 @@ class Shard:
         if change.entries.num_rows:
             merged = [_in_memory(sorted_by_key(change.entries))]
             rows = change.entries.num_rows
-            while runs and _rows(runs[-1]) <= max(rows, SMALL):
+            while runs and _merges(runs[-1], rows):
                 run = runs.pop()
                 rows += _rows(run)
                 merged.append([self._part(segment) for segment in run])
@@ -248,6 +282,11 @@ def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None
         )
 
 
+def info_name(directory: str, generation: int) -> str:
+    """Return the name of the `OperatorInfo` of a generation. The last one that exists is the state."""
+    return f"{directory}operator.json" if generation == 0 else f"{directory}operator-{generation:05d}.json"
+
+
 def shard_prefix(directory: str, number: int) -> str:
     """Return the directory of a shard, ending in a slash."""
     return f"{directory}{number:05d}/"
@@ -256,6 +295,14 @@ def shard_prefix(directory: str, number: int) -> str:
 def manifest_name(prefix: str, version: int) -> str:
     """Return the name of the manifest after a micro-batch."""
     return f"{prefix}v{version:012d}.json"
+
+
+def reshard_name(prefix: str, version: int) -> str:
+    """Return the name of what a reshard wrote instead of the manifest after a micro-batch.
+
+    Spark may not have logged that micro-batch as done. Then it repeats it, and that writes the manifest.
+    """
+    return f"{prefix}v{version:012d}-resharded.json"
 
 
 def version_of(name: str, prefix: str) -> int:
@@ -276,6 +323,15 @@ def _in_memory(entries: pa.RecordBatch) -> list[Part]:
     """Return sorted entries as a run."""
     segment = Segment(entries)
     return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
+
+
+def _merges(run: Sequence[SegmentInfo], rows: int) -> bool:
+    """Whether a run is merged with newer ones of so many entries.
+
+    A run that is left has a quarter more entries than the newer ones together, so the number of runs is a logarithm.
+    """
+    small = _rows(run) <= SMALL and sum(segment.size for segment in run) <= SMALL_BYTES
+    return small or 4 * _rows(run) <= 5 * rows
 
 
 def _rows(run: Sequence[SegmentInfo]) -> int:

@@ -22,7 +22,7 @@ def payload_fields(df: DataFrame) -> list[StructField]:
     Raises:
         ConfigurationError: A column has a name of the state's own.
     """
-    own = [field.name for field in df.schema if field.name.startswith(PREFIX)]
+    own = [field.name for field in df.schema if field.name.lower().startswith(PREFIX)]
     if own:
         raise ConfigurationError(f"the column {own[0]!r} has a reserved name", advice="rename it")
     return [field for field in df.schema if field.name not in COLUMNS]

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import lit
 
 from forebay.changelog.operators.latest import Latest
 from forebay.changelog.operators.micro_batch import Operator
 from forebay.changelog.operators.retract import Retract
+from forebay.changelog.row_kind import RowKind
+from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import check_comparable, comparable_names, key_names, order_names, payload_fields
@@ -54,9 +57,10 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
 
     Args:
         df: A batch or streaming DataFrame.
-        key: The columns by which the target finds rows.
-        mode: `auto` chooses the strategy and logs why; `none` returns `df`; `force` keeps state even if order is kept.
-        strategy: Skip the choice.
+        key: The columns by which the target finds rows; with `force` it may be empty, then whole rows are the key.
+        mode: `auto` chooses the strategy and logs why; `none` passes changes on; `force` keeps state even if the
+            changes of a key arrive in order.
+        strategy: Take this strategy, instead of a choice.
         sequence_by: Columns that order the changes of a key; by default `_sequence` or `_commit_version`, if there.
         on_conflict: Which of several live rows of a key is its row: the last one, the first one, or an error. By
             default `error` for `barrier`, otherwise `deduplicate`.
@@ -71,7 +75,8 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         name: Tells the stateful functions of one query apart.
 
     Returns:
-        The payload, `_change_type` and `_commit_version`, which is the micro-batch.
+        The payload, `_change_type` and `_commit_version`, which is the micro-batch. If the strategy is `none`, `df`
+        with `_change_type`.
 
     Raises:
         ConfigurationError: A column or option is wrong, or the state belongs to another query.
@@ -79,12 +84,13 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     _check_choice("on_conflict", on_conflict, (None, "deduplicate", "nothing", "error"))
     _check_choice("on_missing_retraction", on_missing_retraction, ("warn", "error", "hold"))
     _check_choice("strategy", strategy, (None, *get_args(Strategy)))
-    keys = key_names(df, key)
-    order, by_version = order_names(df, sequence_by)
-    verdict = choose_strategy(df, keys, mode=mode, strategy=strategy, sequence_by=() if by_version else order)
-    if verdict.strategy == "none":
-        return df
     payload = payload_fields(df)
+    keys = tuple(field.name for field in payload) if mode == "force" and not key else key_names(df, key)
+    order, by_version = order_names(df, sequence_by)
+    chosen = "force" if strategy is not None and mode == "auto" else mode
+    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=() if by_version else order)
+    if verdict.strategy == "none":
+        return df if CHANGE_TYPE in df.columns else df.withColumn(CHANGE_TYPE, lit(RowKind.INSERT.change_type))
     operator: Operator
     if verdict.strategy == "sequence":
         if by_version:

@@ -61,7 +61,7 @@ def with_shards(state: OperatorState, spark: SparkSession) -> OperatorState:
             advice=f"leave shards out, or stop the query and run `forebay state reshard {state.location} "
             f"--name {state.name} --shards {state.shards}`",
         )
-    return replace(state, shards=info.shards)
+    return state.at(info)
 
 
 def microseconds(time_to_live: DurationLike | None) -> int | None:

@@ -12,6 +12,11 @@ from pyspark.sql import DataFrame
 
 from forebay.changelog.shape import COMMIT_VERSION, SEQUENCE
 from forebay.errors import ConfigurationError
+from forebay.keys.order_guarantee import OrderScope
+from forebay.spark.changelog.changelog_modes import changelog_mode
+from forebay.spark.keys.plan.determinism import unrepeatable
+from forebay.spark.keys.plan.plan_node import analysed_plan
+from forebay.spark.keys.row_order import RowOrder, row_order, within
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +35,7 @@ class Verdict:
     reason: str
     """One sentence for the log and for `describe`."""
     upsert_key: tuple[str, ...] | None
-    """Columns that find the row which a change replaces; None: whole rows are compared."""
+    """Columns that identify a row, and within which changes can be put in order; None: only whole rows are compared."""
     sequence: tuple[str, ...] = ()
     """The columns that order the changes of a key over all splits, for the strategy `sequence`."""
 
@@ -54,23 +59,70 @@ def choose_strategy(
             `_commit_version`, if the frame has it.
 
     Raises:
-        ConfigurationError: A column does not exist, or the arguments contradict one another.
+        ConfigurationError: A column does not exist, the arguments contradict one another, an operator below cannot take
+            changes (C14), or rows that have to be compared whole are not repeatable (C12).
     """
     _check(df, key, mode, strategy, sequence_by)
-    if mode == "none":
-        verdict = Verdict("none", "mode is none: changes are passed on as they come", None)
+    if mode == "none" or strategy == "none":
+        verdict = Verdict("none", "it was asked for: changes are passed on as they come", None)
     else:
-        verdict = _chosen(strategy, _sequence(df, sequence_by))
-    _log.info("materialize: %s, because %s", verdict.strategy, verdict.reason)
+        changes = changelog_mode(df)
+        verdict = _chosen(df, key, mode, strategy, _sequence(df, sequence_by))
+        if verdict.strategy in ("barrier", "retract") and changes.retracts:
+            _refuse_unrepeatable(df)
+    _log.info("materialize by (%s): %s, because %s", ", ".join(key), verdict.strategy, verdict.reason)
     return verdict
 
 
-def _chosen(strategy: str | None, sequence: tuple[str, ...]) -> Verdict:
-    if strategy == "sequence" or (strategy is None and sequence):
-        return Verdict("sequence", f"{', '.join(sequence)} orders the changes over all splits", None, sequence)
-    if strategy == "barrier":
-        return Verdict("barrier", "the strategy was given", None)
-    return Verdict("retract", "nothing promises the order of the changes", None)
+def _chosen(df: DataFrame, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]) -> Verdict:
+    order = row_order(df)
+    # Without such columns, the shuffle by the target's key would lose the order within an upsert key.
+    upsert_key = _named(order.upsert_keys[0]) if order.upsert_keys and order.restored else None
+    in_order = next((one for one in order.arriving if within(one, key)), None)
+    if mode == "auto" and in_order is not None:
+        reason = f"rows arrive in order within ({', '.join(_named(in_order))}), which is part of the target's key"
+        return Verdict("none", reason, upsert_key)
+    why = "mode is force" if in_order is not None else _disorder(order, key)
+    if strategy is not None:
+        found: Strategy = "sequence" if strategy == "sequence" else "barrier" if strategy == "barrier" else "retract"
+        return Verdict(found, f"{why}; the strategy was given", upsert_key, sequence if found == "sequence" else ())
+    if sequence:
+        return Verdict("sequence", f"{why}; {', '.join(sequence)} orders all changes", upsert_key, sequence)
+    if order.transactional:
+        return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches", upsert_key)
+    return Verdict("retract", f"{why}; nothing orders the changes", upsert_key)
+
+
+def _disorder(order: RowOrder, key: Sequence[str]) -> str:
+    """Return why the changes of a key of the target may arrive out of order (C7)."""
+    promise, shown = order.guarantee, ", ".join(key)
+    if promise.scope is not OrderScope.PER_KEY:
+        return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
+    columns = ", ".join(promise.columns)
+    if order.lanes is None:
+        return f"rows are in order within ({columns}), which they do not have any more"
+    if not within(order.lanes, key):
+        return f"rows are in order within ({columns}), which the target's key ({shown}) does not contain"
+    return f"rows within ({columns}) have to be sorted after {promise.weakest}"
+
+
+def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
+    return tuple(min(names) for names in columns)
+
+
+def _refuse_unrepeatable(df: DataFrame) -> None:
+    """Refuse rows that are never found again by comparing them whole (C12).
+
+    Raises:
+        ConfigurationError: A column or a condition gives another value each time that it is computed.
+    """
+    plan = analysed_plan(df)
+    found = [] if plan is None else unrepeatable(plan)
+    if found:
+        raise ConfigurationError(
+            f"{found[0]!r} is another value each time: a retraction never finds the row that it retracts",
+            advice="compute it after materialize, or give sequence_by: then rows are not compared",
+        )
 
 
 def _sequence(df: DataFrame, sequence_by: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the metadata of columns cannot tell about a key: the plan shows where it was lost (K12–K17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from forebay.errors import ConfigurationError
+from forebay.keys.field_metadata import FIELD_KEY, Declaration, declarations
+from forebay.keys.key_spec import KeySpec
+from forebay.keys.propagation import JoinType, after_join, after_union
+from forebay.spark.keys.plan.plan_node import PlanNode
+
+STATEFUL: Final = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
+"""Operators that keep the partition key and lose the primary key (K17)."""
+
+FUNCTIONS: Final = frozenset(
+    {
+        "MapInPandas",
+        "MapInArrow",
+        "PythonMapInArrow",
+        "FlatMapGroupsInPandas",
+        "FlatMapGroupsInArrow",
+        "FlatMapCoGroupsInPandas",
+        "FlatMapCoGroupsInArrow",
+        "FlatMapGroupsInPandasWithState",
+        "TransformWithStateInPandas",
+        "TransformWithStateInPySpark",
+        "MapPartitions",
+        "MapElements",
+        "ScriptTransformation",
+    }
+)
+"""Operators that pass whole rows to a user-defined function, and so lose the key (K16)."""
+
+SET_OPERATORS: Final = frozenset({"Union", "Intersect", "Except"})
+"""Operators whose sides must have the same key."""
+
+_JOIN_TYPES: Final[dict[str, JoinType]] = {
+    "Inner": "inner",
+    "Cross": "cross",
+    "LeftOuter": "left",
+    "RightOuter": "right",
+    "FullOuter": "full",
+    "LeftSemi": "semi",
+    "LeftAnti": "anti",
+}
+
+
+@dataclass
+class KeyLosses:
+    """What happened to declarations on their way through a plan, by the id of the declaration."""
+
+    stateful: dict[str, str] = field(default_factory=dict)
+    """The node that loses the primary key."""
+    whole: dict[str, str] = field(default_factory=dict)
+    """Why the declaration does not hold any more."""
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    """For each lost column, by its declared name: where it was lost."""
+
+
+def key_losses(plan: PlanNode) -> KeyLosses:
+    """Return what happened to the keys in a plan."""
+    losses = KeyLosses()
+    for node in plan.walk():
+        present = set(carriers(node))
+        if node.kind in STATEFUL:
+            losses.stateful |= dict.fromkeys(present, node.text)
+        elif node.kind in FUNCTIONS:
+            below = {one for child in node.children for one in carriers(child)}
+            losses.whole |= dict.fromkeys(present | below, f"a user-defined function gets whole rows: {node.text}")
+        elif node.kind in SET_OPERATORS and _differ(node):
+            losses.whole |= dict.fromkeys(present, f"the sides of {node.kind} have different keys")
+        elif node.kind == "Join":
+            losses.whole |= dict(_lost_by_join(node))
+        for child in node.children:
+            _note_lost_columns(node, child, losses)
+    return losses
+
+
+def carriers(node: PlanNode) -> dict[str, dict[str, set[int]]]:
+    """Return the columns of a node that carry a key: by declaration, by declared name, their numbers."""
+    found: dict[str, dict[str, set[int]]] = {}
+    for column in node.output:
+        entry = column.metadata.get(FIELD_KEY)
+        if entry is not None:
+            found.setdefault(entry["set"], {}).setdefault(entry["name"], set()).add(column.id)
+    return found
+
+
+def declared(node: PlanNode) -> list[Declaration]:
+    """Return the declarations that the columns of a node carry."""
+    return declarations((column.name, column.metadata) for column in node.output)
+
+
+def join_type(node: PlanNode) -> JoinType:
+    """Return the type of a join. An unknown one counts as full outer, which keeps nothing."""
+    found = node.fields.get("joinType")
+    name = found.get("object", found.get("product-class", "")) if isinstance(found, dict) else str(found)
+    return _JOIN_TYPES.get(str(name).rpartition(".")[2].rstrip("$"), "full")
+
+
+def _differ(node: PlanNode) -> bool:
+    first, *others = (_key_by_place(child) for child in node.children)
+    return any(after_union(first, other) != first for other in others)
+
+
+def _key_by_place(node: PlanNode) -> KeySpec:
+    """Return the key with the places of columns as names: the sides of a union may name them differently."""
+    found = declarations((str(place), column.metadata) for place, column in enumerate(node.output))
+    try:
+        return found[0].present() if found else KeySpec()
+    except ConfigurationError:
+        return KeySpec()  # ambiguous; it is reported for the columns that are left
+
+
+def _lost_by_join(node: PlanNode) -> Iterator[tuple[str, str]]:
+    """Yield the declarations of the side whose key does not hold after a join."""
+    left, right = (set(carriers(child)) for child in node.children)
+    kept = after_join(KeySpec(("left",)), KeySpec(("right",)), join_type(node))
+    held = left if kept.partition == ("left",) else right if kept.partition == ("right",) else set()
+    yield from dict.fromkeys((left | right) - held, f"a join of type {join_type(node)} does not keep it").items()
+
+
+def _note_lost_columns(node: PlanNode, child: PlanNode, losses: KeyLosses) -> None:
+    after = carriers(node)
+    passed = {column.id for column in node.output}
+    for expression in node.made():
+        if expression.kind == "Alias" and expression.children[0].kind == "AttributeReference":
+            passed.add(expression.children[0].id or 0)  # renamed, or its metadata were replaced on purpose
+    for declaration, columns in carriers(child).items():
+        for name, numbers in columns.items():
+            if name in after.get(declaration, {}) or numbers & passed:
+                continue
+            shown = {column.name for column in child.output if column.id in numbers}
+            losses.columns.setdefault(declaration, {})[name] = _how(node, shown)
+
+
+def _how(node: PlanNode, names: set[str]) -> str:
+    """Say how a node loses the columns `names`: it overwrites or drops them."""
+    if node.kind == "Project":
+        for place, expression in enumerate(node.expressions("projectList")):
+            if expression.kind == "Alias" and expression.fields["name"] in names:
+                text = node.jvm.projectList().apply(place).child().sql()
+                return f"overwritten by {text}"
+        return "dropped"
+    return f"dropped by {node.kind}"

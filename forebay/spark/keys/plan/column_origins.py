@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows values through a plan: columns have one origin if their values are equal, or convertible without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+from forebay.spark.keys.plan.plan_node import Expression, PlanNode
+
+Origins: TypeAlias = Mapping[int, int]
+"""For the number of each column, the number of the column in which its value first stood."""
+
+_WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
+_DISTINCT_AS_TEXT: Final = (*_WHOLE_NUMBERS, "boolean", "date")
+
+
+def origins_after(node: PlanNode, before: Origins) -> dict[int, int]:
+    """Return the origins of the columns that a node puts out, given those of its inputs."""
+    made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
+    found = {}
+    for column in node.output:
+        origin = before.get(column.id)
+        if origin is None and column.id in made:
+            origin = origin_of(made[column.id].children[0], before)
+        found[column.id] = column.id if origin is None else origin
+    return found
+
+
+def origin_of(expression: Expression, origins: Origins) -> int | None:
+    """Return the origin of an expression that is a column, or the lossless cast of one; otherwise None."""
+    if expression.kind == "AttributeReference" and expression.id is not None:
+        return origins.get(expression.id)
+    if expression.kind == "Cast" and _lossless(expression):
+        return origin_of(expression.children[0], origins)
+    return None
+
+
+def origins_of(expressions: Iterable[Expression], origins: Origins) -> frozenset[int] | None:
+    """Return the origins of expressions; None if one of them is not a column."""
+    found = [origin_of(one, origins) for one in expressions]
+    known = [one for one in found if one is not None]
+    return frozenset(known) if len(known) == len(found) else None
+
+
+def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins) -> list[tuple[int, int]] | None:
+    """Return the pairs of columns of the left and right side that a join condition equates.
+
+    Returns:
+        None if the condition equates nothing, or equates something that is not a column.
+    """
+    pairs: list[tuple[int, int]] = []
+    for one in _conjuncts(condition):
+        if one.kind not in ("EqualTo", "EqualNullSafe"):
+            continue
+        first, second = one.children
+        for here, there in ((first, second), (second, first)):
+            mine, others = origin_of(here, left), origin_of(there, right)
+            if mine is not None and others is not None:
+                pairs.append((mine, others))
+                break
+        else:
+            return None
+    return pairs or None
+
+
+def _conjuncts(condition: Iterable[Expression]) -> Iterable[Expression]:
+    for one in condition:
+        if one.kind == "And":
+            yield from _conjuncts(one.children)
+        else:
+            yield one
+
+
+def _lossless(cast: Expression) -> bool:
+    """Whether a cast of a column gives different values for different values."""
+    source, target = cast.children[0].fields.get("dataType"), cast.fields.get("dataType")
+    if cast.children[0].kind not in ("AttributeReference", "Cast"):
+        return False
+    if source == target or (target == "string" and source in _DISTINCT_AS_TEXT):
+        return True
+    if source in _WHOLE_NUMBERS and target in _WHOLE_NUMBERS:
+        return _WHOLE_NUMBERS.index(source) <= _WHOLE_NUMBERS.index(target)
+    return False

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the analysed plan of a DataFrame from the JVM of a classic session: nodes, expressions, output columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+_SEPARATOR: Final = "\x1f"
+_STRUCTURE: Final = ("class", "num-children")
+_SHOWN: Final = 120
+"""Maximum characters of a node in a message."""
+_SHOWN_COLUMNS: Final = 8
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression of the plan.
+
+    Args:
+        kind: The class of Catalyst, without its package, such as `Alias`.
+        fields: Its fields as Spark prints them to JSON.
+        children: Its operands.
+    """
+
+    kind: str
+    fields: Mapping[str, Any]
+    children: tuple[Expression, ...]
+
+    @property
+    def id(self) -> int | None:
+        """The number of the column that this expression is (`AttributeReference`) or makes (`Alias`)."""
+        made = self.fields.get("exprId")
+        return made["id"] if isinstance(made, dict) else None
+
+    def walk(self) -> Iterator[Expression]:
+        """Yield this expression and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a node puts out: its number in the plan, name and metadata."""
+
+    id: int
+    name: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PlanNode:
+    """A node of the plan.
+
+    Args:
+        kind: The class of Catalyst, without its package, such as `Project`.
+        fields: Its fields as Spark prints them to JSON.
+        children: Its inputs.
+        output: The columns that it puts out.
+        jvm: The node in the JVM.
+    """
+
+    kind: str
+    fields: Mapping[str, Any]
+    children: tuple[PlanNode, ...]
+    output: tuple[Column, ...]
+    jvm: Any
+
+    def walk(self) -> Iterator[PlanNode]:
+        """Yield the inputs, from the leaves on, and then this node."""
+        for child in self.children:
+            yield from child.walk()
+        yield self
+
+    def expressions(self, field: str) -> tuple[Expression, ...]:
+        """Return the expressions of a field, such as the `projectList` of a `Project`."""
+        found = self.fields.get(field)
+        if not isinstance(found, list) or not found:
+            return ()
+        lists = found if isinstance(found[0], list) else [found]
+        return tuple(_expression(iter(one)) for one in lists if _is_tree(one))
+
+    def made(self) -> Iterator[Expression]:
+        """Yield the expressions whose columns the node puts out."""
+        for name in ("projectList", "aggregateExpressions", "windowExpressions"):
+            yield from self.expressions(name)
+
+    @property
+    def text(self) -> str:
+        """The node as Spark prints it, cut to one readable line."""
+        text = " ".join(str(self.jvm.simpleString(_SHOWN_COLUMNS)).lstrip("~").split())
+        return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the rows come from a stream."""
+        return bool(self.jvm.isStreaming())
+
+
+def analysed_plan(df: DataFrame) -> PlanNode | None:
+    """Return the analysed plan of a DataFrame; None on Spark Connect, which shows no plan to the client."""
+    if not hasattr(df, "_jdf"):
+        return None
+    root = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no other way to the plan
+    return _node(root, iter(json.loads(root.toJSON())))
+
+
+def _node(jvm: Any, structure: Iterator[dict[str, Any]]) -> PlanNode:  # noqa: ANN401 - an object of the JVM
+    """Build a node and its inputs; `structure` has the nodes in the order in which a node comes before its inputs."""
+    fields = next(structure)
+    inputs = jvm.children()
+    children = tuple(_node(inputs.apply(place), structure) for place in range(fields["num-children"]))
+    return PlanNode(_kind(fields), _without_structure(fields), children, _output(jvm), jvm)
+
+
+def _output(jvm: Any) -> tuple[Column, ...]:  # noqa: ANN401 - an object of the JVM
+    # A column prints as name#number and a suffix for its type, which has no '#'.
+    text = str(jvm.output().mkString(_SEPARATOR))
+    numbers = [one.rpartition("#")[2] for one in text.split(_SEPARATOR)] if text else []
+    fields = json.loads(jvm.schema().json())["fields"]
+    return tuple(
+        Column(_leading_number(number), field["name"], field.get("metadata") or {})
+        for number, field in zip(numbers, fields, strict=True)
+    )
+
+
+def _leading_number(text: str) -> int:
+    digits = len(text) - len(text.lstrip("0123456789"))
+    return int(text[:digits])
+
+
+def _is_tree(found: Sequence[Any]) -> bool:
+    return bool(found) and isinstance(found[0], dict) and "num-children" in found[0]
+
+
+def _expression(structure: Iterator[dict[str, Any]]) -> Expression:
+    fields = next(structure)
+    children = tuple(_expression(structure) for _ in range(fields["num-children"]))
+    return Expression(_kind(fields), _without_structure(fields), children)
+
+
+def _kind(fields: Mapping[str, Any]) -> str:
+    return str(fields["class"]).rpartition(".")[2].rstrip("$")
+
+
+def _without_structure(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _STRUCTURE}

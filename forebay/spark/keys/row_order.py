@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order and the identity of the rows of a DataFrame, in names of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pyspark.sql import DataFrame
+
+from forebay.changelog.shape import POSITION, SEQUENCE, SPLIT
+from forebay.keys.field_metadata import declarations
+from forebay.keys.order_guarantee import NONE, Guarantee, OrderScope
+from forebay.spark.keys.found_keys import find_key, warn_once
+from forebay.spark.keys.lineage import Lanes, Lineage
+from forebay.spark.keys.operators import lineage_of
+from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
+from forebay.spark.keys.upsert_mark import marked_keys
+
+Columns: TypeAlias = tuple[frozenset[str], ...]
+
+_POSITIONS: Final = {SPLIT, POSITION}
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """What is known of the order and the identity of rows.
+
+    Args:
+        guarantee: The promise about order.
+        lanes: The present columns of the promise; None if one is gone, or if the promise is not by key. Each is given
+            by its names: several columns may have equal values.
+        upsert_keys: The upsert keys, with their columns given in the same way.
+        arriving: Columns within which rows arrive in order, so that a target need not sort them.
+        restored: Whether columns restore the order of changes after a shuffle.
+        transactional: Whether the source never spreads a transaction over several micro-batches.
+    """
+
+    guarantee: Guarantee
+    lanes: Columns | None
+    upsert_keys: tuple[Columns, ...]
+    arriving: tuple[Columns, ...]
+    restored: bool
+    transactional: bool
+
+
+def within(columns: Sequence[frozenset[str]], names: Iterable[str]) -> bool:
+    """Return whether each of the columns, given by its names, is among `names`."""
+    among = set(names)
+    return all(one & among for one in columns)
+
+
+def guarantee(df: DataFrame) -> Guarantee:
+    """Return what is promised about the order of rows: the minimum over the way from the source (K15, K27).
+
+    Rows keep the order of the key columns as they were at the source, also after these columns are dropped or
+    overwritten, until the next `key_by` or shuffle. The columns `_split` and `_pos` restore the order after a shuffle,
+    `_sequence` also after a `key_by` by other columns.
+    """
+    return row_order(df).guarantee
+
+
+def upsert_keys(df: DataFrame) -> list[tuple[str, ...]]:
+    """Return the upsert keys of a DataFrame: columns that identify a row, and within which changes come in order (C6).
+
+    The keys are taken from the plan by Flink's rules. After a shuffle by D, a key K that does not contain D is lost in
+    Flink; here, K and D together are a key. On Spark Connect, which shows no plan, only `with_upsert_key` gives keys.
+
+    Returns:
+        The keys, the shortest first. `[]` if there is none; `[()]` if there is only one row.
+    """
+    keys = {tuple(min(names) for names in key) for key in row_order(df).upsert_keys}
+    places = {name: place for place, name in enumerate(df.columns)}
+    ordered = (tuple(sorted(key, key=places.__getitem__)) for key in keys)
+    return sorted(ordered, key=lambda key: (len(key), [places[name] for name in key]))
+
+
+def row_order(df: DataFrame) -> RowOrder:
+    """Return what is known of the order and the identity of the rows of a DataFrame."""
+    plan = analysed_plan(df)
+    columns = set(df.columns)
+    restored = SEQUENCE in columns or columns >= _POSITIONS
+    if plan is None:
+        return _without_plan(df, restored=restored)
+    lineage = lineage_of(plan)
+    names = _names(plan, lineage)
+    keys = _resolved((key.upsert_key(restored=restored) for key in lineage.keys), names)
+    lanes = lineage.lanes
+    direct = [lanes.columns] if lanes.names and lanes.shuffle is None else []
+    arriving = _resolved([*direct, *(key.columns for key in lineage.keys if key.arrives_in_order)], names)
+    if direct or (lanes.names and restored):
+        promise, present = Guarantee(OrderScope.PER_KEY, lanes.names, lanes.shuffle), _resolve(lanes.columns, names)
+    else:
+        promise, present = _promise_by_columns(df, plan, lanes), None
+    return RowOrder(promise, present, keys, arriving, restored, lanes.transactional)
+
+
+def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes) -> Guarantee:
+    """Return the promise that columns of the rows give, for rows that do not arrive in the order of their key."""
+    weakest = lanes.shuffle if lanes.names else lanes.weakest
+    key = find_key(df, plan).key
+    if SEQUENCE in df.columns and key.partition:
+        return Guarantee(OrderScope.PER_KEY, key.partition, weakest)
+    if set(df.columns) >= _POSITIONS:
+        return Guarantee(OrderScope.PER_SPLIT, (), weakest)
+    return Guarantee(OrderScope.NONE, (), weakest)
+
+
+def _names(plan: PlanNode, lineage: Lineage) -> dict[int, frozenset[str]]:
+    """Return the names of the columns that hold the values of each origin."""
+    found: dict[int, set[str]] = {}
+    for column in plan.output:
+        found.setdefault(lineage.origins.get(column.id, column.id), set()).add(column.name)
+    return {origin: frozenset(names) for origin, names in found.items()}
+
+
+def _resolved(keys: Iterable[frozenset[int] | None], names: Mapping[int, frozenset[str]]) -> tuple[Columns, ...]:
+    """Return the keys of which all columns are there, by names, the shortest first; none that contains another one."""
+    found = {key for one in keys if one is not None and (key := _resolve(one, names)) is not None}
+    least = [key for key in found if not any(set(other) < set(key) for other in found)]
+    return tuple(sorted(least, key=lambda key: (len(key), [*map(sorted, key)])))
+
+
+def _resolve(columns: frozenset[int], names: Mapping[int, frozenset[str]]) -> Columns | None:
+    if not columns <= names.keys():
+        return None
+    return tuple(sorted((names[one] for one in columns), key=sorted))
+
+
+def _without_plan(df: DataFrame, *, restored: bool) -> RowOrder:
+    warn_once("Spark Connect shows no plan: the order of rows is taken from the schema, as if there were no shuffle")
+    fields = [(field.name, field.metadata) for field in df.schema]
+    keys = tuple(tuple(frozenset({name}) for name in key) for key in marked_keys(fields).values())
+    found = next(iter(declarations(fields)), None)
+    if found is None or not found.ordered:
+        promise = Guarantee(OrderScope.PER_SPLIT) if set(df.columns) >= _POSITIONS else NONE
+        return RowOrder(promise, None, keys, keys, restored, transactional=False)
+    present = [found.columns.get(name) for name in found.key.partition]
+    lanes = tuple(frozenset(one) for one in present if one is not None)
+    whole = lanes if len(lanes) == len(present) else None
+    arriving = keys if whole is None else (*keys, whole)
+    return RowOrder(Guarantee.per_key(*found.key.partition), whole, keys, arriving, restored, found.transactional)

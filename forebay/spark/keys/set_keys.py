@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that set, remove and unite keys. All of them change the metadata of columns, and never rows (K6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, overload
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody uses
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from forebay.changelog.shape import COMMIT_VERSION, SEQUENCE
+from forebay.errors import ConfigurationError
+from forebay.keys.field_metadata import declaration_id, key_metadata, without_key
+from forebay.keys.key_spec import KeySpec
+from forebay.keys.order_guarantee import OrderScope
+from forebay.spark.keys.found_keys import keys_of, warn_once
+from forebay.spark.keys.row_order import RowOrder, row_order, within
+from forebay.spark.keys.upsert_mark import FIELD_UPSERT_KEY, upsert_marks
+
+_VOUCHED: Final = {SEQUENCE, COMMIT_VERSION}
+
+
+def key_by(
+    df: DataFrame, *columns: str, cdc: bool = False, deleted: str | None = None, ordering: Sequence[str] | None = None
+) -> DataFrame:
+    """Declare the key of a DataFrame; an earlier key is replaced (K18).
+
+    Only metadata change: rows are neither moved nor sorted (K6, K19). A new key cannot restore an order that was not
+    kept before; a warning says so (K24, K28).
+
+    Args:
+        df: A batch or streaming DataFrame.
+        columns: The columns of the partition key.
+        cdc: Make them the primary key too: the latest row of a key is the current one.
+        deleted: The boolean column that is true if the record is deleted; NULL counts as false.
+        ordering: Columns that say which row is the latest one in a batch. Streams ignore them (K20).
+
+    Returns:
+        The DataFrame with the key.
+
+    Raises:
+        ConfigurationError: A column does not exist or exists twice, `deleted` is no boolean column, or `deleted` or
+            `ordering` is given without `cdc`.
+    """
+    key = KeySpec.keyed_by(columns, cdc=cdc, deleted=deleted, ordering=ordering or ())
+    key.check(df.columns)
+    if deleted is not None and not isinstance(df.schema[deleted].dataType, BooleanType):
+        found = df.schema[deleted].dataType.simpleString()
+        raise ConfigurationError(
+            f"the deletion flag {deleted!r} is {found}, not boolean",
+            option="deleted",
+            advice="cast it to boolean before",
+        )
+    if df.isStreaming and not set(key.ordering) <= _VOUCHED:
+        warn_once(
+            f"streams ignore the ordering columns {', '.join(key.ordering)}: the row that comes last is the latest"
+        )
+    order = row_order(df)
+    kept = order.lanes is not None and within(order.lanes, key.partition)
+    _warn_of_lost_order(df, key, order, kept=kept)
+    return set_key(df, key, ordered=kept, transactional=kept and order.transactional)
+
+
+def set_key(df: DataFrame, key: KeySpec, *, ordered: bool = False, transactional: bool = False) -> DataFrame:
+    """Return the DataFrame with exactly this key; for a key that was checked elsewhere, such as one that was read.
+
+    Args:
+        df: The DataFrame.
+        key: The key.
+        ordered: Whether rows are known to be in order within its partition key. It is for readers that cannot see the
+            plan, as after a checkpoint.
+        transactional: Whether all changes of a transaction are known to be in one micro-batch.
+
+    Raises:
+        ConfigurationError: A column does not exist, or exists twice.
+    """
+    key.check(df.columns)
+    declaration = declaration_id(df.semanticHash(), key)
+    added = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
+    changed = {}
+    for one in df.schema:
+        metadata = without_key(one.metadata) | added.get(one.name, {})
+        if metadata != one.metadata:
+            changed[one.name] = metadata
+    return _with_metadata(df, changed)
+
+
+@overload
+def strip_keys(frame: DataFrame) -> DataFrame: ...
+@overload
+def strip_keys(frame: StructType) -> StructType: ...
+def strip_keys(frame: DataFrame | StructType) -> DataFrame | StructType:
+    """Remove all keys, also asserted upsert keys.
+
+    Args:
+        frame: A DataFrame, or a schema to pass to `mapInPandas` and its like, which would otherwise take the key over.
+    """
+    if isinstance(frame, StructType):
+        return StructType([StructField(one.name, one.dataType, one.nullable, _stripped(one.metadata)) for one in frame])
+    changed = {one.name: _stripped(one.metadata) for one in frame.schema if _stripped(one.metadata) != one.metadata}
+    return _with_metadata(frame, changed)
+
+
+def union_keyed(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Return the rows of both DataFrames, by column name, with their common key.
+
+    Spark's `union` takes the metadata of the left side, whatever the right side has. Rows of one key that come from
+    both sides have no order between them.
+
+    Raises:
+        ConfigurationError: The keys differ.
+    """
+    mine, theirs = keys_of(left), keys_of(right)
+    if mine != theirs:
+        raise ConfigurationError(
+            f"the left side has the key {mine}, the right side {theirs}",
+            option="columns",
+            advice="key_by the sides alike, or union the DataFrames after strip_keys",
+        )
+    return left.unionByName(right)
+
+
+def with_upsert_key(df: DataFrame, *columns: str) -> DataFrame:
+    """Assert that columns are an upsert key: they identify a row, and the changes of a row arrive in order (C6).
+
+    Use it where the plan does not show the key: after a user-defined function, or on Spark Connect. `upsert_keys` and
+    `materialize` rely on it; if it is wrong, results are wrong.
+
+    Raises:
+        ConfigurationError: No column is named, or a column does not exist or exists twice.
+    """
+    KeySpec.keyed_by(columns).check(df.columns)
+    marks = upsert_marks(columns, declaration_id(df.semanticHash(), columns))
+    metadata = {one.name: one.metadata for one in df.schema}
+    return _with_metadata(df, {name: {**metadata[name], **mark} for name, mark in marks.items()})
+
+
+def _with_metadata(df: DataFrame, changed: Mapping[str, Mapping[str, Any]]) -> DataFrame:
+    """Return the DataFrame with other metadata of some columns, set in one projection."""
+    twice = [name for name, count in Counter(df.columns).items() if count > 1]
+    if twice:
+        raise ConfigurationError(
+            f"the column {twice[0]!r} exists twice", option="columns", advice="rename or drop one of them before"
+        )
+
+    def column(name: str) -> Column:
+        found = F.col(f"`{name.replace('`', '``')}`")
+        return found.alias(name, metadata=dict(changed[name])) if name in changed else found
+
+    return df.select(*map(column, df.columns))
+
+
+def _stripped(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in without_key(metadata).items() if name != FIELD_UPSERT_KEY}
+
+
+def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, kept: bool) -> None:
+    if order.guarantee.scope is not OrderScope.PER_KEY or SEQUENCE in df.columns:
+        return
+    shown = ", ".join(order.guarantee.columns)
+    if not kept or order.lanes is None:
+        warn_once(
+            f"key_by({', '.join(key.partition)}) cannot restore order: rows are in order within ({shown}) only. "
+            "Changes of one new key may come in any order; materialize puts them right"
+        )
+    elif len(key.partition) > len(order.lanes):
+        finer = [name for name in key.partition if not any(name in names for names in order.lanes)]
+        warn_once(f"finer key: order across {', '.join(finer)} is no longer kept, only within all of the new key")

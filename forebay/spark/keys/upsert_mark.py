@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The upsert key that a user asserts, in the metadata of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from forebay.keys.field_metadata import Metadata
+
+FIELD_UPSERT_KEY: Final = "forebay.upsert_key"
+
+
+def upsert_marks(columns: Sequence[str], mark: str) -> dict[str, dict[str, Any]]:
+    """Return the metadata entries of an asserted upsert key, by column name."""
+    entry = {"v": 1, "set": mark, "columns": list(columns)}
+    return {name: {FIELD_UPSERT_KEY: {**entry, "name": name}} for name in columns}
+
+
+def marked_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, frozenset[Any]]:
+    """Return the asserted upsert keys of which all columns are there, by mark. `fields` are (column, metadata)."""
+    found: dict[str, dict[str, Any]] = {}
+    whole: dict[str, Mapping[str, Any]] = {}
+    for column, metadata in fields:
+        entry = metadata.get(FIELD_UPSERT_KEY)
+        if entry is not None:
+            whole[entry["set"]] = entry
+            found.setdefault(entry["set"], {}).setdefault(entry["name"], column)
+    return {
+        mark: frozenset(columns.values())
+        for mark, columns in found.items()
+        if columns.keys() == set(whole[mark]["columns"])
+    }
