@@ -7,7 +7,7 @@ The result is an ordinary DataFrame, for any sink; a retried or repeated micro-b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from forebay.changelog.operators.events import Layout, collect
 from forebay.changelog.operators.expiry import Expiry
 from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
+from forebay.changelog.operators.result import output_schema
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
 from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, SIDE, TOUCHED
 from forebay.changelog.state.location import OperatorState
@@ -88,20 +89,48 @@ class _Task:
 
         plan, context = self.plan, TaskContext.get()
         if plan.state is None:
-            events = collect(batches, self.layout)
+            collected = collect(batches, self.layout)
             nothing = lookup([], np.empty(0, np.int64), timed=self.layout.timed)
-            return plan.operator.apply(events, nothing, Expiry(), 0).changes
+            return plan.operator.apply(collected, nothing, Expiry(), 0).changes
         version = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or version is None:
             raise FatalError(
                 "Spark does not tell the id of the micro-batch to this task",
                 advice="run the function in a streaming query with a micro-batch trigger",
             )
-        info = OperatorInfo(context.getLocalProperty(QUERY_ID) or "", plan.title, self.shards, self.keys, int(version))
-        shard = plan.state.shard(context.partitionId())
+        at = int(version)
+        info = OperatorInfo(context.getLocalProperty(QUERY_ID) or "", plan.title, self.shards, self.keys, at)
+        events = list(batches)
+        number = _shard_of(events, self.shards)
+        if number is None:
+            plan.state.shard(0).register(info, at)
+            return pa.RecordBatch.from_pylist([], schema=output_schema(self.layout.payload))
         return run_micro_batch(
-            plan.operator, shard, info, int(version), batches, layout=self.layout, time_to_live=plan.time_to_live
+            plan.operator,
+            plan.state.shard(number),
+            info,
+            at,
+            events,
+            layout=self.layout,
+            time_to_live=plan.time_to_live,
         ).changes
+
+
+def _shard_of(events: Sequence[pa.RecordBatch], shards: int) -> int | None:
+    """Return the number of the shard of a task; None without rows.
+
+    The number of the partition is another one after a union or a coalesce.
+
+    Raises:
+        FatalError: Spark gave the task rows of several shards.
+    """
+    numbers = {int(number) for each in events for number in np.unique(each.column(KEY_HASH).to_numpy() % shards)}
+    if len(numbers) > 1:
+        raise FatalError(
+            f"Spark gave one task the rows of the shards {', '.join(map(str, sorted(numbers)))}",
+            advice="report this with the settings spark.sql.adaptive.* of the session",
+        )
+    return next(iter(numbers), None)
 
 
 def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
@@ -161,6 +190,9 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     types = tuple((name, schema[name].dataType.simpleString()) for name in plan.key)
     task = _Task(replace(plan, state=state), layout, shards, types)
     shard = F.pmod(F.col(KEY_HASH), F.lit(shards)).cast("int")
+    if state is not None:
+        # Spark would run no task for an input that it knows to be empty; an observed one it does not look into.
+        prepared = prepared.observe(f"forebay.{state.name}", F.count(F.lit(1)).alias("rows"))
     return prepared.repartitionById(shards, shard).mapInArrow(task, output or changelog_schema(schema))
 
 
