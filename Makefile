@@ -18,11 +18,14 @@ SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed -o -na
 # A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save. The archive of
 # Spark's classes halves its start (class data sharing of HotSpot); without the archive, the option has no effect.
 CLASSES := $(abspath $(STAMPS))/spark-classes.jsa
+# The same for the brokers of tests, which start about thirty times.
+KAFKA_CLASSES := $(abspath $(STAMPS))/kafka-classes.jsa
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
 # Spark without its pyspark.zip: from the zip, each worker compiles the modules of PySpark again (0.5 s of CPU). Without it,
 # workers import the installed package.
 NO_ZIP := $(abspath $(STAMPS))/spark
-PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' $(PY) -P -m pytest
+PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' \
+	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka
 STREAMS := tests/microbatch tests/spark tests/golden
@@ -46,7 +49,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
+.PHONY: help demo demo-kafka demo-skew demo-cdc test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,7 +67,10 @@ demo-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Read Kafka: a backfill
 demo-skew: java $(STAMPS)/runtime $(STAMPS)/installed ## Show which rows Spark drops of a skewed Kafka topic, and how alignment keeps them (needs Java)
 	@$(PY) -P examples/demo_skew.py
 
-test: java style $(STAMPS)/installed $(STAMPS)/classes ## Lint, then run every test except the long ones against the built wheel (needs Java)
+demo-cdc: java $(STAMPS)/dev $(STAMPS)/installed ## Join two tables from Debezium's events, and keep a table of PostgreSQL equal to the result (needs Java)
+	@$(PY) -P examples/demo_cdc.py
+
+test: java style $(STAMPS)/installed $(STAMPS)/classes $(STAMPS)/kafka-classes ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS
 	@$(MYPY)
 	@$(PYTEST) $(PYTEST_ARGS)
@@ -204,6 +210,14 @@ $(STAMPS)/classes: $(STAMPS)/no-zip | $(STAMPS)/installed
 	@rm -f $(CLASSES)
 	@SPARK_HOME=$(NO_ZIP) SPARK_SUBMIT_OPTS='$(JVM) -XX:ArchiveClassesAtExit=$(CLASSES)' $(PY) -P tests/spark/load_classes.py > build/classes.txt 2>&1 || \
 		echo "there is none (build/classes.txt): the tests start slower" >&2
+	@touch $@
+
+# And so does a broker of Kafka.
+$(STAMPS)/kafka-classes: $(STAMPS)/dev | $(STAMPS)/installed
+	@echo "writing an archive of Kafka's classes"
+	@rm -f $(KAFKA_CLASSES)
+	@FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:ArchiveClassesAtExit=$(KAFKA_CLASSES)' $(PY) -P -W ignore tests/kafka/load_classes.py \
+		> build/kafka-classes.txt 2>&1 || echo "there is none (build/kafka-classes.txt): brokers start slower" >&2
 	@touch $@
 
 FORCE:

@@ -6,6 +6,7 @@ It imports no pyspark, so that parts without Spark are tested without Spark.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
@@ -27,12 +28,18 @@ os.environ["PYTHONSAFEPATH"] = "1"
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 # Machines differ in speed, so no deadline anywhere. `ci` finds the same thing every time; `dev` goes on searching.
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile(
     "soak", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+settings.load_profile(PROFILE)
+
+if PROFILE == "ci":
+    # pyarrow imports pandas where it is installed, a third of the start of each Python process of a streaming query.
+    added = [str(ROOT / "tests" / "without_pandas"), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, added))
 
 
 def pytest_configure() -> None:
@@ -43,6 +50,20 @@ def pytest_configure() -> None:
             f"forebay is imported from {place}, not from the site-packages of {sys.prefix}: "
             "run `make test`, or `python -P -m pytest --import-mode=importlib` where the wheel is installed"
         )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `make soak` run the properties too, with more examples than `make test`."""
+    for item in items if PROFILE == "soak" else ():
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.soak)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from modules and tests: checks of leaks look at all its objects, several times."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

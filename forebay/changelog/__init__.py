@@ -15,36 +15,96 @@ from forebay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from forebay.spark.changelog.changelog_modes import changelog_mode as changelog_mode
+    from forebay.spark.changelog.converting import from_append as from_append
+    from forebay.spark.changelog.converting import from_debezium as from_debezium
+    from forebay.spark.changelog.converting import from_delta_cdf as from_delta_cdf
+    from forebay.spark.changelog.converting import from_hudi as from_hudi
+    from forebay.spark.changelog.converting import from_iceberg_changes as from_iceberg_changes
+    from forebay.spark.changelog.converting import from_is_deleted as from_is_deleted
+    from forebay.spark.changelog.converting import from_maxwell as from_maxwell
+    from forebay.spark.changelog.converting import from_upsert_kafka as from_upsert_kafka
+    from forebay.spark.changelog.converting import to_debezium as to_debezium
+    from forebay.spark.changelog.converting import to_delta_cdf as to_delta_cdf
+    from forebay.spark.changelog.converting import to_is_deleted as to_is_deleted
+    from forebay.spark.changelog.converting import to_maxwell as to_maxwell
+    from forebay.spark.changelog.converting import to_upsert_kafka as to_upsert_kafka
+    from forebay.spark.changelog.current_view import current_view as current_view
     from forebay.spark.changelog.joining import changelog_join as changelog_join
     from forebay.spark.changelog.keyed import deduplicate as deduplicate
     from forebay.spark.changelog.keyed import latest_per_key as latest_per_key
     from forebay.spark.changelog.keyed import normalize as normalize
     from forebay.spark.changelog.materialize import materialize as materialize
+    from forebay.spark.changelog.targets.apply import apply_changes as apply_changes
+    from forebay.spark.changelog.targets.archive import ArchiveTarget as ArchiveTarget
+    from forebay.spark.changelog.targets.archive import read_archive as read_archive
+    from forebay.spark.changelog.targets.archive import write_archive as write_archive
+    from forebay.spark.changelog.targets.delta import DeltaTarget as DeltaTarget
+    from forebay.spark.changelog.targets.postgres.target import PostgresTarget as PostgresTarget
     from forebay.spark.keys.row_order import upsert_keys as upsert_keys
     from forebay.spark.keys.set_keys import with_upsert_key as with_upsert_key
 
 _LAZY = {
+    "ArchiveTarget": "forebay.spark.changelog.targets.archive",
+    "DeltaTarget": "forebay.spark.changelog.targets.delta",
+    "PostgresTarget": "forebay.spark.changelog.targets.postgres.target",
+    "apply_changes": "forebay.spark.changelog.targets.apply",
     "changelog_join": "forebay.spark.changelog.joining",
     "changelog_mode": "forebay.spark.changelog.changelog_modes",
+    "current_view": "forebay.spark.changelog.current_view",
     "deduplicate": "forebay.spark.changelog.keyed",
+    "from_append": "forebay.spark.changelog.converting",
+    "from_debezium": "forebay.spark.changelog.converting",
+    "from_delta_cdf": "forebay.spark.changelog.converting",
+    "from_hudi": "forebay.spark.changelog.converting",
+    "from_iceberg_changes": "forebay.spark.changelog.converting",
+    "from_is_deleted": "forebay.spark.changelog.converting",
+    "from_maxwell": "forebay.spark.changelog.converting",
+    "from_upsert_kafka": "forebay.spark.changelog.converting",
     "latest_per_key": "forebay.spark.changelog.keyed",
     "materialize": "forebay.spark.changelog.materialize",
     "normalize": "forebay.spark.changelog.keyed",
+    "read_archive": "forebay.spark.changelog.targets.archive",
+    "to_debezium": "forebay.spark.changelog.converting",
+    "to_delta_cdf": "forebay.spark.changelog.converting",
+    "to_is_deleted": "forebay.spark.changelog.converting",
+    "to_maxwell": "forebay.spark.changelog.converting",
+    "to_upsert_kafka": "forebay.spark.changelog.converting",
     "upsert_keys": "forebay.spark.keys.row_order",
     "with_upsert_key": "forebay.spark.keys.set_keys",
+    "write_archive": "forebay.spark.changelog.targets.archive",
 }
 
 __all__ = [
+    "ArchiveTarget",
     "ChangelogMode",
+    "DeltaTarget",
+    "PostgresTarget",
     "RowKind",
+    "apply_changes",
     "changelog_join",
     "changelog_mode",
+    "current_view",
     "deduplicate",
+    "from_append",
+    "from_debezium",
+    "from_delta_cdf",
+    "from_hudi",
+    "from_iceberg_changes",
+    "from_is_deleted",
+    "from_maxwell",
+    "from_upsert_kafka",
     "latest_per_key",
     "materialize",
     "normalize",
+    "read_archive",
+    "to_debezium",
+    "to_delta_cdf",
+    "to_is_deleted",
+    "to_maxwell",
+    "to_upsert_kafka",
     "upsert_keys",
     "with_upsert_key",
+    "write_archive",
 ]
 
 

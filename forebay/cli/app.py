@@ -15,9 +15,9 @@ import typer
 from forebay.cli import kafka_lag, scaffold, sources
 from forebay.cli import state as keyed_state
 from forebay.cli.arguments import Options, option_texts, say
+from forebay.cli.targets import Target, target_class, target_source
 from forebay.errors import ForebayError
 from forebay.inspection.describe import describe as description
-from forebay.inspection.describe import named_source, source_class
 from forebay.inspection.offsets import offsets as offsets_of
 from forebay.inspection.peek import peek as first_rows
 from forebay.version import __version__
@@ -35,8 +35,6 @@ kafka.command("lag")(kafka_lag.lag)
 app.add_typer(keyed_state.state, name="state")
 for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
     app.command()(command)
-
-_Format = Annotated[str, typer.Argument(help="The name of a format, such as forebay_files.", show_default=False)]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -69,17 +67,17 @@ def offsets(
 
 
 @app.command()
-def describe(name: _Format, option: Options = None) -> None:
-    """Show the options of a format; if options are given, also its schema."""
+def describe(target: Target, option: Options = None) -> None:
+    """Show the options of a source; if options are given, also its schema."""
     given = option_texts(option)
-    say(str(description(named_source(name, given) if given else source_class(name))))
+    say(str(description(target_source(target, given) if given else target_class(target))))
 
 
 @app.command()
 def peek(
-    name: _Format,
+    target: Target,
     option: Options = None,
     rows: Annotated[int, typer.Option("-n", "--rows", min=0, help="Maximum number of rows.")] = 20,
 ) -> None:
     """Show the first rows of a source, without Spark."""
-    say(str(first_rows(named_source(name, option_texts(option)), rows)))
+    say(str(first_rows(target_source(target, option_texts(option)), rows)))

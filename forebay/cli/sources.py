@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import sys
 import warnings
 from dataclasses import asdict
 from typing import Annotated
@@ -14,10 +11,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli.arguments import Json, Options, option_texts, say
-from forebay.errors import ConfigurationError
-from forebay.framework.runtime.connector_errors import wrap_errors
-from forebay.framework.source import Source
-from forebay.inspection.describe import named_source
+from forebay.cli.targets import Target, target_source
 from forebay.inspection.environment import Finding, check_environment, check_source
 from forebay.inspection.installed_sources import installed_sources, sources_table
 from forebay.inspection.peek import peek
@@ -32,7 +26,7 @@ def sources(*, as_json: Json = False) -> None:
 
 def doctor(
     name: Annotated[
-        str | None, typer.Argument(help="A format to reach with these options.", show_default=False)
+        str | None, typer.Argument(help="A format or MODULE:Class to reach with these options.", show_default=False)
     ] = None,
     option: Options = None,
     *,
@@ -55,7 +49,7 @@ def doctor(
 
 
 def _reached(name: str, given: dict[str, str]) -> str:
-    found = peek(named_source(name, given), 1)
+    found = peek(target_source(name, given), 1)
     return f"reached; columns: {', '.join(found.table.schema.names)}"
 
 
@@ -69,7 +63,7 @@ def _findings(found: list[Finding]) -> str:
 
 
 def verify(
-    target: Annotated[str, typer.Argument(help="MODULE:Class, or the name of a format.", show_default=False)],
+    target: Target,
     option: Options = None,
     *,
     seconds: Annotated[float, typer.Option(min=1, help="Maximum seconds of all checks.")] = 30.0,
@@ -83,7 +77,7 @@ def verify(
     """
     from forebay.testkit import ConformanceError, check
 
-    source = _source(target, option_texts(option))
+    source = target_source(target, option_texts(option))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report has them
         try:
@@ -98,23 +92,3 @@ def verify(
         say(str(report))
     if report.failed:
         raise typer.Exit(1)
-
-
-def _source(target: str, given: dict[str, str]) -> Source:
-    """Return the source of a format name or of `MODULE:Class`; modules are also looked for in the current directory."""
-    module, colon, name = target.partition(":")
-    if not colon:
-        return named_source(target, given)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module may raise anything when it is imported
-        raise ConfigurationError(
-            f"{target} cannot be imported: {error}",
-            advice="write MODULE:Class, for example shop.orders:Orders, in the directory from which Python imports it",
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Source)):
-        raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")
-    with wrap_errors(found.name, "check()"):
-        return found.from_options(given)

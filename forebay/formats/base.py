@@ -49,7 +49,7 @@ class JoinedContents(NamedTuple):
     """The contents of several files as the content of one file.
 
     Attributes:
-        content: What `FileFormat.read` reads.
+        content: The input of `FileFormat.read`.
         rows: The number of rows of each file, valid if the read returns their sum.
     """
 

@@ -108,7 +108,7 @@ class BinaryFileFormat(FileFormat):
                 f"the file {file.path} is longer than {self.options.max_record_bytes} bytes",
                 position="byte 0",
                 option="maxRecordBytes",
-                advice="leave the column content out with columns, or raise maxRecordBytes (at most 2 GB)",
+                advice="leave the column content out of the option `columns`, or raise maxRecordBytes (at most 2 GB)",
             )
         with file.open() as raw:
             content = bytes(read_fully(raw.read, file.size))

@@ -134,8 +134,8 @@ class DiscoveryEnumerator(ABC):
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown.
 
-        Search from the position of each split, not before it. A position before that one is a valid answer too, if it
-        is after the split's position. Leave out a split whose answer is unknown.
+        Search from the position of each split, not before it. An earlier answer is also valid, if it is after
+        the split's position. Leave out a split whose answer is unknown.
 
         The event time is that of the source's `event_time`. For a split with an end, this end may replace a later
         position.

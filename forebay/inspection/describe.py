@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.inprocess.preparation import schema_of
-from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.inspection.tables import html_table, printable, text_table
@@ -96,18 +95,6 @@ def source_class(name: str) -> type[Source]:
     if not issubclass(found, Source):
         raise ConfigurationError(f"{found!r} is not a source", source=name, advice="derive it from forebay.Source")
     return found
-
-
-def named_source(name: str, options: Mapping[str, str]) -> Source:
-    """Return a source from a format name and options as texts.
-
-    Raises:
-        ConfigurationError: No format has the name, or an option is unknown, missing or invalid.
-        ForebayError: The source's own check failed.
-    """
-    found = source_class(name)
-    with wrap_errors(found.name, "check()"):
-        return found.from_options(options)
 
 
 def _description(cls: type[Source], source: Source | None) -> Description:

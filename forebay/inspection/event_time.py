@@ -30,7 +30,7 @@ class SplitEventTime:
 
 @dataclass(frozen=True)
 class EventTimeState:
-    """What alignment did when the last micro-batch was planned.
+    """The result of alignment for the last planned micro-batch.
 
     Args:
         watermark: The lowest watermark of an active split; None if no watermark is known.

@@ -173,7 +173,7 @@ class RecordedRun(Iterator[pa.RecordBatch]):
 
 
 class Recorder(Protocol):
-    """What records values: `Instruments`, or a test."""
+    """Records values: `Instruments`, or a double in a test."""
 
     def record(self, name: str, value: float, attributes: Mapping[str, str]) -> None:
         """Record a value of a metric."""

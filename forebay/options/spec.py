@@ -163,7 +163,7 @@ class OptionSpec:
         return frozenset(name.lower() for name in (self.name, self.python_name, *self.aliases))
 
     def fresh_default(self) -> Any:
-        """Return the default as a typed value; mutable defaults are created anew.
+        """Return the default as a typed value; a mutable default is a new object at each call.
 
         Raises:
             ConfigurationError: The option has no default, or the default is invalid.

@@ -62,7 +62,10 @@ def lock_directory(directory: Path) -> DirectoryLock | None:
         if error.errno in _NO_LOCKS:
             return None
         if isinstance(error, BlockingIOError):
-            raise ConfigurationError(f"{directory} is in use by {owner or 'another process'}") from None
+            raise ConfigurationError(
+                f"{directory} is in use by {owner or 'another process'}",
+                advice="wait until that process has ended, or give another directory",
+            ) from None
         raise store_error(error, str(path), "write") from error
     return DirectoryLock(handle)
 

@@ -63,8 +63,9 @@ class Store(Protocol):
 
         Args:
             path: The file.
-            file: The status of the file when it was listed, if known. A store that pins versions reads only this one.
-            read_to: The byte at which the caller expects to stop. Nothing behind it is fetched ahead.
+            file: The status of the file when it was listed, if known. A store that pins versions reads only the version
+                of this status.
+            read_to: The byte at which the caller expects to stop. Bytes behind it are not fetched ahead.
 
         Raises:
             FileNotFoundError: There is no such file, and `file` was not given.

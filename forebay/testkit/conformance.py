@@ -49,7 +49,7 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     chosen = [each for each in ALL if rules is None or not set(rules).isdisjoint(each.rules) or each is READ]
     with unclosed():  # a check of its own counts them
         try:
-            hanging = _reach(subject)
+            hanging = _discover_first(subject)
             results = [hanging] if hanging is not None else [each.judge(subject) for each in chosen]
         finally:
             subject.close()
@@ -62,7 +62,7 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     return report
 
 
-def _reach(subject: Subject) -> Result | None:
+def _discover_first(subject: Subject) -> Result | None:
     """Discover once, so that a wrong address is reported as such, not as a broken rule.
 
     Returns:

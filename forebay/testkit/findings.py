@@ -47,10 +47,10 @@ class Skip(Finding):
 
 
 class OutOfTime(Skip):
-    """The time of all checks is over."""
+    """The time limit of all checks is reached."""
 
     def __init__(self) -> None:
-        super().__init__("the time was over", "give `seconds` more")
+        super().__init__("the time limit was reached", "allow more `seconds`")
 
 
 class NotApplicable(Finding):
@@ -65,4 +65,5 @@ class AuthorMistake(AssertionError):
 
 def unfit_rows(why: str) -> AuthorMistake:
     """Return the error for a `write()` that returned rows which cannot be compared."""
-    return AuthorMistake(f"write() must return the n rows that it wrote, as dicts that fit schema(): {why}")
+    must = "write() must return the n rows that it wrote, as dicts that fit schema(), converted as by read()"
+    return AuthorMistake(f"{must}: {why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -61,7 +62,7 @@ class KafkaBroker:
     """Runs Apache Kafka (KRaft, one node) in a `with` block; each test process may have its own.
 
     The first use downloads 43 MB of jars into the user's cache, or into `FOREBAY_CACHE`. When this process ends or is
-    killed, the broker ends and its data is deleted.
+    killed, the broker ends and its data is deleted. `FOREBAY_KAFKA_OPTS` has more options of the broker's JVM.
 
     Args:
         properties: Kafka's settings. They override the settings of this class.
@@ -144,7 +145,7 @@ class KafkaBroker:
             FatalError: The broker did not start. The text has the end of its log.
         """
         if self._process is not None:
-            raise FatalError("the broker already runs")
+            raise FatalError("the broker already runs", advice="call start() once, or use another KafkaBroker")
         library = jars()
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="forebay-kafka-"))
@@ -260,6 +261,7 @@ class KafkaBroker:
         assert self._home is not None  # noqa: S101 - set by start
         (self._home / "server.properties").write_text(self._text(), encoding="utf-8")
         options = [java(), f"-Xmx{self._heap}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+        options += shlex.split(os.environ.get("FOREBAY_KAFKA_OPTS", ""))
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{library}/*"]
         settings = str(self._home / "server.properties")
         with (self._home / "broker.log").open("ab") as out:

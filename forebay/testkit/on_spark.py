@@ -42,7 +42,8 @@ def check_on_spark(spark: SparkSession, source: Source, **options: Any) -> Repor
         spark: A session in this process, such as the fixture `spark` of `forebay.testkit.pytest_plugin`.
         source: The source; an unbounded one is read until it is caught up.
         options: Host options of the stream, such as `max_rows_per_trigger=5`. By default, `max_files_per_trigger=1`:
-            each micro-batch has one split with something new.
+            each micro-batch has one split with something new. A source without known ends gets a temporary
+            `state_location`.
 
     Returns:
         The report; see `check`.
@@ -208,11 +209,15 @@ def _run_until_crash(reads: _Reads, sink: _Crashing, directory: str) -> bool:
     query = writer.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
-    except StreamingQueryException:
+    except StreamingQueryException as error:
         if sink.error is not None:
             raise sink.error from None
-        if len(sink.rows) == known:
+        if len(sink.rows) > known:
+            return False
+        option = getattr(unwrap(error), "option", None)
+        if option != "stateLocation" or "state_location" in reads.options:
             raise  # not the sink's failure
+        reads.options = {**reads.options, "state_location": f"{directory}/forebay"}
         return False
     finally:
         query.stop()

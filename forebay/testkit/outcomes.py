@@ -90,7 +90,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The verdict in one line: the first rule that is broken or not proven, what happened, and the next step."""
+        """The verdict in one line: the first broken rule, or each reason why a check did not run, and the next step."""
         if self.failed:
             first = self.failed[0]
             more = sorted({result.rule for result in self.failed} - {first.rule})
@@ -98,10 +98,13 @@ class Report:
             return f"{self.source} breaks {first.rule}: {first.line}{also} (seed {self.seed})"
         counts = f"{len(self._of('passed'))} checks passed, {len(self._of('n/a'))} do not apply"
         if self.skipped:
-            first = self.skipped[0]
+            reasons: dict[str, str] = {}
+            for result in self.skipped:
+                reasons.setdefault(result.advice, result.line)
+            why = "; also: ".join(reasons.values())
             rules = ", ".join(sorted(self.rules("skipped")))
             counts = f"{len(self.skipped)} checks skipped ({rules}), {counts}"
-            return f"{self.source}: not proven: {first.line} ({counts} in {self.seconds:.1f} s, seed {self.seed})"
+            return f"{self.source}: not proven: {why} ({counts} in {self.seconds:.1f} s, seed {self.seed})"
         read = f", {self.read}" if self.read else ""
         passed = f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
         return "; ".join([passed, *(f"warning of {result.rule}: {result.line}" for result in self.warned)])

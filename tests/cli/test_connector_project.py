@@ -44,6 +44,12 @@ def test_a_new_project_passes_its_own_tests_and_its_lint(project):
         assert linted.returncode == 0, linted.stdout
 
 
+def test_peek_at_the_new_project_shows_lines_of_its_readme(project):
+    """The next command of the guide after `pip install`: an empty table would look like a mistake."""
+    shown = run(project, "forebay", "peek", "shop_orders.source:ShopOrdersSource", "-o", "directory=.")
+    assert shown.returncode == 0 and "# shop-orders" in shown.stdout, shown.stdout + shown.stderr
+
+
 def test_the_project_offers_its_source_to_spark(project):
     found = tomllib.loads((project / "pyproject.toml").read_text())
     assert found["project"]["entry-points"]["forebay.sources"] == {"shop_orders": "shop_orders.source:ShopOrdersSource"}
@@ -64,7 +70,7 @@ def test_a_bug_in_the_source_fails_its_kit_test_and_names_the_rule(project):
 def test_verify_finds_a_class_in_the_current_directory(project, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
-    (data / "a.txt").write_text("one\ntwo\n")
+    (data / "a.md").write_text("one\ntwo\n")
     target = ("forebay", "verify", "shop_orders.source:ShopOrdersSource", "-o", f"directory={data}")
     passed = run(project, *target, "--json")
     assert passed.returncode == 0, passed.stdout + passed.stderr

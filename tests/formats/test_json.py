@@ -310,7 +310,7 @@ def uniform_blocks(draw: st.DrawFn) -> tuple[pa.Schema, bytes]:
     return pa.schema([*fields, CORRUPT]), (end.join(lines) + draw(st.sampled_from(["", end, "\n\n"]))).encode()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(block=uniform_blocks())
 def test_uniform_lines_have_the_same_rows_one_by_one(block: tuple[pa.Schema, bytes]) -> None:
     schema, data = block

@@ -161,7 +161,7 @@ def test_a_null_in_an_arrow_batch_where_the_schema_allows_none_is_a_data_error(
     batch = pa.record_batch(
         [pa.array(values, field.type)], schema=schema if promised else pa.schema([field.with_nullable(True)])
     )
-    with pytest.raises(DataError, match="'c' does not fit.*must not be null") as caught:
+    with pytest.raises(DataError, match="'c' has a null.*must not be null") as caught:
         packed(schema, batch)
     assert caught.value.position == "row 2"
     good = batch.slice(1, 1) if not field.nullable else batch.slice(0, 2)

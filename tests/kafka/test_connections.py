@@ -14,7 +14,7 @@ from forebay.sources.kafka.client.connections import connect
 
 
 def test_the_hooks_fit_the_kafka_python_that_is_installed(broker):
-    assert connections.misfit() is None
+    assert connections.unexpected_internal() is None
     admin = connect(KafkaAdminClient, {"bootstrap_servers": broker.address})
     assert isinstance(admin._manager, connections.Connections)
     admin.close()
@@ -30,11 +30,11 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed(broker):
 )
 def test_a_missing_internal_is_named(monkeypatch, owner, name):
     monkeypatch.delattr(owner, name)
-    assert connections.misfit() == f"{owner.__name__}.{name}"
+    assert connections.unexpected_internal() == f"{owner.__name__}.{name}"
 
 
 def test_without_the_hooks_clients_are_as_the_library_makes_them(broker, monkeypatch):
-    monkeypatch.setattr(connections, "misfit", lambda: "KafkaNetClient")
+    monkeypatch.setattr(connections, "unexpected_internal", lambda: "KafkaNetClient")
     admin = connect(KafkaAdminClient, {"bootstrap_servers": broker.address})
     assert not isinstance(admin._manager, connections.Connections)
     assert admin.list_topics() is not None

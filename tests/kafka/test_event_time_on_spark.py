@@ -152,10 +152,10 @@ def test_the_example_of_a_time_in_a_json_payload(spark, kafka, root, tmp_path):
     page = (root / "docs" / "event-time.md").read_text(encoding="utf-8")
     (example,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "valueFormat" in block)
     topic = kafka.topic(2)
-    steps = {0: 1, 1: FAST}
+    steps, records = {0: 1, 1: FAST}, 120
     with kafka_python.KafkaProducer(bootstrap_servers=kafka.address, acks="all") as sending:
         for partition, step in steps.items():
-            for number in range(200):
+            for number in range(records):
                 at = dt.datetime.fromtimestamp(BASE + step * number, dt.UTC).isoformat()
                 value = json.dumps({"id": partition, "at": at}).encode()
                 sending.send(topic, value, partition=partition, timestamp_ms=BASE * 1000)
@@ -173,8 +173,8 @@ def test_the_example_of_a_time_in_a_json_payload(spark, kafka, root, tmp_path):
     rows = scope["rows"].withColumn("split", F.col("id").cast("string")).withColumn("timestamp", F.col("at"))
     query = windows.start(rows, tmp_path, availableNow=True)
     assert query.awaitTermination(200)
-    every = {str(one): [BASE + step * number for number in range(200)] for one, step in steps.items()}
-    watermark = BASE + FAST * 199 - 70 * 60
+    every = {str(one): [BASE + step * number for number in range(records)] for one, step in steps.items()}
+    watermark = BASE + FAST * (records - 1) - 70 * 60
     assert windows.found == {key: rows for key, rows in windows_of(every).items() if key[0] + 300 <= watermark}
     assert dropped(query) == 0
 

@@ -98,6 +98,7 @@ def test_the_tail_adds_new_records_and_replaces_repeated_batches(spark, orders, 
     assert tail.revenue(database) == before
 
 
+@pytest.mark.soak
 def test_the_demo_shows_a_backfill_a_lag_that_is_caught_up_and_sums_up(tmp_path):
     command = [sys.executable, "-P", str(EXAMPLES / "demo_kafka.py"), "--rows", "9600", "--seconds", "6"]
     command += ["--each-second", "100", "--burst", "2000", "--limit", "300"]

@@ -27,8 +27,8 @@ from forebay.sources.kafka.split import KafkaSplit
 
 
 def test_the_hooks_fit_the_kafka_python_that_is_installed():
-    assert kafka_internals.misfit() is None
-    assert kafka_internals.receiver_misfit() is None
+    assert kafka_internals.unexpected_internal() is None
+    assert kafka_internals.unexpected_receiver_internal() is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_hooks_fit_the_kafka_python_that_is_installed():
 )
 def test_a_missing_internal_is_named(monkeypatch, owner, name, expected):
     monkeypatch.delattr(owner, name)
-    assert kafka_internals.misfit() == expected
+    assert kafka_internals.unexpected_internal() == expected
 
 
 def test_a_changed_constructor_is_named(monkeypatch):
@@ -51,12 +51,12 @@ def test_a_changed_constructor_is_named(monkeypatch):
             self.records = records
 
     monkeypatch.setattr(Fetcher, "PartitionRecords", Other)
-    assert kafka_internals.misfit() == "Fetcher.PartitionRecords"
+    assert kafka_internals.unexpected_internal() == "Fetcher.PartitionRecords"
 
 
 def test_a_missing_receiver_is_named(monkeypatch):
     monkeypatch.delattr(KafkaTCPTransport, "_sock_recv")
-    assert kafka_internals.receiver_misfit() == "KafkaTCPTransport._sock_recv"
+    assert kafka_internals.unexpected_receiver_internal() == "KafkaTCPTransport._sock_recv"
 
 
 @pytest.mark.parametrize("missing", ["hooks", "receiver", None])
@@ -66,9 +66,9 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
         for number in range(3000):
             producer.send(name, b"%d" % number * 30, partition=0)
     if missing == "hooks":
-        monkeypatch.setattr(kafka_internals, "misfit", lambda: "MemoryRecords._buffer")
+        monkeypatch.setattr(kafka_internals, "unexpected_internal", lambda: "MemoryRecords._buffer")
     if missing == "receiver":
-        monkeypatch.setattr(kafka_internals, "receiver_misfit", lambda: "KafkaBytes")
+        monkeypatch.setattr(kafka_internals, "unexpected_receiver_internal", lambda: "KafkaBytes")
     received, given = [], []  # another test's consumer may be kept for the next reader, and hear something meanwhile
     real, give = kafka_internals._Receiver.__call__, kafka_internals.receive_fast
     monkeypatch.setattr(kafka_internals, "receive_fast", lambda consumer: given.append(consumer) or give(consumer))

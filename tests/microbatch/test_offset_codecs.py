@@ -485,7 +485,7 @@ steps = st.lists(
 
 
 @given(steps, st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 def test_any_history_is_remembered_as_a_set_would(history, began_inline):
     """Read, crash, forget, restart from any of the last offsets: the finished splits equal a plain dictionary."""
     store = MemoryStore()

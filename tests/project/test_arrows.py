@@ -72,6 +72,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "fastavro": ("formats/",),
     "polars": ("formats/",),
     "numpy": ("changelog/", "formats/", "sources/", "spark/"),
+    "psycopg": ("spark/changelog/targets/postgres/",),
     "typer": ("cli/",),
     "rich": ("cli/", "inspection/"),
     "opentelemetry": ("inspection/",),

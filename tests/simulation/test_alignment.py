@@ -67,7 +67,7 @@ def a_failed_look_counts_as_one(patch):
             self._note(split, None, {planned.split.id for planned in available})
         return False
 
-    patch.setattr(StreamAlignment, "_look", look)
+    patch.setattr(StreamAlignment, "_look_up", look)
 
 
 @planted

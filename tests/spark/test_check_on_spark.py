@@ -46,6 +46,17 @@ class GrowingLetters(Letters):
             yield Batch([(split.id, n)], n + 1)
 
 
+class EndlessLetters(GrowingLetters):
+    """Correct: unbounded, without ends."""
+
+    positions_are_rows = False
+    latest = SimpleSource.latest
+
+    def read(self, split):
+        for n in range(split.position or 0, self.rows if split.end is None else split.end):
+            yield Batch([(split.id, n)], n + 1)
+
+
 class OtherRowsInAWorker(Letters):
     """Its rows depend on the process."""
 
@@ -90,7 +101,11 @@ class PutsItsSecretIntoIds(Letters):
         return [f"{name}?token={self.token.reveal()}" for name in ("a", "b")]
 
 
-@pytest.mark.parametrize("source", [Letters(), GrowingLetters(rows=0)], ids=lambda one: f"{one.name}{one.rows}")
+@pytest.mark.parametrize(
+    "source",
+    [Letters(), pytest.param(GrowingLetters(rows=0), marks=pytest.mark.soak)],
+    ids=lambda one: f"{one.name}{one.rows}",
+)
 def test_a_correct_source_passes(spark, source):
     report = check_on_spark(spark, source)
     assert (report.verdict, report.rules("passed")) == ("passed", {"SPK-1", "SPK-2", "SPK-3", "SPK-4"}), str(report)
@@ -98,6 +113,10 @@ def test_a_correct_source_passes(spark, source):
 
 def test_the_options_of_the_host_cut_the_stream(spark):
     assert check_on_spark(spark, GrowingLetters(), max_rows_per_trigger=3).verdict == "passed"
+
+
+def test_a_source_without_ends_needs_no_option(spark):
+    assert check_on_spark(spark, EndlessLetters(rows=2)).verdict == "passed"
 
 
 def failed(spark, source):

@@ -278,7 +278,9 @@ def test_trap_4_two_queries_of_one_load_count_the_same_numbers(spark, naive, hom
         assert [n for batch in run_stream(frame, first).values() for n in batch] == rest
 
 
-@pytest.mark.parametrize(("parts", "rows", "sprung"), [(3, 10, [9, 9, 9, 3]), (30, 1, [30])])
+@pytest.mark.parametrize(
+    ("parts", "rows", "sprung"), [(3, 10, [9, 9, 9, 3]), pytest.param(30, 1, [30], marks=pytest.mark.soak)]
+)
 def test_trap_11_shares_that_are_rounded_waste_the_cap_or_break_it(
     spark, naive, home, run_stream, tmp_path, parts, rows, sprung
 ):
@@ -291,7 +293,11 @@ def test_trap_11_shares_that_are_rounded_waste_the_cap_or_break_it(
 
 
 @pytest.mark.parametrize(
-    ("beyond", "first"), [("given", list(range(10))), ("dropped", list(range(5)))], ids=["doubled", "lost"]
+    ("beyond", "first"),
+    [
+        pytest.param("given", list(range(10)), id="doubled"),
+        pytest.param("dropped", list(range(5)), id="lost", marks=pytest.mark.soak),
+    ],
 )
 def test_trap_20_a_page_goes_beyond_the_planned_end(spark, naive, home, run_stream, tmp_path, beyond, first):
     """Trap 20: the service has grown since the plan was made, and its pages do not end where the plan ends."""

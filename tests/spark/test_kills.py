@@ -79,13 +79,16 @@ WORKER = [
 ]
 
 
-def test_kills_of_stream_runner_and_workers_lose_and_double_nothing(spark, program, undisturbed, kills, tmp_path):
+@pytest.mark.parametrize("of_each", [3, pytest.param(6, marks=pytest.mark.soak)])
+def test_kills_of_stream_runner_and_workers_lose_and_double_nothing(
+    spark, program, undisturbed, kills, tmp_path, of_each
+):
     forebay.register(spark, *program.SOURCES)
-    kills.arm(*RUNNER, *WORKER)
+    kills.arm(*RUNNER[:of_each], *WORKER[:of_each])
     starts = restart_until_done(lambda: program.start(spark, planned(tmp_path, kills), kills), kills)
     assert MicroBatchFiles(tmp_path / "rows").rows() == undisturbed
     assert kills.armed() == []
-    assert starts > len(RUNNER)
+    assert starts > of_each
 
 
 CLAIMS = [
@@ -123,6 +126,7 @@ STATE = [
 ]
 
 
+@pytest.mark.soak
 def test_kills_with_data_and_state_on_s3_lose_and_double_nothing(spark, program, bucket, kills, tmp_path):
     """Names so long that what was read does not fit into an offset; test_kills_soak.py kills a hundred times."""
     expected, chance = [], random.Random(0)
@@ -145,21 +149,24 @@ def test_kills_with_data_and_state_on_s3_lose_and_double_nothing(spark, program,
 
 
 # Each takes a new JVM; test_kills_soak.py has every point.
-DRIVER = [Kill("sink-written", "driver", at=2), Kill("offset-logged", "jvm", at=4)]
+DRIVER = [Kill("sink-written", "driver", at=2)]
 
 
-def test_kills_of_the_driver_lose_and_double_nothing(undisturbed, kills, tmp_path):
-    kills.arm(*DRIVER)
+@pytest.mark.parametrize(
+    "driver", [DRIVER, pytest.param([*DRIVER, Kill("offset-logged", "jvm", at=4)], marks=pytest.mark.soak)], ids=len
+)
+def test_kills_of_the_driver_lose_and_double_nothing(undisturbed, kills, tmp_path, driver):
+    kills.arm(*driver)
     plan = planned(tmp_path, kills)
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     command = [sys.executable, "-P", str(PROGRAM), str(tmp_path / "plan.json")]
     starts = run_until_done(command, kills, checkpoint=plan["checkpoint"])
     assert MicroBatchFiles(tmp_path / "rows").rows() == undisturbed
     assert kills.armed() == []
-    assert starts == len(DRIVER) + 1
+    assert starts == len(driver) + 1
 
 
-@pytest.mark.parametrize("file_format", ["json", "parquet"])
+@pytest.mark.parametrize("file_format", ["json", pytest.param("parquet", marks=pytest.mark.soak)])
 def test_a_new_column_over_an_error_kills_and_restarts_is_read_once(spark, program, kills, tmp_path, file_format):
     forebay.register(spark, *program.SOURCES)
     inbox, files = tmp_path / "in", MicroBatchFiles(tmp_path / "rows", kills)

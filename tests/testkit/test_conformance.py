@@ -19,9 +19,11 @@ from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.checks import ALL
+from forebay.testkit.outcomes import Report, Result
 from forebay.testkit.scripted import Counting
 
 RELEASE = threading.Event()
+REASONS = [("short", "A"), ("more of it", "A"), ("small", "B")]
 
 
 @pytest.fixture(autouse=True)
@@ -149,8 +151,16 @@ def unproven(source, **how):
 
 def test_checks_without_time_are_skipped_and_listed():
     report = unproven(Countdown(), seconds=0.0)
-    assert {result.why for result in report.results if result.rule == "DIS-2"} == {"the time was over"}
-    assert "countdown: not proven: the time was over; next step: give `seconds` more (" in report.headline
+    assert {result.why for result in report.results if result.rule == "DIS-2"} == {"the time limit was reached"}
+    assert "countdown: not proven: the time limit was reached; next step: allow more `seconds` (" in report.headline
+
+
+def test_the_first_line_has_each_reason_for_which_checks_did_not_run():
+    """Else the second reason shows only after the first one is mended."""
+    short, more, small = (Result("R", "a check", "skipped", why, advice) for why, advice in REASONS)
+    headline = Report("orders", [small, short, more, small], 0, 1.0).headline
+    reasons = "small; next step: B; also: short; next step: A"
+    assert headline.startswith(f"orders: not proven: {reasons} (4 checks skipped (R),")
 
 
 def test_time_ends_also_where_the_input_never_does():
@@ -173,7 +183,7 @@ def test_time_ends_also_where_the_input_never_does():
 
     asked = Breeding.known
     report = unproven(Breeding(), seconds=2)
-    assert any("time was over" in result.why for result in report.skipped)
+    assert any("time limit was reached" in result.why for result in report.skipped)
     assert len(asked) < 10_000
 
 

@@ -126,10 +126,10 @@ def check_columns(key: pa.Schema, payload: pa.Schema) -> None:
     Raises:
         ConfigurationError: It names the column.
     """
-    for field in key:
-        if field.name not in payload.names or payload.field(field.name).type != field.type:
+    for name in key.names:
+        if name not in payload.names or payload.field(name).type != key.field(name).type:
             raise ConfigurationError(
-                f"the key column {field.name!r} is not in the schema of the row with the type {field.type}",
+                f"the key column {name!r} is not in the schema of the row with the type {key.field(name).type}",
                 option="keySchema",
                 advice="give it the same name and type in keySchema and valueSchema",
             )

@@ -16,7 +16,6 @@ from forebay.changelog.converters.change_events import (
     ChangeEvents,
     EventKind,
     added_columns,
-    check_columns,
     children,
     refuse_event,
     valid,
@@ -75,8 +74,6 @@ class DebeziumJsonReader:
         envelope = {"before": row, "after": row, "source": source, "op": pa.string()}
         envelope["transaction"] = pa.struct([pa.field("id", pa.string())])
         self._events = TextReader(pa.schema(list(envelope.items())), options, "op")
-        if key is not None:
-            check_columns(key, payload)
         self._keys = None if key is None else TextReader(key, options)
 
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
@@ -121,7 +118,8 @@ class DebeziumJsonReader:
                 batch,
                 int(truncates[0]),
                 "a Debezium event says that the table was truncated (op t), which is no change of a row",
-                "empty the target and read on behind it; or pass over such events with truncate=ignore",
+                "empty the target and read on behind it; or pass over such events with truncate=ignore, in Kafka "
+                "changelogTruncate=ignore",
                 "truncate",
             )
 
@@ -143,8 +141,8 @@ class DebeziumJsonReader:
                 int(rows[0]),
                 "a Debezium event of an update has no field `before`",
                 "set the replica identity of the table to FULL, or take updates without the row before with "
-                "missingBefore=postimage",
-                "missingBefore",
+                "missing_before=postimage (Kafka: changelogMissingBefore)",
+                "missing_before",
             )
 
     def _columns(self, found: Texts) -> dict[str, pa.Array]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from forebay.changelog.converters.change_events import check_payload, children, 
 from forebay.errors import ConfigurationError
 from forebay.formats.json.cells import CellReader
 from forebay.formats.json.jackson.values import check_type
-from forebay.formats.json.options import JsonOptions
+from forebay.formats.json.options import JsonOptions, text_options
 from forebay.formats.values.ddl import parse_schema
 
 _PAYLOAD: Final = "payload"
@@ -71,8 +71,8 @@ class TextReader:
                 self._first = 1 - self._first if 2 * len(rows) > count else self._first
 
         def reason(row: int) -> str:
-            text: bytes = texts[row].as_py()
-            return self._readers[form[row]].reason(text)
+            found: str = self._readers[form[row]].reason(texts[row].as_py())
+            return found
 
         return Texts(dict(zip(self._names, children(values), strict=True)), bad, reason)
 
@@ -122,3 +122,13 @@ def key_rows(keys: Texts, rows: pa.Schema) -> pa.Array:
         there |= valid(column)
     columns = [keys.fields.get(field.name, pa.nulls(count, field.type)) for field in rows]
     return pa.StructArray.from_arrays(columns, fields=list(rows), mask=pa.array(~there | keys.bad))
+
+
+def wanted_fields(fields: list[pa.Field], columns: Collection[str] | None) -> pa.Schema:
+    """Return the fields of a row to read: those among the wanted columns, but at least one."""
+    return pa.schema([field for field in fields if columns is None or field.name in columns] or fields[:1])
+
+
+def json_text_options(given: Mapping[str, str], *, source: str, time_zone: str) -> JsonOptions:
+    """Return the options of `from_json` for change events; see `text_options`."""
+    return text_options(given, source=source, time_zone=time_zone)

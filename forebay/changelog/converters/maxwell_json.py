@@ -100,8 +100,8 @@ class MaxwellJsonReader:
                 batch,
                 int(np.flatnonzero(without)[0]),
                 "an event of Maxwell of an update has no field `old`",
-                "take updates without the row before with missingBefore=postimage",
-                "missingBefore",
+                "take updates without the row before with missing_before=postimage (Kafka: changelogMissingBefore)",
+                "missing_before",
             )
         columns = self._columns(found)
         lost = ~valid(data)

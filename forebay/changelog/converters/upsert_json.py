@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.changelog.converters.change_events import ChangeEvents, EventKind, valid
-from forebay.changelog.converters.json_texts import TextReader, key_rows
+from forebay.changelog.converters.json_texts import TextReader, key_rows, wanted_fields
 from forebay.changelog.converters.json_writer import json_texts
 from forebay.changelog.converters.update_pairs import paired, rows_have
 from forebay.changelog.row_kind import RowKind
@@ -20,7 +20,7 @@ from forebay.formats.json.options import JsonOptions
 class UpsertJsonReader:
     """Reads `value` as the row and `key` as its key. A value is an `update_postimage`; a NULL value a `delete`.
 
-    A column of the key that the value does not have comes from the key. A delete has the key's columns only.
+    Key columns always come from the key, so the value may leave them out. A delete has the key's columns only.
 
     Args:
         payload: The columns of the value.
@@ -39,29 +39,34 @@ class UpsertJsonReader:
                 advice="give keySchema the columns of the message key, such as 'id BIGINT'",
             )
         self.added = pa.schema([])
-        own = {field.name: field for field in payload}
-        every = [*(field for field in key if field.name not in own), *payload]
-        self.payload = pa.schema([field for field in every if columns is None or field.name in columns])
+        every = [*(field for field in key if field.name not in payload.names), *payload]
+        self.payload = wanted_fields(every, columns)
         self._keys = TextReader(key, options)
-        wanted = [field for field in self.payload if field.name in own]
-        self._values = TextReader(pa.schema(wanted or [payload.field(0)]), options)
+        wanted = [field for field in self.payload if field.name not in key.names]
+        self._values = TextReader(pa.schema(wanted), options) if wanted else None
 
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
         if "key" not in batch.schema.names:
             raise ConfigurationError("rows of upsert-Kafka need the column `key`", advice="select it from the source")
-        keys, values = self._keys.read(batch.column("key")), self._values.read(batch.column("value"))
-        before = key_rows(keys, self.payload)
-        columns = [(values if name in values.fields else keys).fields[name] for name in self.payload.names]
-        after = pa.StructArray.from_arrays(columns, fields=list(self.payload))
+        keys = self._keys.read(batch.column("key"))
         deleted = ~valid(batch.column("value"))
+        before = key_rows(keys, self.payload)
+        lost, columns, values = ~valid(before), keys.fields, None
+        if self._values is not None:
+            values = self._values.read(batch.column("value"))
+            lost |= values.bad & ~deleted
+            columns = {**values.fields, **keys.fields}
+        after = pa.StructArray.from_arrays([columns[name] for name in self.payload.names], fields=list(self.payload))
         kinds = np.where(deleted, EventKind.DELETE, EventKind.UPSERT).astype(np.int8)
-        kinds[~valid(before) | (values.bad & ~deleted)] = EventKind.MALFORMED
+        kinds[lost] = EventKind.MALFORMED
 
         def reason(row: int) -> str:
             if keys.bad[row]:
                 return f"key: {keys.reason(row)}"
-            return f"value: {values.reason(row)}" if values.bad[row] else "key: it is NULL, or has no column of the key"
+            if values is not None and values.bad[row]:
+                return f"value: {values.reason(row)}"
+            return "key: it is NULL, or has no column of the key"
 
         return ChangeEvents(kinds, before, after, {}, reason)
 

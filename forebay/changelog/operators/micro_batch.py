@@ -16,7 +16,7 @@ from forebay.changelog.state.entries import PREFIX, TOUCHED, entry_schema
 from forebay.changelog.state.manifest import Manifest, OperatorInfo
 from forebay.changelog.state.shard import Change, Shard
 from forebay.changelog.state.snapshot import Entries, lookup
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, FatalError
 
 
 class Operator(Protocol):
@@ -53,6 +53,11 @@ def run_micro_batch(
         FatalError: The state is damaged, or a replay has other events.
     """
     events = collect(batches, layout)
+    if len(events) and events.key_hashes[0] % info.shards != shard.number:
+        raise FatalError(
+            f"the task of shard {shard.number} has rows of shard {events.key_hashes[0] % info.shards}",
+            advice="report this with the version and the physical plan of Spark: it runs shards in another order",
+        )
     before = shard.begin(info, version)
     _check_schema(before, layout)
     runs = shard.open(before)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,8 @@ import pyarrow as pa
 from forebay.changelog.state.entries import KEY_HASH
 from forebay.changelog.state.location import OperatorState
 from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo
-from forebay.changelog.state.shard import Shard, manifest_name, shard_prefix
-from forebay.errors import ConfigurationError, FatalError
+from forebay.changelog.state.shard import manifest_name, shard_prefix
+from forebay.errors import ConfigurationError, ForebayError
 from forebay.state.state_store import OPTION, StateStore
 
 
@@ -120,7 +119,7 @@ def report(state: OperatorState, version: int | None = None) -> OperatorReport:
 
     Args:
         state: The state.
-        version: The micro-batch after which to look; by default the last one.
+        version: The micro-batch after which to look; by default the last one that all shards have.
 
     Raises:
         ConfigurationError: There is no such state or version.
@@ -129,9 +128,8 @@ def report(state: OperatorState, version: int | None = None) -> OperatorReport:
     state, info = opened(state)
     shards = [state.shard(number) for number in range(info.shards)]
     versions = [shard.versions() for shard in shards]
-    if version is None:
-        version = max((found[-1] for found in versions if found), default=None)
-    manifests = [None if version is None else manifest_at(shard, version) for shard in shards]
+    version = _version(state, versions, version)
+    manifests = [None if version is None else shard.newest(version) for shard in shards]
     found = [
         _shard(number, has, manifest) for number, (has, manifest) in enumerate(zip(versions, manifests, strict=True))
     ]
@@ -156,25 +154,18 @@ def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
     return state.at(info), info
 
 
-def manifest_at(shard: Shard, version: int) -> Manifest | None:
-    """Return the last manifest of a shard after a micro-batch; None if the shard had no rows until then.
-
-    Raises:
-        ConfigurationError: The version cannot be read any more.
-        FatalError: A manifest is damaged.
-    """
-    versions = shard.versions()
-    last = max((found for found in versions if found <= version), default=None)
-    if last is not None:
-        return shard.newest(last)
-    begun = shard.begun()
-    if versions and (begun is None or begun <= version):
+def _version(state: OperatorState, versions: Sequence[Sequence[int]], wanted: int | None) -> int | None:
+    common = set.intersection(*map(set, versions))
+    if wanted is None:
+        return max(common, default=None)
+    if wanted not in common:
+        kept = f"{min(common)} to {max(common)}" if common else "none"
         raise ConfigurationError(
-            f"the version {version} cannot be read any more",
+            f"not all shards of {state.name!r} have the version {wanted}",
             option="--version",
-            advice=f"a shard has the versions {versions[0]} to {versions[-1]}",
+            advice=f"the versions that can be read: {kept}",
         )
-    return None
+    return wanted
 
 
 def _shard(number: int, versions: Sequence[int], manifest: Manifest | None) -> ShardReport:
@@ -208,33 +199,28 @@ def verify(state: OperatorState) -> Verification:
     problems: list[str] = []
     read: dict[str, SegmentInfo] = {}
     versions = [state.shard(number).versions() for number in range(info.shards)]
+    every = sorted(set().union(*versions))
     for number, has in enumerate(versions):
         prefix = shard_prefix(f"{state.directory}{state.inside}", number)
-        shard = state.shard(number)
-        found = [_checked(problems, partial(shard.newest, version)) for version in has]
-        manifests = [manifest for manifest in found if manifest is not None]
-        lost = sorted(set(manifests[-1].kept) - set(has)) if manifests else []
-        problems += [f"{manifest_name(prefix, version)}: it does not exist" for version in lost]
-        if not has and shard.begun() is not None:
-            problems.append(f"{prefix}: it has no version")
-        _checked(problems, partial(shard.before, max((each[-1] for each in versions if each), default=0)))
-        for segment in (one for manifest in manifests for run in manifest.runs for one in run):
-            if segment.name not in read:
-                read[segment.name] = segment
-                problems += [f"{segment.name}: {wrong}" for wrong in _wrong(store, segment)]
+        # Old versions are removed shard by shard, and the last one is there when the micro-batch is done.
+        problems += [
+            f"{manifest_name(prefix, version)}: it does not exist, but another shard has this version"
+            for version in every[:-1]
+            if version not in has and version > min(has, default=-1)
+        ]
+        for version in has:
+            try:
+                manifest = state.shard(number).newest(version)
+            except ForebayError as error:
+                problems.append(f"{manifest_name(prefix, version)}: {error.message}")
+                continue
+            for segment in (one for run in manifest.runs for one in run) if manifest else ():
+                if segment.name not in read:
+                    read[segment.name] = segment
+                    problems += [f"{segment.name}: {wrong}" for wrong in _wrong(store, segment)]
     return Verification(
         sum(map(len, versions)), len(read), sum(segment.size for segment in read.values()), tuple(problems)
     )
-
-
-def _checked(problems: list[str], read: Callable[[], Manifest | None]) -> Manifest | None:
-    """Return a manifest, or add what is wrong with it."""
-    try:
-        return read()
-    except FatalError as error:
-        if error.message not in problems:
-            problems.append(error.message)
-        return None
 
 
 def _wrong(store: StateStore, info: SegmentInfo) -> Iterator[str]:

@@ -56,7 +56,6 @@ class Manifest:
         digest: Sum of the hashes of all events of the micro-batch, to notice that a replay has other events.
         clock: The greatest time seen in microseconds; None without a time to live.
         counts: What the operator counted in this micro-batch, such as unmatched retractions.
-        kept: The older versions that can be read, least first.
     """
 
     version: int
@@ -66,7 +65,6 @@ class Manifest:
     digest: int = 0
     clock: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
-    kept: tuple[int, ...] = ()
 
     @property
     def entries(self) -> int:
@@ -89,7 +87,6 @@ class Manifest:
             "digest": self.digest,
             "clock": self.clock,
             "counts": self.counts,
-            "kept": self.kept,
         }
         return fact_bytes(facts)
 
@@ -110,7 +107,6 @@ class Manifest:
                 digest=facts["digest"],
                 clock=facts["clock"],
                 counts=facts["counts"],
-                kept=tuple(facts.get("kept", ())),
             )
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise damaged(name, str(error)) from error
@@ -125,7 +121,7 @@ class OperatorInfo:
         operator: What made the state, such as `materialize retract`.
         shards: The number of shards.
         keys: Names and types of the key columns.
-        first: The micro-batch in which the query first ran with this operator.
+        first: The micro-batch that began the state.
         generation: How often the state was given another number of shards.
         directory: Where the shards of this generation are, below the operator's directory: empty or ending in a slash.
     """

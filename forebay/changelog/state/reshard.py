@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.changelog.state.location import OperatorState
-from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo
+from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
 from forebay.changelog.state.merging import Part, merge
 from forebay.changelog.state.segments import Segment, StoredSegments
 from forebay.changelog.state.shard import info_name, manifest_name, reshard_name, shard_prefix
@@ -50,23 +50,16 @@ class Resharded:
 
 
 @dataclass(frozen=True)
-class _Version:
-    """The shards after a micro-batch.
+class _Versions:
+    """The manifests of all shards before and after the last micro-batch; one of them may be absent."""
 
-    Args:
-        number: The micro-batch.
-        manifests: The last manifest of each old shard.
-        name: The name of the new manifests, of a shard's directory and the micro-batch.
-    """
-
-    number: int
-    manifests: Sequence[Manifest]
-    name: Callable[[str, int], str]
+    before: list[Manifest] | None
+    after: list[Manifest] | None
 
     @property
-    def schema(self) -> pa.Schema:
-        """The schema with most columns. They are only added, and a killed query may have done so in some shards."""
-        return max((one.schema for one in self.manifests), key=lambda schema: len(schema.names))
+    def last(self) -> int:
+        found = self.after or self.before or []
+        return found[0].version
 
 
 def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] = lambda _: None) -> Resharded:
@@ -82,7 +75,7 @@ def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] =
 
     Raises:
         ConfigurationError: There is no state, or it has this number of shards already.
-        FatalError: The state is damaged, or the query is running.
+        FatalError: The state is damaged, its shards are not at one micro-batch, or the query is running.
     """
     store, info = state.store(), state.info()
     if info is None:
@@ -98,13 +91,7 @@ def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] =
         raise ConfigurationError(f"the state has {shards} shards already", option="shards")
     state = state.at(info)
     numbers = _newest(state, info.shards)
-    if max(numbers) < 0:
-        raise ConfigurationError(
-            f"no micro-batch of {state.name!r} had rows yet",
-            option=OPTION,
-            advice="remove its directory, and start the query with a new checkpoint and other shards",
-        )
-    versions = _versions(state, numbers)
+    versions = _versions(state, info, numbers)
     generation = info.generation + 1
     new = replace(info, shards=shards, generation=generation, directory=f"g{generation:05d}-{uuid.uuid4().hex[:8]}/")
     segments: list[SegmentInfo] = []
@@ -118,33 +105,54 @@ def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] =
         raise
     _remove_others(store, state.directory, new)
     rows, size = (sum(getattr(segment, name) for segment in segments) for name in ("rows", "size"))
-    return Resharded(info.shards, shards, max(numbers), rows, size)
+    return Resharded(info.shards, shards, versions.last, rows, size)
 
 
 def _newest(state: OperatorState, shards: int) -> list[int]:
-    """Return the last version of each shard; -1 if it has none."""
-    return [max(state.shard(number).versions(), default=-1) for number in range(shards)]
+    """Return the last version of each shard.
+
+    Raises:
+        FatalError: The shards are more than a micro-batch apart, or a shard has none.
+    """
+    found = [max(state.shard(number).versions(), default=-1) for number in range(shards)]
+    if min(found) < 0 or max(found) - min(found) > 1:
+        behind = found.index(min(found))
+        at = "has no version" if min(found) < 0 else f"is at micro-batch {min(found)}"
+        raise FatalError(
+            f"shard {behind} {at}, and shard {found.index(max(found))} at micro-batch {max(found)}",
+            option=OPTION,
+            advice="start the query and let it finish its micro-batch, then stop it and call reshard again; if the "
+            "query refuses its state, restore the state location and the checkpoint from one backup",
+        )
+    return found
 
 
-def _versions(state: OperatorState, newest: Sequence[int]) -> list[_Version]:
-    """Return the versions to rewrite: before the last micro-batch and after it."""
-    shards = [state.shard(number) for number in range(len(newest))]
-    last = max(newest)
-    earlier = max((found for shard in shards for found in shard.versions() if found < last), default=None)
-    before = [shard.before(last) or _nothing(last - 1) for shard in shards]
-    # A shard without a manifest of the last micro-batch had no rows in it, or Spark repeats it in any case.
-    after = [shard.newest(last) or known for shard, known in zip(shards, before, strict=True)]
-    found = _Version(last, after, reshard_name)
-    # The first micro-batch with rows begins with an empty state.
-    return [found] if earlier is None else [_Version(earlier, before, manifest_name), found]
+def _versions(state: OperatorState, info: OperatorInfo, newest: Sequence[int]) -> _Versions:
+    """Return the manifests to rewrite. A micro-batch that only some shards have is repeated by Spark in any case."""
+    last = min(newest)
+    after = _manifests(state, info.shards, last)
+    if max(newest) > last:
+        return _Versions(after, None)
+    if last == info.first:
+        return _Versions(None, after)
+    earlier = [version for version in state.shard(0).versions() if version < last]
+    if not earlier:
+        raise damaged(manifest_name(shard_prefix(_directory(state), 0), last - 1), "it does not exist")
+    return _Versions(_manifests(state, info.shards, earlier[-1]), after)
 
 
-def _nothing(version: int) -> Manifest:
-    return Manifest(version, (), pa.schema([]))
+def _manifests(state: OperatorState, shards: int, version: int) -> list[Manifest]:
+    found = []
+    for number in range(shards):
+        manifest = state.shard(number).newest(version)
+        if manifest is None:
+            raise damaged(manifest_name(shard_prefix(_directory(state), number), version), "it does not exist")
+        found.append(manifest)
+    return found
 
 
 def _write_shard(
-    state: OperatorState, old: int, versions: Sequence[_Version], new: OperatorInfo, number: int
+    state: OperatorState, old: int, versions: _Versions, new: OperatorInfo, number: int
 ) -> Iterable[SegmentInfo]:
     """Write one new shard: what both versions share as one run, and the rest of each as another one."""
     store = state.store()
@@ -152,36 +160,37 @@ def _write_shard(
     prefix = shard_prefix(f"{state.directory}{new.directory}", number)
     step = math.gcd(old, new.shards)
     sources = [place for place in range(old) if (place - number) % step == 0]  # its keys are in no other shard
-    shared = [_common([version.manifests[place].runs for version in versions]) for place in range(old)]
+    names = [(versions.before, manifest_name), (versions.after, reshard_name)]
+    both = [(manifests, name) for manifests, name in names if manifests is not None]
+    shared = [_common([manifests[place].runs for manifests, _ in both]) for place in range(old)]
 
-    def written(version: _Version, *, tail: bool) -> tuple[SegmentInfo, ...]:
-        parts = []
-        for place in sources:
-            runs, common = version.manifests[place].runs, shared[place]
-            chosen = runs[common:] if tail else runs[:common]
-            parts += [[_part(files, one, new.shards, number) for one in run] for run in reversed(chosen)]
-        write = partial(files.write, f"{prefix}{version.number:012d}-")
-        return merge(parts, version.schema, write, keep_tombstones=tail) if parts else ()
+    def written(manifests: Sequence[Manifest], *, tail: bool) -> tuple[SegmentInfo, ...]:
+        chosen = [manifests[place].runs[shared[place] :] if tail else manifests[place].runs[: shared[place]]
+                  for place in sources]  # fmt: skip
+        parts = [[_part(files, one, new.shards, number) for one in run] for runs in chosen for run in reversed(runs)]
+        start = f"{prefix}{manifests[0].version:012d}-"
+        write = partial(files.write, start)
+        return merge(parts, _widest(manifests), write, keep_tombstones=tail) if parts else ()
 
-    base = written(versions[0], tail=False)
+    base = written(both[0][0], tail=False)
     segments = dict.fromkeys(base)
-    kept: tuple[int, ...] = ()
     dropped: tuple[tuple[int, str], ...] = ()
-    for version in versions:
-        last = written(version, tail=True)
-        clocks = [version.manifests[place].clock for place in sources]
+    for manifests, name in both:
+        version = manifests[0].version
+        last = written(manifests, tail=True)
+        clocks = [manifests[place].clock for place in sources]
         manifest = Manifest(
-            version.number,
+            version,
             tuple(run for run in (base, last) if run),
-            version.schema,
+            _widest(manifests),
             dropped,
             # The least one: no key expires earlier than it would have.
             clock=min((clock for clock in clocks if clock is not None), default=None),
-            kept=kept,
         )
-        store.put_if_absent(version.name(prefix, version.number), manifest.to_bytes())
+        store.put_if_absent(name(prefix, version), manifest.to_bytes())
         segments |= dict.fromkeys(last)
-        kept, dropped = (version.number,), tuple((versions[-1].number, segment.name) for segment in last)
+        if versions.after is not None:
+            dropped = tuple((versions.last, segment.name) for segment in last)
     return segments
 
 
@@ -202,6 +211,11 @@ def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int)
     return Part(segment.first, segment.last, segment.rows, opened)
 
 
+def _widest(manifests: Sequence[Manifest]) -> pa.Schema:
+    """Return the schema with most columns. They are only added, and a killed query may have done so in some shards."""
+    return max((manifest.schema for manifest in manifests), key=lambda schema: len(schema.names))
+
+
 def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: Sequence[int]) -> None:
     """Make a new generation the state, if the query did not run in the meantime.
 
@@ -216,7 +230,7 @@ def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: 
     )
 
     def moved() -> bool:
-        return _newest(state, len(newest)) != list(newest)
+        return [max(state.shard(number).versions(), default=-1) for number in range(len(newest))] != list(newest)
 
     if moved() or not store.put_if_absent(name, new.to_bytes()):
         raise running
@@ -241,3 +255,7 @@ def _remove_directory(store: StateStore, directory: str) -> None:
     names = store.names(directory)
     if names:
         store.delete(names)
+
+
+def _directory(state: OperatorState) -> str:
+    return f"{state.directory}{state.inside}"

@@ -5,21 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
 from forebay.changelog.state.entries import TOUCHED
-from forebay.changelog.state.manifest import (
-    FORMAT,
-    Manifest,
-    OperatorInfo,
-    SegmentInfo,
-    damaged,
-    fact_bytes,
-    parse_fact,
-)
+from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
 from forebay.changelog.state.merging import Part, merge
 from forebay.changelog.state.segments import Ints, Segment, SegmentFiles, sorted_by_key
 from forebay.changelog.state.snapshot import Entries, lookup
@@ -88,11 +80,10 @@ class Shard:
         self._files = files
         self._info = info_name(directory, generation)
         self._next_info = info_name(directory, generation + 1)
-        self._generation = generation
-        self._root = directory
+        self._resharded = generation > 0
         self._directory = directory + inside
         self._prefix = shard_prefix(self._directory, number)
-        self._number = number
+        self.number = number
         self._keep = keep
 
     def begin(self, info: OperatorInfo, version: int) -> Manifest:
@@ -102,37 +93,19 @@ class Shard:
             ConfigurationError: The state belongs to another query or operator, or has another number of shards.
             FatalError: The state before this micro-batch is missing or damaged.
         """
-        self.register(info, version)
-        found = self.before(version)
-        if found is None:
-            self._begin_with(version)
+        first = self._check(replace(info, first=version))
+        if version == first:
             return Manifest(version - 1, (), pa.schema([]))
-        return found
-
-    def register(self, info: OperatorInfo, version: int) -> None:
-        """Check that the state belongs to this query, or begin it. A micro-batch without rows needs no more.
-
-        Raises:
-            ConfigurationError: It belongs to another query or operator, or is missing.
-        """
-        data = self._store.get(self._info)
-        if data is None:
-            if version > 0:
-                raise ConfigurationError(
-                    f"there is no state below {self._store.location!r} (no file {self._info}), but the query is at "
-                    f"micro-batch {version}",
-                    option=OPTION,
-                    advice=_NEW,
-                )
-            if self._store.put_if_absent(self._info, info.to_bytes()):
-                return
-            data = self._store.get(self._info) or b""
-        check_info(OperatorInfo.from_bytes(data, self._info), info, self._store.location)
+        before = self.newest(version - 1)
+        if before is None:
+            self._refuse_resharded()
+            raise self._missing(version)
+        return before
 
     def newest(self, version: int) -> Manifest | None:
         """Return the manifest after a micro-batch, of a reshard if the micro-batch was not repeated since."""
         found = self.manifest(version)
-        if found is not None or not self._generation:
+        if found is not None or not self._resharded:
             return found
         name = reshard_name(self._prefix, version)
         data = self._store.get(name)
@@ -168,7 +141,7 @@ class Shard:
             written = self._write(before, version, change)
             self._refuse_resharded()
             if self._store.put_if_absent(manifest_name(self._prefix, version), written.to_bytes()):
-                self._remove_old(before, written)
+                self._remove_old(written)
                 return written
             existing = self.manifest(version)
             if existing is None:
@@ -176,7 +149,7 @@ class Shard:
             self._store.delete(_names(written.runs) - _names(before.runs) - _names(existing.runs))
         if existing.digest != change.digest:
             raise FatalError(
-                f"micro-batch {version} of shard {self._number} has other events than when its state was written",
+                f"micro-batch {version} of shard {self.number} has other events than when its state was written",
                 option=OPTION,
                 advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
                 "make the input of the query the same at each replay (no rand(), no current time, no source that "
@@ -193,43 +166,43 @@ class Shard:
                 advice="stop the query, make its DataFrame again and start it; reshard only while the query is stopped",
             )
 
-    def before(self, version: int) -> Manifest | None:
-        """Return the last version before a micro-batch; those without rows in this shard write none. None: no version.
-
-        Raises:
-            FatalError: A version between them existed: its manifest was removed.
-        """
-        found = self.newest(version - 1)
-        if found is not None:
-            return found
-        written = {version_of(name, self._prefix): name for name in self._store.names(self._prefix)}
-        last = max((found for found in self.versions() if found < version), default=None)
-        lost = max((found for found in written if (-1 if last is None else last) < found < version), default=None)
-        if lost is not None:
-            raise damaged(manifest_name(self._prefix, lost), f"it does not exist, but there is {written[lost]}")
-        return None if last is None else self.newest(last)
-
-    def begun(self) -> int | None:
-        """Return the first micro-batch with rows in this shard; None if there was none."""
-        name = begun_name(self._root, self._generation, self._number)
+    def _check(self, info: OperatorInfo) -> int:
+        """Compare the state's facts with this query's; write them if there are none. Return the first version."""
+        name = self._info
         data = self._store.get(name)
-        return None if data is None else int(parse_fact(data, name).get("version", -1))
+        if data is None:
+            if info.first > 0:
+                raise ConfigurationError(
+                    f"there is no state below {self._store.location!r} (no file {name}), but the query is at "
+                    f"micro-batch {info.first}",
+                    option=OPTION,
+                    advice=_NEW,
+                )
+            if self._store.put_if_absent(name, info.to_bytes()):
+                return info.first
+            data = self._store.get(name) or b""
+        found = OperatorInfo.from_bytes(data, name)
+        check_info(found, info, self._store.location)
+        return found.first
 
-    def _begin_with(self, version: int) -> None:
-        """Write down that this is the first micro-batch with rows in this shard.
-
-        Raises:
-            FatalError: An earlier one had rows, so its state was removed.
-        """
-        self._refuse_resharded()
-        name = begun_name(self._root, self._generation, self._number)
-        self._store.put_if_absent(name, fact_bytes({"v": FORMAT, "version": version}))
-        if self.begun() == version:
-            return
-        oldest = min(self.versions(), default=None)
+    def _missing(self, version: int) -> FatalError:
+        """Return the error for a micro-batch without the state before it. Spark runs all shards in each micro-batch."""
+        versions = self.versions()
+        before = max((found for found in versions if found < version), default=None)
+        if before is not None:
+            advice = (
+                "make the function of foreachBatch read each micro-batch, as Spark's own stateful operators need too"
+            )
+            return FatalError(
+                f"shard {self.number} in {self._prefix} has no state of micro-batch {version - 1}; its last one before "
+                f"is that of {before}",
+                option=OPTION,
+                advice=f"{advice}; if files of the state were removed, {_NEW}",
+            )
+        oldest = min(versions, default=None)
         has = "has no version" if oldest is None else f"has no version before {oldest}"
-        raise FatalError(
-            f"the state of micro-batch {version - 1} is missing: shard {self._number} in {self._prefix} {has}",
+        return FatalError(
+            f"the state of micro-batch {version - 1} is missing: shard {self.number} in {self._prefix} {has}",
             option=OPTION,
             advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
         )
@@ -259,31 +232,19 @@ class Shard:
             change.digest,
             change.clock,
             change.counts,
-            self._kept(before, version),
         )
 
     def _part(self, segment: SegmentInfo) -> Part:
         return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
 
-    def _kept(self, before: Manifest, version: int) -> tuple[int, ...]:
-        """Return the older versions that stay: those that a repeated micro-batch may need."""
-        known = [*before.kept, before.version] if before.schema.names else []
-        start = max((found for found in known if found <= version - self._keep), default=0)
-        return tuple(found for found in known if found >= start)
-
-    def _remove_old(self, before: Manifest, manifest: Manifest) -> None:
+    def _remove_old(self, manifest: Manifest) -> None:
         """Remove what only versions older than `keep` need. Segments stay in `retired` until the version after."""
         oldest = manifest.version - self._keep
         names = [name for version, name in manifest.retired if version <= oldest]
-        for version in {*before.kept, before.version} - {*manifest.kept}:
-            names.append(manifest_name(self._prefix, version))
-            if self._generation:
-                names.append(reshard_name(self._prefix, version))
+        if oldest > 0:
+            names.append(manifest_name(self._prefix, oldest - 1))
         if manifest.version % SWEEP == 0 and oldest > 0:
             known = _names(manifest.runs) | {name for _, name in manifest.retired}
-            known |= {
-                name(self._prefix, version) for version in manifest.kept for name in (manifest_name, reshard_name)
-            }
             names += [
                 name
                 for name in self._store.names(self._prefix)
@@ -333,11 +294,6 @@ def shard_prefix(directory: str, number: int) -> str:
 def manifest_name(prefix: str, version: int) -> str:
     """Return the name of the manifest after a micro-batch."""
     return f"{prefix}v{version:012d}.json"
-
-
-def begun_name(directory: str, generation: int, number: int) -> str:
-    """Return the name of the fact that tells the first micro-batch with rows in a shard."""
-    return f"{directory}begun-{generation:05d}-{number:05d}.json"
 
 
 def reshard_name(prefix: str, version: int) -> str:

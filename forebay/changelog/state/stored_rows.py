@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.changelog.state.entries import ORDER, PREFIX, TOUCHED
-from forebay.changelog.state.inspection import manifest_at, opened
+from forebay.changelog.state.inspection import opened
 from forebay.changelog.state.location import OperatorState
 from forebay.changelog.state.segments import Ints, Segment
 from forebay.changelog.state.snapshot import Entries, lookup
@@ -62,7 +62,7 @@ def _rows(state: OperatorState, version: int | None, key: Mapping[str, str]) -> 
     state, info = opened(state)
     for number in range(info.shards):
         shard = state.shard(number)
-        manifest = None if version is None else manifest_at(shard, version)
+        manifest = None if version is None else shard.newest(version)
         if manifest is None or not manifest.runs:
             continue
         wanted = {name: _value(manifest.schema, name, text) for name, text in key.items()}

@@ -81,7 +81,7 @@ class AvroOptions:
             raise error.with_context(option=OPTION) from None
         if root.kind != "record":
             raise ConfigurationError(
-                f"the option {OPTION} is the type {root}, and Spark reads records only",
+                f"the schema in {OPTION} is of type {root}, and Spark reads records only",
                 option=OPTION,
                 advice="give the schema of a record",
             )

@@ -14,14 +14,14 @@ _NULL: Outcomes = frozenset({None})
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is known of the values of a column in one part of a file, such as a row group.
+    """Statistics of a column in one part of a file, such as a row group.
 
     Args:
         rows: The rows of the part.
-        nulls: How many of them are null; None = unknown.
-        least: No value is less; None = unknown. Values are those of the filter's literals.
-        greatest: No value is greater; None = unknown.
-        nan: Whether there may be NaN, which is greater than every number and not in the range.
+        nulls: The number of nulls; None = unknown.
+        least: A lower bound, as a value of the filter's literals; None = unknown.
+        greatest: An upper bound; None = unknown.
+        nan: Whether there may be NaN, which is greater than every number and outside the bounds.
     """
 
     rows: int

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from forebay.formats.records.record_options import RecordOptions
+from forebay.options import class_options, parse_options
 
 _LIMITS = "only Spark's default limits are supported"
 
@@ -27,6 +29,21 @@ REFUSED = {
     "writeNonAsciiCharacterAsCodePoint": "it is for writing",
 }
 """Options of Spark's JSON reader that are refused → why."""
+
+_TEXT_OPTIONS = (
+    "date_format",
+    "timestamp_format",
+    "timestamp_ntz_format",
+    "enable_date_time_parsing_fallback",
+    "allow_comments",
+    "allow_unquoted_field_names",
+    "allow_single_quotes",
+    "allow_numeric_leading_zeros",
+    "allow_non_numeric_numbers",
+    "allow_backslash_escaping_any_character",
+    "allow_unquoted_control_chars",
+)
+"""The options that apply to one text with a known schema."""
 
 _MIN_BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_BYTES = 4 << 20
@@ -82,3 +99,18 @@ class JsonOptions(RecordOptions):
 def _leaves(fields: list[pa.Field]) -> int:
     inside = ([item.type.field(index) for index in range(item.type.num_fields)] for item in fields)
     return sum(max(1, _leaves(found)) for found in inside)
+
+
+def text_options(given: Mapping[str, str], *, source: str, **fixed: Any) -> JsonOptions:  # noqa: ANN401 - any option
+    """Return the options for a column of JSON texts with a known schema.
+
+    Args:
+        given: The options of the user, by Spark's names.
+        source: The name of the source, for errors.
+        fixed: Other options, by their Python names.
+
+    Raises:
+        ConfigurationError: An option does not exist, does not apply to such texts, or has a wrong value.
+    """
+    specs = [spec for spec in class_options(JsonOptions) if spec.python_name in _TEXT_OPTIONS]
+    return JsonOptions(**parse_options(specs, given, source=source), **fixed)

@@ -29,9 +29,12 @@ Part: TypeAlias = pa.RecordBatch | bytes
 
 
 class Leftover(NamedTuple):
-    """A line that a tier could not read, and its place in the rows that the tier did read.
+    """A line that a tier could not read, and its place among the rows that the tier has read.
 
-    It belongs after the first `row` rows. With `replaces`, it also replaces the row after them.
+    Attributes:
+        row: The number of rows before the line.
+        replaces: Whether the line replaces the next row.
+        text: The line.
     """
 
     row: int

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.orc.numbers import fitting, narrowed, number_texts, rescaled, truncated
+from forebay.formats.orc.numbers import check_precision, narrowed, number_texts, rescaled, truncated
 from forebay.formats.orc.projection import Pick
 from forebay.formats.orc.schema import TYPES
 from forebay.formats.orc.stripes import Part
@@ -129,9 +129,9 @@ class Converter:
         if kind is Kind.DECIMAL:
             stored: pa.DataType = pa.decimal128(node.precision, node.scale)
             if isinstance(target, pa.Decimal128Type):
-                return fitting if stored == target else lambda array: rescaled(fitting(array), target)
+                return check_precision if stored == target else lambda array: rescaled(check_precision(array), target)
             if types.is_floating(target):
-                return lambda array: fitting(array).cast(pa.float64()).cast(target)
+                return lambda array: check_precision(array).cast(pa.float64()).cast(target)
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
             return _text(node) if types.is_string(target) else lambda array: array.view(target)
         elif kind in _WHOLE or kind in _FLOATS:

@@ -4,8 +4,8 @@
 ORC C++ trusts these lengths. It takes memory for their sum, and a negative or a huge one crashes the process. Lengths
 are stored as unsigned numbers. No type of Arrow's reader returns these unchanged, so they are read as other types:
 
-* as BIGINT, so as signed numbers: a length is at most four times the magnitude of what is read, plus one;
-* as the nanoseconds of timestamps, which have the sign of the length, if it is not huge.
+* as BIGINT, so as signed numbers: a length is at most four times the absolute value of the result, plus one;
+* as the nanoseconds of timestamps: unless the length is huge, they have its sign.
 """
 
 from __future__ import annotations

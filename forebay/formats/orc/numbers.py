@@ -31,8 +31,12 @@ def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
     return narrowed(whole, target)
 
 
-def fitting(array: pa.Array) -> pa.Array:
-    """Return the decimals unchanged; raise Malformed if a decimal has more digits than its type allows."""
+def check_precision(array: pa.Array) -> pa.Array:
+    """Return the decimals unchanged.
+
+    Raises:
+        Malformed: A decimal has more digits than its type allows.
+    """
     if exceeds_precision(array):
         raise Malformed(f"a decimal does not fit into {array.type}")
     return array

@@ -106,5 +106,5 @@ def announce_streams(raw: BinaryIO, stripe: Stripe, footer: StripeFooter, column
 
 
 def capacity(tail: Tail, compressed: int) -> int:
-    """Return the most bytes that a stream of so many compressed bytes can hold."""
+    """Return the maximum uncompressed size of a stream of `compressed` bytes."""
     return min(compressed * RATIOS[tail.codec], (compressed // 4 + 1) * tail.block)

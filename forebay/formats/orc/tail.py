@@ -51,8 +51,8 @@ class Tail:
 
     Args:
         codec: The codec of all streams and footers.
-        block: The most bytes of a decompressed chunk.
-        writer_version: As Arrow's reader wants it.
+        block: The maximum bytes of a decompressed chunk.
+        writer_version: The version of the writer, in the form that Arrow's reader takes.
         root: The types.
         stripes: The stripes in the order of the file.
         starts: The first row of each stripe, then the number of rows.
@@ -146,8 +146,8 @@ def _codec(script: wire.Fields, path: str) -> tuple[Codec, int]:
     if codec not in RATIOS or version[:1] not in ([], [0]):
         what = f"codec {number if codec is None else codec.name}" if codec not in RATIOS else f"version {version}"
         raise ConfigurationError(
-            f"{path} is an ORC file of {what}, which cannot be read here",
-            advice="read it with Spark's own ORC source, or write it again",
+            f"{path} is an ORC file of {what}, which forebay cannot read",
+            advice="read it with Spark's own ORC source, or write the file again with another codec or version",
         )
     block = wire.number(script, 3, _DEFAULT_BLOCK) or _DEFAULT_BLOCK
     if block > _MOST_BLOCK:

@@ -27,7 +27,7 @@ Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to read from a file for one column of the schema.
+    """The part of a file that is read for one column of the schema.
 
     `source` is the file's column; None if it has no such column.
     """

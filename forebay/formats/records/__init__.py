@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the formats of text records share: record borders, encodings, and the options of CSV and JSON."""
+"""Shared by the formats of text records: record borders, encodings, and the options of CSV and JSON."""

@@ -241,7 +241,7 @@ class Casting:
             except ConversionError as error:
                 row = first_failing(array, lambda part: refuse_nulls(part, field))
                 raise DataError(
-                    f"a value of the column {field.name!r} does not fit its type {field.type}: {error}",
+                    f"column {field.name!r} has a null that its type does not allow: {error}",
                     **self._labels(first + row),
                     advice="give a value in read(), or make the field nullable in schema()",
                 ) from error

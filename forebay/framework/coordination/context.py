@@ -112,11 +112,11 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._hosts = MappingProxyType({each: host for each, host in self._hosts.items() if each != subtask})
 
     def clear_no_more_splits(self, subtask: int) -> None:
-        """Forget that a reader was told that it gets no more splits: its replacement was not told (CTX-3)."""
+        """Forget that a reader was sent "no more splits", because its replacement was not (CTX-3)."""
         self._no_more_sent.discard(subtask)
 
     def accepts_request(self, subtask: int) -> bool:
-        """Whether a reader may request a split: it is registered, and was not told that no more follow (CTX-3)."""
+        """Whether a reader may request a split: it is registered, and was not sent "no more splits" (CTX-3)."""
         return subtask in self._hosts and subtask not in self._no_more_sent
 
     def holder(self, split_id: str) -> int | None:

@@ -109,7 +109,7 @@ class Coordinator:
     def handle_split_request(self, subtask: int, host: str | None) -> None:
         """Pass a reader's request for a split to the enumerator (CTX-3).
 
-        The request is dropped if the reader has failed, or was told that it gets no more splits.
+        The request is dropped if the reader has failed, or was sent "no more splits".
         """
 
         def request(enumerator: SplitEnumerator) -> None:

@@ -82,7 +82,8 @@ class HybridEnumerator(DiscoveryEnumerator):
         before = [str(name) for name in kept.get("sources", ())]
         if before != self._names:
             raise ConfigurationError(
-                f"the checkpoint is of {', then '.join(before)}; this one is of {', then '.join(self._names)}",
+                f"the checkpoint is of a hybrid of {', then '.join(before)}; "
+                f"this hybrid is of {', then '.join(self._names)}",
                 source=self._source.name,
                 advice="give the hybrid the same sources in the same order, or start a new checkpoint",
             )
@@ -182,7 +183,7 @@ class HybridEnumerator(DiscoveryEnumerator):
             )
         if leg == self._last and made.in_order and not self._at_once:
             raise ConfigurationError(
-                f"{source.name} reads its splits in order in a stream, which the last source of a hybrid cannot",
+                f"{source.name} reads its splits in order in a stream, which the last source of a hybrid cannot do",
                 source=self._source.name,
                 advice="read the stream by itself after a bounded read of the history",
             )

@@ -42,7 +42,7 @@ class LegEnumeratorContext(SplitEnumeratorContext):
 
     @property
     def reads_once(self) -> bool:
-        """Whether the host plans a whole read at once, or this is an earlier leg."""
+        """Whether this leg is read once: each leg but the last one is, and the last one if the host reads once."""
         return not self._last or self._outer.reads_once
 
     @property

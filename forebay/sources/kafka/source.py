@@ -34,6 +34,8 @@ class KafkaSource(KafkaOptions):
     @property
     def event_time(self) -> str | None:
         """The column `timestamp`, if it is selected."""
+        if self.changelog_format is not None and "timestamp" not in self.kafka_columns:
+            return None
         return "timestamp" if self._columns is None or "timestamp" in self._columns else None
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:

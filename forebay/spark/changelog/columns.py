@@ -59,6 +59,11 @@ def check_comparable(fields: Iterable[StructField], option: str) -> None:
             )
 
 
+def comparable_names(fields: Iterable[StructField]) -> tuple[str, ...]:
+    """Return the names of the columns that Spark can compare, and so hash."""
+    return tuple(field.name for field in fields if _incomparable(field.dataType) is None)
+
+
 def _incomparable(kind: DataType) -> str | None:
     if isinstance(kind, MapType):
         return "a map"

@@ -12,7 +12,7 @@ from forebay.changelog.operators.latest import Latest
 from forebay.changelog.operators.micro_batch import Operator
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
-from forebay.spark.changelog.columns import key_names, order_names, payload_fields
+from forebay.spark.changelog.columns import comparable_names, key_names, order_names, payload_fields
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 
@@ -59,13 +59,13 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
             advice="give columns that order the rows of a key",
         )
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
-    keys = key_names(df, key)
+    payload = payload_fields(df)
     plan = Plan(
         Latest(preimages=preimages),
         "latest_per_key",
-        keys,
-        keys,
-        payload_fields(df),
+        key_names(df, key),
+        comparable_names(payload),  # to notice a replay with other rows
+        payload,
         order,
         by_version=by_version,
         time_to_live=microseconds(state_ttl),
@@ -133,7 +133,7 @@ def deduplicate(  # noqa: PLR0913 - as above
         operator,
         "deduplicate",
         keys,
-        tuple(field.name for field in payload),
+        comparable_names(payload),
         payload,
         order,
         by_version=True,

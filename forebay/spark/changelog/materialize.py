@@ -16,7 +16,7 @@ from forebay.changelog.row_kind import RowKind
 from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
-from forebay.spark.changelog.columns import check_comparable, key_names, order_names, payload_fields
+from forebay.spark.changelog.columns import check_comparable, comparable_names, key_names, order_names, payload_fields
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.changelog.strategy import choose_strategy
@@ -110,7 +110,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         operator,
         f"materialize {verdict.strategy}",
         keys,
-        tuple(field.name for field in payload),
+        comparable_names(payload),  # all of them, but for the strategy sequence
         payload,
         order,
         by_version=by_version,

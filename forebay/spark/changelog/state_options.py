@@ -40,11 +40,15 @@ def operator_state(
 
 
 def with_shards(state: OperatorState, spark: SparkSession) -> OperatorState:
-    """Return the state with its number of shards: that of the stored state if there is one. Called on the driver.
+    """Return the state with its number of shards: that of the stored state if there is one, and of retained versions.
+
+    Called on the driver.
 
     Raises:
         ConfigurationError: The stored state has another number, or the store cannot keep state.
     """
+    retained = spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100")
+    state = replace(state, retained=max(1, int(retained or 100)))
     info = state.info()
     if info is None:
         context = getattr(spark, "_sc", None)

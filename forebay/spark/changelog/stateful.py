@@ -7,7 +7,7 @@ The result is an ordinary DataFrame, for any sink; a retried or repeated micro-b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +19,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from forebay.changelog.operators.events import Layout, collect
 from forebay.changelog.operators.expiry import Expiry
 from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
-from forebay.changelog.operators.result import output_schema
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
 from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, SIDE, TOUCHED
 from forebay.changelog.state.location import OperatorState
@@ -89,48 +88,22 @@ class _Task:
 
         plan, context = self.plan, TaskContext.get()
         if plan.state is None:
-            collected = collect(batches, self.layout)
+            events = collect(batches, self.layout)
             nothing = lookup([], np.empty(0, np.int64), timed=self.layout.timed)
-            return plan.operator.apply(collected, nothing, Expiry(), 0).changes
+            return plan.operator.apply(events, nothing, Expiry(), 0).changes
         version = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or version is None:
             raise FatalError(
                 "Spark does not tell the id of the micro-batch to this task",
                 advice="run the function in a streaming query with a micro-batch trigger",
             )
-        at = int(version)
-        info = OperatorInfo(context.getLocalProperty(QUERY_ID) or "", plan.title, self.shards, self.keys, at)
-        events = list(batches)
-        number = _shard_of(events, self.shards)
-        if number is None:
-            plan.state.shard(0).register(info, at)
-            return pa.RecordBatch.from_pylist([], schema=output_schema(self.layout.payload))
+        query = context.getLocalProperty(QUERY_ID) or ""
+        ordered = f" in the order of {', '.join(plan.order)}" if plan.order else ""
+        info = OperatorInfo(query, f"{plan.title}{ordered}", self.shards, self.keys, int(version))
+        shard = plan.state.shard(context.partitionId())
         return run_micro_batch(
-            plan.operator,
-            plan.state.shard(number),
-            info,
-            at,
-            events,
-            layout=self.layout,
-            time_to_live=plan.time_to_live,
+            plan.operator, shard, info, int(version), batches, layout=self.layout, time_to_live=plan.time_to_live
         ).changes
-
-
-def _shard_of(events: Sequence[pa.RecordBatch], shards: int) -> int | None:
-    """Return the number of the shard of a task; None without rows.
-
-    The number of the partition is another one after a union or a coalesce.
-
-    Raises:
-        FatalError: Spark gave the task rows of several shards.
-    """
-    numbers = {int(number) for each in events for number in np.unique(each.column(KEY_HASH).to_numpy() % shards)}
-    if len(numbers) > 1:
-        raise FatalError(
-            f"Spark gave one task the rows of the shards {', '.join(map(str, sorted(numbers)))}",
-            advice="report this with the settings spark.sql.adaptive.* of the session",
-        )
-    return next(iter(numbers), None)
 
 
 def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
@@ -190,10 +163,16 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     types = tuple((name, schema[name].dataType.simpleString()) for name in plan.key)
     task = _Task(replace(plan, state=state), layout, shards, types)
     shard = F.pmod(F.col(KEY_HASH), F.lit(shards)).cast("int")
-    if state is not None:
-        # Spark would run no task for an input that it knows to be empty; an observed one it does not look into.
-        prepared = prepared.observe(f"forebay.{state.name}", F.count(F.lit(1)).alias("rows"))
-    return prepared.repartitionById(shards, shard).mapInArrow(task, output or changelog_schema(schema))
+    result = output or changelog_schema(schema)
+    if state is None:
+        return prepared.repartitionById(shards, shard).mapInArrow(task, result)
+    # Spark removes parts of a plan that have no rows, but no observation: so each micro-batch runs all shards.
+    seen = prepared.observe(f"{state.location}/{state.name}", F.count(F.lit(1)).alias("events"))
+    changes = seen.repartitionById(shards, shard).mapInArrow(task, result)
+    # A stage of its own: in that of a coalesce, union or limit the numbers of tasks are not those of shards, and some
+    # shards would not run.
+    numbered = changes.withColumn(f"{PREFIX}shard", F.spark_partition_id())
+    return numbered.repartitionById(shards, F.col(f"{PREFIX}shard")).drop(f"{PREFIX}shard")
 
 
 def changelog_schema(payload: StructType) -> StructType:

@@ -30,6 +30,7 @@ FUNCTIONS: Final = frozenset(
         "TransformWithStateInPySpark",
         "MapPartitions",
         "MapElements",
+        "ScriptTransformation",
     }
 )
 """Operators that pass whole rows to a user-defined function, and so lose the key (K16)."""

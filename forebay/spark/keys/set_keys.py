@@ -17,7 +17,7 @@ from forebay.keys.field_metadata import declaration_id, key_metadata, without_ke
 from forebay.keys.key_spec import KeySpec
 from forebay.keys.order_guarantee import OrderScope
 from forebay.spark.keys.found_keys import keys_of, warn_once
-from forebay.spark.keys.row_order import row_order, within
+from forebay.spark.keys.row_order import RowOrder, row_order, within
 from forebay.spark.keys.upsert_mark import FIELD_UPSERT_KEY, upsert_marks
 
 _VOUCHED: Final = {SEQUENCE, COMMIT_VERSION}
@@ -58,18 +58,28 @@ def key_by(
         warn_once(
             f"streams ignore the ordering columns {', '.join(key.ordering)}: the row that comes last is the latest"
         )
-    _warn_of_lost_order(df, key)
-    return set_key(df, key)
+    order = row_order(df)
+    kept = order.lanes is not None and within(order.lanes, key.partition)
+    _warn_of_lost_order(df, key, order, kept=kept)
+    return set_key(df, key, ordered=kept, transactional=kept and order.transactional)
 
 
-def set_key(df: DataFrame, key: KeySpec) -> DataFrame:
+def set_key(df: DataFrame, key: KeySpec, *, ordered: bool = False, transactional: bool = False) -> DataFrame:
     """Return the DataFrame with exactly this key; for a key that was checked elsewhere, such as one that was read.
+
+    Args:
+        df: The DataFrame.
+        key: The key.
+        ordered: Whether rows are known to be in order within its partition key. It is for readers that cannot see the
+            plan, as after a checkpoint.
+        transactional: Whether all changes of a transaction are known to be in one micro-batch.
 
     Raises:
         ConfigurationError: A column does not exist, or exists twice.
     """
     key.check(df.columns)
-    added = key_metadata(key, declaration_id(df.semanticHash(), key))
+    declaration = declaration_id(df.semanticHash(), key)
+    added = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
     changed = {}
     for one in df.schema:
         metadata = without_key(one.metadata) | added.get(one.name, {})
@@ -147,12 +157,11 @@ def _stripped(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in without_key(metadata).items() if name != FIELD_UPSERT_KEY}
 
 
-def _warn_of_lost_order(df: DataFrame, key: KeySpec) -> None:
-    order = row_order(df)
+def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, kept: bool) -> None:
     if order.guarantee.scope is not OrderScope.PER_KEY or SEQUENCE in df.columns:
         return
     shown = ", ".join(order.guarantee.columns)
-    if order.lanes is None or not within(order.lanes, key.partition):
+    if not kept or order.lanes is None:
         warn_once(
             f"key_by({', '.join(key.partition)}) cannot restore order: rows are in order within ({shown}) only. "
             "Changes of one new key may come in any order; materialize puts them right"

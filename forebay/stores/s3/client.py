@@ -155,7 +155,7 @@ def _config(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no type
     style = settings.addressing_style or ("path" if settings.endpoint_url else None)
     s3 = {**({"addressing_style": style} if style else {}), **more.pop("s3", {})}
     arguments: dict[str, Any] = {
-        # A fixed text: botocore's own, with all its parts, is built anew for each request, which costs 0.1 ms.
+        # A fixed text: botocore's own, with all its parts, is built for each request, which costs 0.1 ms.
         "user_agent": f"forebay/{__version__} botocore/{importlib.import_module('botocore').__version__}",
         "connect_timeout": settings.connect_timeout,
         "read_timeout": settings.read_timeout,

@@ -37,7 +37,7 @@ class Location(NamedTuple):
         return "" if self.key is None else f"{self.key}/"
 
 
-def located(url: str) -> Location:
+def parse_location(url: str) -> Location:
     """Return the parts of a URL. `s3://bucket` is the bucket, and `s3://bucket/` a directory with an empty name."""
     scheme, _, rest = url.partition("://")
     bucket, slash, key = rest.partition("/")
@@ -62,7 +62,7 @@ class S3Store:
 
     def stat(self, path: str) -> FileStatus | Directory | None:
         """See `Store.stat`. If an object and a directory have the same name, return the object."""
-        at = self._located(path)
+        at = self._location(path)
         if at.key:
             with self._wrap_errors(path, "read"):
                 try:
@@ -75,14 +75,14 @@ class S3Store:
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus]:
         """See `Store.walk`. Objects whose key ends in a slash represent directories, and are left out."""
-        at = self._located(path)
+        at = self._location(path)
         accepts = _NamesBelow(at.prefix, keep)
         with self._wrap_errors(path, "list"):
             return self._listing(at).tree(at.prefix, accepts, after)
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """See `Store.children`."""
-        at = self._located(path, buckets=True)
+        at = self._location(path, buckets=True)
         found = Children([], [])
         if not at.bucket:
             with self._wrap_errors(path, "list"):
@@ -117,7 +117,7 @@ class S3Store:
         status = file or self.stat(path)
         if not isinstance(status, FileStatus):
             raise FileNotFoundError(path)
-        at = self._located(path)
+        at = self._location(path)
         request = self._request(path, at, "read")
         reader = ObjectReader(self._client, at.bucket, at.key or "", status, request, lambda: self._now(path))
         return ObjectFile(reader, read_to)
@@ -128,13 +128,13 @@ class S3Store:
 
     def delete(self, file: FileStatus) -> bool:
         """See `Store.delete`. S3-compatible stores may ignore or refuse the condition `If-Match`."""
-        at = self._located(file.path)
+        at = self._location(file.path)
         with self._wrap_errors(file.path, "delete"):
             return self._delete(at, file.etag)
 
     def move(self, file: FileStatus, target: str) -> bool:
         """Copy an object if it is still the version that was read, then delete it under the same condition."""
-        at, there = self._located(file.path), self._located(target)
+        at, there = self._location(file.path), self._location(target)
         with self._wrap_errors(file.path, "move"):
             try:
                 self._copy(file, at, there)
@@ -194,8 +194,8 @@ class S3Store:
     def _listing(self, at: Location) -> Listing:
         return Listing(self._client, at.bucket, at.scheme)
 
-    def _located(self, path: str, *, buckets: bool = False) -> Location:
-        found = located(path)
+    def _location(self, path: str, *, buckets: bool = False) -> Location:
+        found = parse_location(path)
         if "@" in found.bucket:
             raise ConfigurationError(
                 "the URL holds credentials", option="path", advice="give them as storage.key and storage.secret"
@@ -210,7 +210,7 @@ class S3Store:
         try:
             yield
         except Exception as error:
-            found = s3_error(error, self._request(path, located(path), doing))
+            found = s3_error(error, self._request(path, parse_location(path), doing))
             if found is error:
                 raise
             raise found from error

@@ -16,13 +16,13 @@ from forebay.testkit.outcomes import Result
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One generic check, which needs only a source with its present input.
+    """A generic check: it needs a source, and does not change the input.
 
     Args:
-        rules: The ids of the rules that it checks, its main rule first. A failure may name yet another rule.
+        rules: The ids of the rules that it checks, its main rule first. A failure may name a rule that is not in it.
         text: What must hold, in words.
         run: Raises a `Finding`, or any error of the connector.
-        essential: Whether the check runs even after the time of all checks is over.
+        essential: Whether the check runs even if the time limit of all checks is reached.
     """
 
     rules: tuple[str, ...]

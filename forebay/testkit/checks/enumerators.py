@@ -60,7 +60,7 @@ def enumerator_closes(subject: Subject) -> None:
         with subject.enumerator() as enumerator:
             if isinstance(enumerator, DiscoveryEnumerator):
                 subject.latest(subject.discovered(enumerator, {}, first=True).splits, enumerator)
-            leaks.look()
+            leaks.record_open()
 
     leaks.check(
         use,

@@ -41,7 +41,7 @@ class Leaks:
         self._known: set[int] | None = None
         self._open: list[Any] = []
 
-    def look(self) -> None:
+    def record_open(self) -> None:
         """Record the open connections and files. Called by `use` while the resources that it opened are open."""
         if self._known is not None:
             known = self._known | {id(one) for one in self._open}

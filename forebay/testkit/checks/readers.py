@@ -157,7 +157,7 @@ def closes_clean(subject: Subject) -> None:
             session.idle(0)
         with ReaderSession(subject, subject.splits) as session:
             session.run(lambda: session.batches > 0)
-            leaks.look()
+            leaks.record_open()
         read(subject, subject.splits, rows=7)
 
     leaks.check(use, "reading and closing", "free all resources in close(), on every path")

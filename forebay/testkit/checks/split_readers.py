@@ -136,7 +136,7 @@ def closes_at_any_time(subject: Subject) -> None:
             """Close before the first fetch."""
         with SplitReaderSession(subject, subject.splits) as reading:
             reading.fetch_unless_done()
-            leaks.look()
+            leaks.record_open()
         with SplitReaderSession(subject, subject.splits) as reading:
             reading.run()
 

@@ -43,7 +43,11 @@ _Function = tuple[str, Callable[[int, Row], object]]
 def interpolate(
     marks: Sequence[tuple[int, Position | None]], rows: Sequence[Row], order_key: Callable[[Position], Any]
 ) -> Interpolated:
-    """Return the positions between the marks of a read, including the start, if its rows determine them."""
+    """Calculate the positions of the rows between the marks of a read, and its start.
+
+    Returns:
+        The positions; none if they are no function of the rows that were read.
+    """
     given = [(count, at) for (before, _), (count, at) in pairwise(marks) if count > before and at is not None]
     if len(given) < _LEAST or len({len(at) if isinstance(at, tuple) else 0 for _, at in given}) > 1:
         return Interpolated()

@@ -165,7 +165,7 @@ class Subject(SourceCalls):
             return found
         raise Skip(
             "no split has two record batches, so no read could be stopped and resumed in the middle",
-            "run the checks on a source that has more rows, or smaller pages",
+            "run the checks on a source with more rows, or with smaller pages, such as pages of 3 rows",
         )
 
     def coordinated(self) -> tuple[Source, HostOptions]:

@@ -63,7 +63,10 @@ class MicroBatchFiles:
         self._meet("sink-written")
 
     def rows(self) -> list[str]:
-        """Return all rows, sorted, each as JSON."""
+        """Return all rows, sorted; each is a JSON list of the values in the order of the columns.
+
+        A value that JSON does not have, such as a timestamp, is its `str`.
+        """
         return sorted(line for path in self._files() for line in path.read_text().splitlines())
 
     def micro_batches(self) -> int:

@@ -159,7 +159,9 @@ def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd=work)  # noqa: S603 - our own command
     except subprocess.TimeoutExpired as error:
-        raise RetriableError(f"Ivy did not fetch {names} within {_TIMEOUT:.0f} s") from error
+        raise RetriableError(
+            f"Ivy did not fetch {names} within {_TIMEOUT:.0f} s", advice="check that this machine reaches Maven Central"
+        ) from error
     exist = [(work / "lib" / one.file).exists() for one in modules]
     if done.returncode or not all(exist):
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])

@@ -66,20 +66,15 @@ class Query:
         """Run the task of a shard."""
         state = state or self.started()
         mine = [event for event in events if hash_of(event[1][0]) % state.shards == number]
+        info = OperatorInfo(self.query, "materialize retract", state.shards, self.keys, self.version)
         shard = state.shard(number)
         batches = [self.batch(mine)] if mine else []
-        return run_micro_batch(self.operator, shard, self.info(state), self.version, batches, layout=self.layout())
-
-    def info(self, state):
-        return OperatorInfo(self.query, "materialize retract", state.shards, self.keys, self.version)
+        return run_micro_batch(self.operator, shard, info, self.version, batches, layout=self.layout())
 
     def step(self, events, state=None):
-        """Run a micro-batch in the shards that have events, as Spark does; return its changes."""
+        """Run a micro-batch in all shards; return its changes."""
         state = state or self.started()
-        numbers = sorted({hash_of(row[0]) % state.shards for _, row in events})
-        if not numbers:
-            state.shard(0).register(self.info(state), self.version)
-        results = [self.run_shard(number, events, state) for number in numbers]
+        results = [self.run_shard(number, events, state) for number in range(state.shards)]
         for sign, row in events:
             self.model[row] += sign
         self.history[self.version] = {row: count for row, count in self.model.items() if count}
@@ -93,9 +88,8 @@ class Query:
         found = {}
         for number in range(state.shards):
             shard = state.shard(number)
-            manifest = shard.before(version + 1)
-            if manifest is None:
-                continue
+            manifest = shard.newest(version)
+            assert manifest is not None, f"shard {number} has no version {version}"
             runs = shard.open(manifest)
             hashes = np.unique(np.concatenate([part.hashes for run in runs for part in run] or [np.empty(0, np.int64)]))
             entries = lookup(runs, hashes, timed=False)
@@ -233,8 +227,8 @@ class MemoryShard:
         return result
 
     def segments_in_use(self):
-        manifests = [self.shard.manifest(version) for version in self.shard.versions()]
-        return {segment.name for manifest in manifests for run in manifest.runs for segment in run}
+        found = [self.shard.manifest(version) for version in self.shard.versions()]
+        return {segment.name for manifest in found if manifest is not None for run in manifest.runs for segment in run}
 
     def segment_files(self):
         return {name for name in self.store.facts if name.endswith(".arrow")}

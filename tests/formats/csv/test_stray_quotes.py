@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.formats.csv.options import CsvOptions
@@ -77,7 +77,6 @@ def by_tokenizer(options: CsvOptions, lines: Sequence[str]) -> list[tuple[list[s
 
 
 @pytest.mark.parametrize("given_options", OPTIONS, ids=str)
-@settings(max_examples=150)
 @example(lines=['1,2,"a"" b"'])
 @example(lines=['1,2,"a"" b', '1,2,"a""b"', 'x,"a""b",', '1,2,"a""b#'])
 @example(lines=['"a""\r,b,c', '1,2,"a""\rx"', '1,"a"" \r,x'])

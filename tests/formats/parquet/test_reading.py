@@ -73,7 +73,7 @@ WIDER = pa.schema(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @pytest.mark.parametrize("schema", [None, WIDER], ids=["as it is", "converted"])
 @given(
     group=st.integers(1, 400),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -106,11 +105,3 @@ def cut(changes: Sequence[Change], places: Iterable[int]) -> list[list[Change]]:
     """Cut changes into micro-batches at these places."""
     edges = [0, *sorted({place % (len(changes) + 1) for place in places}), len(changes)]
     return [list(changes[start:stop]) for start, stop in pairwise(edges)]
-
-
-def random_acts(r: random.Random, *, keys: int = 3, paths: int = 4, values: int = 2, most: int = 24) -> list[Act]:
-    """Return acts from a seed."""
-    return [
-        Act(r.randrange(keys), None if r.random() < 0.3 else r.randrange(paths), r.randrange(values))
-        for _ in range(r.randrange(1, most))
-    ]

@@ -83,19 +83,18 @@ class Kind:
     options: dict[str, str]
 
 
-KINDS = [
-    Kind("csv", ".csv", "k bigint, v string", {"header": "true", "inferSchema": "true"}),
-    Kind("json", ".json", "k bigint, v string", {}),
-    Kind("parquet", ".parquet", "k bigint, v string", {}),
-    Kind("text", ".txt", "value string", {}),
-]
+KINDS = {
+    "csv": Kind("csv", ".csv", "k bigint, v string", {"header": "true", "inferSchema": "true"}),
+    "json": Kind("json", ".json", "k bigint, v string", {}),
+    "parquet": Kind("parquet", ".parquet", "k bigint, v string", {}),
+    "text": Kind("text", ".txt", "value string", {}),
+}
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each format in turn."""
-    found: Kind = request.param
-    return found
+    return KINDS[request.param]
 
 
 @pytest.fixture

@@ -61,6 +61,14 @@ def both(spark: Any, kind: Any) -> Both:
     return Both(spark, kind.name, **kind.options)
 
 
+# Listing does not depend on the format: `make test` compares one, `make soak` all.
+any_format = pytest.mark.parametrize(
+    "kind",
+    ["csv", *(pytest.param(name, marks=pytest.mark.soak) for name in ("json", "parquet", "text"))],
+    indirect=True,
+)
+
+
 # ---- schemas and partition columns
 
 
@@ -103,6 +111,7 @@ def test_partition_columns_and_metadata(both: Both, write: Write, kind: Any) -> 
     both.compare(both.ours(root, columns="s,i"), both.theirs(root).select("s", "i"))
 
 
+@any_format
 def test_partition_columns_of_a_users_type(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix
     root = write(kind.name, {f"p=01/q=1{suffix}/f{suffix}": ROWS[:2], f"p=1/q=2/f{suffix}": ROWS[:1]})
@@ -117,6 +126,7 @@ def test_partition_columns_of_a_users_type(both: Both, write: Write, kind: Any) 
     assert both.ours(root, kind.schema).columns == both.theirs(root, kind.schema).columns[:-2]
 
 
+@any_format
 def test_partition_types_are_strings_if_they_are_not_inferred(both: Both, write: Write, spark: Any, kind: Any) -> None:
     root = write(kind.name, {f"p=1/f{kind.suffix}": ROWS[:2]})
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
@@ -128,6 +138,7 @@ def test_partition_types_are_strings_if_they_are_not_inferred(both: Both, write:
         spark.conf.unset("spark.sql.sources.partitionColumnTypeInference.enabled")
 
 
+@any_format
 def test_a_column_that_is_also_a_directory_takes_the_directorys_value(both: Both, write: Write, kind: Any) -> None:
     name = "value" if kind.name == "text" else "K"
     root = write(kind.name, {f"{name}=7/f{kind.suffix}": ROWS[:2], f"{name}=8/f{kind.suffix}": ROWS[:1]})
@@ -135,6 +146,7 @@ def test_a_column_that_is_also_a_directory_takes_the_directorys_value(both: Both
     assert {row[name] for row in rows} == {7, 8}
 
 
+@any_format
 def test_base_path(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix
     root = write(kind.name, {f"p=1/q=a/f{suffix}": ROWS[:2], f"p=2/q=b/f{suffix}": ROWS[2:]})
@@ -147,6 +159,7 @@ def test_base_path(both: Both, write: Write, kind: Any) -> None:
 # ---- which files
 
 
+@any_format
 def test_which_files_are_read(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix
     names = [
@@ -171,6 +184,7 @@ def test_which_files_are_read(both: Both, write: Write, kind: Any) -> None:
     assert len(both.same([f"{root}/a{suffix}", f"{root}/sub"])) == 2
 
 
+@any_format
 def test_modified_before_and_after(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix
     root = write(kind.name, {f"{year}{suffix}": [(year, "x")] for year in (2020, 2021, 2022)})
@@ -182,6 +196,7 @@ def test_modified_before_and_after(both: Both, write: Write, kind: Any) -> None:
     assert both.same(root, kind.schema, modifiedBefore="1999-01-01T00:00:00") == []
 
 
+@any_format
 def test_names_with_all_kinds_of_characters(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix
     names = ["a b", "%2F", "%", "new\nline", "😀", "quote\"'", "hash#?&", "back\\slash", "ключ", "colon:", "tab\t"]
@@ -195,6 +210,7 @@ def test_names_with_all_kinds_of_characters(both: Both, write: Write, kind: Any)
     assert len(rows) == 1
 
 
+@any_format
 def test_what_a_spark_sink_did_not_commit_is_not_data(
     both: Both, spark: Any, tmp_path: Path, write: Write, kind: Any
 ) -> None:
@@ -213,6 +229,7 @@ def test_what_a_spark_sink_did_not_commit_is_not_data(
     assert len(both.ours(out + "/*").collect()) == 2 * (len(ROWS) - (kind.name == "text"))
 
 
+@any_format
 def test_an_empty_directory_with_a_schema_has_no_rows(both: Both, tmp_path: Path, kind: Any) -> None:
     (tmp_path / "empty").mkdir()
     assert both.same(str(tmp_path / "empty"), kind.schema) == []
@@ -254,6 +271,7 @@ def test_many_slices_in_spark_give_the_rows_of_one(spark: Any, write: Write, kin
 # ---- missing and damaged files
 
 
+@any_format
 def test_ignore_missing_files(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix
     root = write(kind.name, {f"{number}{suffix}": [(number, "x")] for number in range(4)})

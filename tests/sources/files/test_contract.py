@@ -145,7 +145,7 @@ def server(moto: tuple[str, Any]) -> tuple[str, Any]:
 
 
 class OnS3(Files):
-    """Files as objects of a bucket."""
+    """Files as objects of a bucket. `make test` reads one format in order, and one by ranges."""
 
     @pytest.fixture(autouse=True)
     def root(self, request: pytest.FixtureRequest) -> None:
@@ -165,10 +165,12 @@ class TestCsvOnS3(OnS3, TestCsv):
     """CSV."""
 
 
+@pytest.mark.soak
 class TestJsonOnS3(OnS3, TestJson):
     """JSON lines."""
 
 
+@pytest.mark.soak
 class TestGzippedTextOnS3(OnS3, TestGzippedText):
     """Text."""
 
@@ -177,9 +179,11 @@ class TestParquetOnS3(OnS3, TestParquet):
     """Parquet."""
 
 
+@pytest.mark.soak
 class TestOrcOnS3(OnS3, TestOrc):
     """ORC."""
 
 
+@pytest.mark.soak
 class TestAvroOnS3(OnS3, TestAvro):
     """Avro."""

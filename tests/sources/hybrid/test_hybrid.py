@@ -200,7 +200,7 @@ def test_a_checkpoint_of_other_sources_is_refused(tmp_path: Path) -> None:
         rows(run)
     two = HybridSource(history(a=1), Live(ends={"x": 1}))
     with pytest.raises(
-        ConfigurationError, match="of counting, then counting, then live; this one is of counting, then live"
+        ConfigurationError, match="of counting, then counting, then live; this hybrid is of counting, then live"
     ):
         rows(forebay.run(two, checkpoint=tmp_path, until_caught_up=True))
 

@@ -220,6 +220,13 @@ def test_both_sides_of_a_set_operation_must_have_the_key(table, operation, warni
     assert keys_of(combine(table, key_by(table, "a"))) == NO_KEY
 
 
+def test_the_sides_of_a_union_may_name_the_key_differently(table):
+    """§2.2: union goes by place."""
+    assert keys_of(table.union(table.withColumnRenamed("a", "x"))) == WHOLE
+    by_a = key_by(table, "a").select("a", "b")
+    assert keys_of(by_a.union(by_a.select("b", "a"))) == NO_KEY
+
+
 def test_a_key_on_the_right_side_alone_is_no_key(table):
     """§2.2: of a union."""
     assert keys_of(strip_keys(table).union(table)) == NO_KEY

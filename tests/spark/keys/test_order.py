@@ -105,6 +105,9 @@ def test_a_plan_that_begins_with_rows_may_hide_a_shuffle(students):
     hidden = guarantee(students().localCheckpoint())
     assert (hidden, hidden.weakest) == (NONE, "the plan behind LogicalRDD is not known")
     assert guarantee(students(positions=True).localCheckpoint()) == PER_ID
+    finer = key_by(students(positions=True), "id", "level").localCheckpoint()
+    assert guarantee(finer) == Guarantee.per_key("id", "level")
+    assert guarantee(key_by(students(positions=True), "level").localCheckpoint()) == PER_SPLIT
 
 
 def test_upsert_keys_are_those_of_the_source(students):

@@ -78,11 +78,12 @@ DIFFERENCES = {
 """Where our decision is not Flink's."""
 
 
+@pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_verdict_stands_beside_flinks(students, levels, shape):
+def test_the_verdict_stands_beside_flinks(students, levels, shape, positions):
     """C7, C9: whether a materializer is needed, for the query shapes whose plan Flink was asked for."""
     query, key, flink, strategy = SHAPES[shape]
-    verdict = choose_strategy(query(students(), levels), key.split(","))
+    verdict = choose_strategy(query(students(positions=positions), levels), key.split(","))
     assert verdict.strategy == strategy, verdict.reason
     assert ((strategy != "none") != flink) == (shape in DIFFERENCES)
 

@@ -55,13 +55,13 @@ class Reasons:
             return f"malformed JSON near byte {tokens.start}: {what}"
         if kind != START_OBJECT:
             return _NO_OBJECT
-        misfits = [misfit for field in self._fields for misfit in self._misfits((), field, text)]
-        if not misfits:
+        mismatches = [mismatch for field in self._fields for mismatch in self._mismatches((), field, text)]
+        if not mismatches:
             return _MALFORMED
-        more = f", and {len(misfits) - _MAX_NAMED} more" if len(misfits) > _MAX_NAMED else ""
-        return "; ".join(misfits[:_MAX_NAMED]) + more
+        more = f", and {len(mismatches) - _MAX_NAMED} more" if len(mismatches) > _MAX_NAMED else ""
+        return "; ".join(mismatches[:_MAX_NAMED]) + more
 
-    def _misfits(self, path: tuple[str, ...], field: pa.Field, text: bytes) -> Iterator[str]:
+    def _mismatches(self, path: tuple[str, ...], field: pa.Field, text: bytes) -> Iterator[str]:
         """Yield a reason for each nested field that does not fit its type.
 
         Args:
@@ -75,7 +75,7 @@ class Reasons:
         inner: list[str] = []
         # A struct without fields fits every object.
         if isinstance(field.type, pa.StructType) and not self._is_bad(path, field.with_type(pa.struct([])), text):
-            inner = [misfit for each in field.type for misfit in self._misfits(here, each, text)]
+            inner = [mismatch for each in field.type for mismatch in self._mismatches(here, each, text)]
         yield from inner or [f"the field {'.'.join(here)} does not fit {type_text(field.type)}"]
 
     def _is_bad(self, parents: tuple[str, ...], field: pa.Field, text: bytes) -> bool:

@@ -111,7 +111,7 @@ class Tokens(Scanner):
         return self._text
 
     def base64(self) -> bytes:
-        """Return the bytes that the current token, a base64 string, means. After an error, `next` skips its rest."""
+        """Return the decoded bytes of the current base64 string. After an error, `next` skips its rest."""
         value = self._base64()
         self.unread = False
         return value

@@ -52,7 +52,7 @@ class Limits:
 def shares(weights: Sequence[int], total: int) -> list[int]:
     """Divide `total` into whole shares, in proportion to `weights`; no share exceeds its weight.
 
-    Shares are rounded down. What is left is given out in units of 1: first to the first share that was rounded down,
+    Shares are rounded down. The remainder is given out in units of 1: first to the first share that was rounded down,
     then by largest remainder. So the first share whose weight is not 0 is never 0.
 
     Args:

@@ -34,7 +34,7 @@ _SHOWN: Final = 48
 
 @dataclass(frozen=True)
 class Negotiation:
-    """What a task needs to negotiate ends: query id, number of the micro-batch, limits by split id. Picklable."""
+    """The input of end negotiation in a task: query id, number of the micro-batch, limits by split id. Picklable."""
 
     query: str
     n: int
@@ -107,7 +107,7 @@ class ClaimChain:
     def seal(self) -> Claim:
         """Return the claim that is `last`; if there is none, write it at the end of the newest claim.
 
-        Called by planners for a committed micro-batch, of which no task reads any more.
+        Called by planners for a committed micro-batch, which no task reads any more.
         """
         while True:
             found = self.newest()

@@ -6,7 +6,7 @@ watermark of a split   event time of its next record, or of its last one, less w
 limit                  lowest watermark of an active split + alignmentMaxDrift                   (AL-2)
 micro-batch            of each split the records up to limit + watermarkDelay                    (AL-6)
 ```
-Alignment decides only the ends of splits, and the offset stores these. So a replay does not need it. A look is a call
+Alignment decides only the ends of splits, and the offset stores these. So a replay does not need it. A lookup is a call
 of the planner that asks for the event time of a split's next record.
 
 Let D be the delay in the query's `withWatermark(column, D)`. If D ≥ drift (at least 1 ms) + watermarkDelay, Spark drops
@@ -16,9 +16,9 @@ no record that is on time in an active split:
 on time   at most watermarkDelay older than every earlier record of the split; records without a time, more than a day
           in the future, or from before 1970, where Spark's watermark begins, do not count
 active    each split from its discovery on, except while it is
-  idle      each look of this process, for longer than idleTimeout, found that the split had caught up
+  idle      each lookup of this process, for longer than idleTimeout, found that the split had caught up
   done      the split has reached its end of an AvailableNow run
-  undated   this process saw no event time of the split: it has caught up, or four looks in a row found none
+  undated   this process saw no event time of the split: it has caught up, or four lookups in a row found none
 ```
 Proof. Let n be the latest event time of a next or a last record that was seen in an active split.
 1. An unread record on time is n - delay or later, so it is above the split's watermark w = n - delay - 1 µs.
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 _LEAST_DRIFT: Final = 0.001
 """Seconds. Spark's watermarks and Kafka's timestamps have milliseconds: with less, no record could be read."""
 
-_UNDATED_LOOKS: Final = 4
+_UNDATED_LOOKUPS: Final = 4
 """Looks in a row without an event time after which a split that never had one holds the others no longer."""
 
 
@@ -122,7 +122,7 @@ class StreamAlignment:
 
     @property
     def times(self) -> Mapping[str, SplitTime]:
-        """What is known about the event time of each open split, by split id."""
+        """The known event times of each open split, by split id."""
         return self._times
 
     @property
@@ -169,12 +169,12 @@ class StreamAlignment:
         self._check_ends(available)
         if self._clock.monotonic() < self._cuts_again and not ending:
             return Backlog(())
-        self._look(available, self._outdated(available, splits, unknown=True))
+        self._look_up(available, self._outdated(available, splits, unknown=True))
         aligned = self._aligned(available)
         # Old answers are lower bounds, which serve as long as they hold nobody back.
         if any(one.held for one in self._times.values()):
             outdated = self._outdated(available, splits)
-            if outdated and self._look(available, outdated):
+            if outdated and self._look_up(available, outdated):
                 aligned = self._aligned(available)
         self._long_hold.follow(None if aligned else self._caught_up_holder())
         return Backlog(aligned)
@@ -223,7 +223,7 @@ class StreamAlignment:
         found = max_allowed((time.watermark for time in active.values()), self._drift)
         if found != MAX_WATERMARK and not self._waits_for_first_times(active, available):
             self._limit = found if self._limit is None else max(self._limit, found)
-        if self._limit is None:  # no event time is known: look further
+        if self._limit is None:  # no event time is known: look up more
             return self._cuts.undated(available, self._times)
         try:
             return self._cuts.at(last_event_time(self._limit, self._delay), available, self._times)
@@ -238,9 +238,9 @@ class StreamAlignment:
         with_data = {planned.split.id for planned in available}
         unanswered = self._split_provider.unanswered
         return any(
-            not time.looked
+            not time.looked_up
             or split_id in unanswered
-            or (split_id in with_data and time.unknown_looks <= _UNDATED_LOOKS)
+            or (split_id in with_data and time.unknown_lookups <= _UNDATED_LOOKUPS)
             for split_id, time in active.items()
             if time.watermark is None
         )
@@ -266,7 +266,7 @@ class StreamAlignment:
         rest = (one for one in splits.values() if one.id not in with_data and outdated(one))
         return moved + [one.slice(one.position, one.position) for one in rest]
 
-    def _look(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
+    def _look_up(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
         """Ask for the event time of the next record of each split; return whether there was an answer."""
         if not splits or (self._clock.monotonic() < self._looks_again and not self._ending):
             return False

@@ -119,7 +119,7 @@ class Cuts:
         if isinstance(planned.to, UnknownEnd):
             return planned
         part = planned.slice()
-        to = self._lookup.after_rows(part, 1 << min(time.unknown_looks - 1, _MOST_STEPS))
+        to = self._lookup.after_rows(part, 1 << min(time.unknown_lookups - 1, _MOST_STEPS))
         if to is None or to == part.position or not self._before(to, part.end, part):
             return planned
         return Planned(planned.split, to)

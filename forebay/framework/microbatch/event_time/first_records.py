@@ -22,7 +22,7 @@ from forebay.watermarks.event_time import EventTimes
 _log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 10.0
-"""Maximum seconds that one look waits for first records, if planning can go on without them."""
+"""Maximum seconds that one lookup waits for first records, if planning can go on without them."""
 
 _CLOSE_TIMEOUT: Final = 1.0
 """Maximum seconds that planning waits for the reader of unanswered splits to end."""

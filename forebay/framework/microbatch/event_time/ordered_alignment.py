@@ -5,8 +5,8 @@
 first     first event time of the next unread split
 taken     the unread splits in order, up to the first one that begins after first + alignmentMaxDrift
 ```
-Each split is taken completely, and the next one always. So event times of a micro-batch are at most
-`alignmentMaxDrift`, and the span of one split, later than `first`. Event times are looked up only until a split is too
+Splits are taken whole, and the next unread one is always taken. So the event times of a micro-batch exceed `first` by
+at most `alignmentMaxDrift` plus the span of one split. Event times are looked up only until a split is too
 late, however many splits there are. The offset stores which splits are read, so a replay does not need alignment.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the planner knows about the event time of one split."""
+"""The event time of one split, as known to the planner."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from forebay.watermarks.idleness import IdlenessTimer
 
 @dataclass(slots=True)
 class SplitTime:
-    """The event time of one split, as far as the planner has looked. Times are in microseconds since 1970.
+    """The event time of one split, as far as the planner has looked it up. Times are in microseconds since 1970.
 
-    A look asks for the event time of the split's next record, or of its last record if it has caught up.
+    A lookup asks for the event time of the split's next record, or of its last record if it has caught up.
 
     Attributes:
         timer: Decides whether the split is idle; None = it never is.
         watermark: All unread records that are on time have a later event time; None = not known yet. It only rises.
-        next_time: The event time that the last look found; None = unknown.
-        position: The position of the split at the last look.
-        unknown_looks: How many looks in a row found no event time of a next record.
-        looked: Whether there was a look, and no new record has come to a caught-up split since.
-        at_end: Whether the split had caught up at the last look.
-        empty: Whether the last look found no record, although the end of the split is beyond its position.
+        next_time: The event time that the last lookup found; None = unknown.
+        position: The position of the split at the last lookup.
+        unknown_lookups: How many lookups in a row found no event time of a next record.
+        looked_up: Whether there was a lookup, and a caught-up split got no new record after it.
+        at_end: Whether the split had caught up at the last lookup.
+        empty: Whether the last lookup found no record, although the end of the split is beyond its position.
         caught_up: Whether there is nothing to read now.
         held: Whether alignment keeps the split from being read to its present end.
-        returned: Whether it was idle and has records again, and there was no look since.
+        returned: Whether it was idle and has records again, and there was no lookup since.
         behind: Whether it has records older than the lowest watermark that the other splits had waited for.
         warned: Whether a warning of an event time in the future was logged.
     """
@@ -37,8 +37,8 @@ class SplitTime:
     watermark: int | None = None
     next_time: int | None = None
     position: Position | None = None
-    unknown_looks: int = 0
-    looked: bool = False
+    unknown_lookups: int = 0
+    looked_up: bool = False
     at_end: bool = False
     empty: bool = False
     caught_up: bool = False
@@ -54,36 +54,36 @@ class SplitTime:
 
     @property
     def must_be_looked_at(self) -> bool:
-        """Whether there must be a look before the split is read, because it is new or was idle."""
-        return self.returned or (self.watermark is None and not self.looked)
+        """Whether there must be a lookup before the split is read, because it is new or was idle."""
+        return self.returned or (self.watermark is None and not self.looked_up)
 
     def knows(self, position: Position | None) -> bool:
-        """Return whether the last look was at this position and is still true."""
-        return self.looked and self.position == position
+        """Return whether the last lookup was at this position and is still true."""
+        return self.looked_up and self.position == position
 
     def later_than(self, latest: int, position: Position | None) -> bool:
         """Return whether the record at `position` is known to be later than `latest`."""
         return self.knows(position) and self.next_time is not None and self.next_time > latest
 
     def note(self, position: Position | None, event_time: int | None, delay: int, *, at_end: bool) -> None:
-        """Record the result of a look: `event_time`, None if unknown; raise the watermark to it, less `delay`.
+        """Record the result of a lookup: `event_time`, None if unknown; raise the watermark to it, less `delay`.
 
         `at_end` says whether the split had caught up.
         """
-        self.looked, self.at_end, self.position, self.next_time = True, at_end, position, event_time
+        self.looked_up, self.at_end, self.position, self.next_time = True, at_end, position, event_time
         self.returned = False
-        self.unknown_looks = self.unknown_looks + 1 if event_time is None and not at_end else 0
+        self.unknown_lookups = self.unknown_lookups + 1 if event_time is None and not at_end else 0
         if event_time is not None:
             found = watermark_before(event_time, delay)
             self.watermark = found if self.watermark is None else max(self.watermark, found)
 
     def follow(self, position: Position | None, *, with_data: bool) -> None:
-        """Record the position of the split, and whether there is something to read, before the next looks."""
+        """Record the position of the split, and whether there is something to read, before the next lookups."""
         self.held, self.caught_up = False, not with_data
         self.returned = with_data and (self.returned or self.idle)
         self.empty = self.empty and self.knows(position)
-        if with_data and self.at_end:  # the last record was looked at, and now there is a next one
-            self.looked = False
+        if with_data and self.at_end:  # the last record was looked_up at, and now there is a next one
+            self.looked_up = False
 
     def judge(self, looked_at: float, *, silent: bool) -> None:
         """Update the idle timer: at `looked_at`, in seconds, the split was asked for new records (WM-4).

@@ -50,7 +50,7 @@ class TimeWarnings:
 
         Args:
             split: The split at its present position.
-            time: What was known of the split before its next record was looked at.
+            time: The known event times of the split before its next record was read.
             found: The watermark just before its next record, in microseconds.
             floor: The lowest watermark that the others waited for, in microseconds: the limit less the drift.
         """

@@ -126,7 +126,7 @@ class FinishedSplits(Mapping[str, Split]):
         return [[split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(wanted)]
 
     def mark_written(self) -> None:
-        """Forget what was added and forgotten: an offset with these changes has been committed."""
+        """Clear the lists of changes, because an offset that contains them has been committed."""
         self.added, self._forgotten = [], []
         self.digests.dropped.clear()
 

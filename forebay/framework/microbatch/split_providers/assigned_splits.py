@@ -75,7 +75,7 @@ class AssignedContext(PlanningContext):
         """Run queued actions, request splits while there is room, and return the splits that were assigned.
 
         The first poll starts the enumerator, and waits for the asynchronous calls of its `start`. A poll more than a
-        second after the previous one waits shortly for asynchronous calls whose time has come since.
+        second after the previous one waits briefly for the asynchronous calls that have become due.
 
         Args:
             enumerator: The enumerator; the same object in each call.

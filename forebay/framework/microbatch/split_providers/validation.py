@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks in planners and tasks: what a connector created as its enumerator, and events that Spark cannot send."""
+"""Checks in planners and tasks: the type of a connector's enumerator, and events that Spark cannot send."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a task: a `SourceReader`, its context, and its output."""
+"""The parts that run in a task: a `SourceReader`, its context, and its output."""

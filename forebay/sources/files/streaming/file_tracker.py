@@ -206,9 +206,8 @@ class FileTracker:
         self.horizon = horizon = horizon if self.horizon is None else max(horizon, self.horizon)
         if horizon > self._now:
             raise ConfigurationError(
-                f"files that are written now would be passed over: by the clock of this machine it is "
-                f"{_shown(self._now)}, and the stream, which read files when the clock was ahead, takes none from "
-                f"before {_shown(horizon)}",
+                f"new files would be skipped: the clock of this machine shows {_shown(self._now)}, but the stream "
+                f"skips files from before {_shown(horizon)}, because it has read files while the clock was ahead",
                 source=self._source,
                 option="maxFileAge",
                 advice="if the clock is wrong now, correct it and restart the query; if the clock was wrong before, "

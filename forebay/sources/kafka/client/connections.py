@@ -59,7 +59,7 @@ class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
         self.spoke = spoke
 
 
-def first_misfit(*members: tuple[Any, str, str | int | None]) -> str | None:
+def first_unexpected(*members: tuple[Any, str, str | int | None]) -> str | None:
     """Return the name of the first member of kafka-python that differs from what forebay needs.
 
     None if all are as needed.
@@ -82,12 +82,12 @@ def first_misfit(*members: tuple[Any, str, str | int | None]) -> str | None:
     return None
 
 
-def misfit() -> str | None:
+def unexpected_internal() -> str | None:
     """Return the name of the first part of kafka-python that differs from what this module needs.
 
     None if all are as needed.
     """
-    return first_misfit(
+    return first_unexpected(
         (KafkaNetClient, "__init__", "net manager"),
         (KafkaNetSocket, "sock_connect", "net sock sockaddr timeout_at"),
         (KafkaNetSocket, "register_class", "klass"),
@@ -105,7 +105,7 @@ def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no 
 
     Any thread.
     """
-    if misfit() is not None:
+    if unexpected_internal() is not None:
         return KafkaNetClient(**configuration)
     net = NetworkSelector(**configuration)
     return KafkaNetClient(net, Connections(net, **configuration), **configuration)

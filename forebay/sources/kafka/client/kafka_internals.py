@@ -4,13 +4,13 @@
 There are two hooks. Both change one consumer object, never the classes of the library:
 
 - *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. The hook's
-class returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
-consumer requests the next bytes before the present ones are decoded, and still handles leaders, epochs and errors. -
-*The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
-the buffer of the response, and wakes up for many bytes at a time.
+  class returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
+  consumer requests the next bytes before the present ones are decoded, and still handles leaders, epochs and errors.
+- *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
+  the buffer of the response, and wakes up for many bytes at a time.
 
-`misfit` names a missing internal function or class. If one is missing, the fetcher reads record by record through
-kafka-python's public API.
+`unexpected_internal` names a missing internal function or class. If one is missing, the fetcher reads record by record
+through kafka-python's public API.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
 from forebay.errors import DataError
-from forebay.sources.kafka.client.connections import first_misfit
+from forebay.sources.kafka.client.connections import first_unexpected
 from forebay.sources.kafka.records.decoding import RawFetch
 from forebay.sources.kafka.records.wire import headers
 
@@ -44,13 +44,13 @@ _LOW_WATER = 1 << 20
 _HAS_LOW_WATER = sys.platform == "linux"
 
 
-def misfit() -> str | None:
+def unexpected_internal() -> str | None:
     """Return the name of the first internal function or class of kafka-python that the raw-bytes hook cannot use.
 
     None if it can use all of them.
     """
     records = getattr(Fetcher, "PartitionRecords", None)
-    found = first_misfit(
+    found = first_unexpected(
         (Fetcher, "PartitionRecords", "fetch_offset tp records isolation_level aborted_transactions"),
         (records, "_unpack_records", 5),
         (records, "take", 2),
@@ -65,11 +65,11 @@ def misfit() -> str | None:
     )
 
 
-def receiver_misfit() -> str | None:
+def unexpected_receiver_internal() -> str | None:
     """Return the name of the first internal function or class that the receiver cannot use; None if it can use all."""
     if not issubclass(KafkaBytes, bytearray):
         return "KafkaBytes"
-    found = first_misfit(
+    found = first_unexpected(
         (KafkaConnectionManager, "_build_transport", 3),
         (KafkaTCPTransport, "_sock_recv", 1),
         (KafkaProtocol, "_process_response", 2),
@@ -93,12 +93,14 @@ def _first_without(*classes: tuple[Any, str]) -> str | None:
 
 
 def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
-    """Make a consumer's `poll` return one `RawFetch` for each fetched partition; requires `misfit() is None`.
+    """Make a consumer's `poll` return one `RawFetch` for each fetched partition.
+
+    Requires that `unexpected_internal()` is None.
 
     Args:
         consumer: The consumer.
-        wanted: Returns which part of a partition to read from an offset on, as a RawFetch without bytes; None =
-            nothing. Only the application thread calls it, inside `poll`.
+        wanted: Called with topic, partition and an offset, inside `poll` and so on the application thread only. It
+            returns the range to read from this offset on, as a RawFetch without bytes; None = do not read.
 
     Returns:
         The end of each partition by its last fetch: the last stable offset under `read_committed`, else the high
@@ -137,7 +139,7 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
                 return []
             aborted = tuple((one.producer_id, one.first_offset) for one in self.aborted_transactions)
             fetch = replace(part, data=self._bytes, aborted=aborted)
-            self.next_fetch_offset, self.leader_epoch = _reach(fetch)
+            self.next_fetch_offset, self.leader_epoch = _next_offset(fetch)
             self.bytes_read = len(self._bytes)
             self.drain()
             if part.end is not None and self.next_fetch_offset >= part.end:
@@ -152,7 +154,7 @@ def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no type
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 
-def _reach(fetch: RawFetch) -> tuple[int, int]:
+def _next_offset(fetch: RawFetch) -> tuple[int, int]:
     """Return the offset after a fetch and the leader epoch of its last batch, from the headers of its batches."""
     offset, epoch = fetch.start, -1
     try:
@@ -168,7 +170,7 @@ def _reach(fetch: RawFetch) -> tuple[int, int]:
 
 
 def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Make new connections of a consumer receive without copies; requires `receiver_misfit() is None`."""
+    """Make new connections of a consumer receive without copies; requires `unexpected_receiver_internal() is None`."""
     manager = consumer._manager  # noqa: SLF001 - see the module
     build = manager._build_transport  # noqa: SLF001
 

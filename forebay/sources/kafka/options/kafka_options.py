@@ -11,13 +11,15 @@ from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
 
+from forebay.changelog.converters.event_formats import EventOptions
 from forebay.errors import ConfigurationError
 from forebay.formats.values.ddl import type_text
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
 from forebay.sources.kafka.options.bounds import Bound, OffsetRange
-from forebay.sources.kafka.options.payloads import Payloads
+from forebay.sources.kafka.options.changelogs import NAMES, Changelog
+from forebay.sources.kafka.options.payloads import Payloads, json_payload_options
 from forebay.sources.kafka.options.subscription import Subscription
 
 _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp")
@@ -73,9 +75,28 @@ class KafkaOptions(Source):
         default="bytes", may_change=False, doc="decode keys, likewise"
     )
     value_schema: str | None = option(
-        default=None, doc="the fields of JSON values, as for Spark's from_json: id BIGINT, tags ARRAY<STRING>"
+        default=None,
+        doc="the fields of JSON values, or of the rows of changes, as for from_json: id BIGINT, tags ARRAY<STRING>",
     )
     key_schema: str | None = option(default=None, doc="the fields of JSON keys, like valueSchema")
+    changelog_format: Literal["debezium-json", "maxwell-json", "upsert-json"] | None = option(
+        default=None, may_change=False, doc="read records as changes of rows, with the columns of a changelog"
+    )
+    changelog_sequence: Literal["lsn", "binlog"] | None = option(
+        default=None,
+        may_change=False,
+        doc="add _sequence from the log of PostgreSQL, or of MySQL",
+    )
+    changelog_missing_before: Literal["postimage", "error"] = option(
+        default="postimage", doc="an update without the row before: only its update_postimage, or an error"
+    )
+    changelog_truncate: Literal["error", "ignore"] = option(default="error", doc="events of truncated tables")
+    kafka_columns: list[str] = option(
+        default_factory=list, doc="columns of Kafka that a changelog has too, such as timestamp"
+    )
+    row_positions: bool = option(
+        default=False, doc="add _split, the id of the split, and _pos, the offset; a changelog always has them"
+    )
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = option(
         default="PERMISSIVE", doc="how to handle a record whose key or value cannot be decoded"
     )
@@ -108,7 +129,13 @@ class KafkaOptions(Source):
 
     def _check(self) -> None:
         wants_group = self.offset_range.wants_group
-        _ = self.subscription, self.client_options, self.payloads()
+        _ = self.subscription, self.client_options
+        changelog = self.changelog()
+        if changelog is None:
+            self._check_no_changelog()
+            _ = self.payloads()
+        else:
+            changelog.converter(None, self.name)
         for option_name, value, least in (
             ("minPartitions", self.min_partitions, 1),
             ("maxRecordsPerPartition", self.max_records_per_partition, 1),
@@ -126,6 +153,18 @@ class KafkaOptions(Source):
                 option="kafka.group.id",
                 advice="set kafka.group.id, a different one for each query",
             )
+
+    def _check_no_changelog(self) -> None:
+        for name, given in (
+            ("changelogSequence", self.changelog_sequence),
+            ("changelogMissingBefore", self.changelog_missing_before != "postimage"),
+            ("changelogTruncate", self.changelog_truncate != "error"),
+            ("kafkaColumns", self.kafka_columns),
+        ):
+            if given:
+                raise ConfigurationError(
+                    f"{name} applies to changelogs only", option=name, advice=f"set changelogFormat, or remove {name}"
+                )
 
     @property
     def group_id(self) -> str | None:
@@ -157,10 +196,50 @@ class KafkaOptions(Source):
     def payloads(self) -> Payloads:
         """Return how to decode keys and values. Not cached, because a host may set the time zone of a copy."""
         formats = {"key": (self.key_format, self.key_schema), "value": (self.value_format, self.value_schema)}
-        return Payloads.of(formats, self.json_options, self.mode, self.column_name_of_corrupt_record, self.time_zone)
+        return Payloads.of(
+            formats,
+            self.json_options,
+            self.mode,
+            self.column_name_of_corrupt_record,
+            self.time_zone,
+            row_positions=self.row_positions,
+        )
+
+    def changelog(self) -> Changelog | None:
+        """Return how to read records as changes; None without `changelogFormat`. Not cached, as `payloads`."""
+        if self.changelog_format is None:
+            return None
+        for name, form in (("valueFormat", self.value_format), ("keyFormat", self.key_format)):
+            if form != "bytes":
+                raise ConfigurationError(
+                    f"{name} is {form}, but changelogFormat decodes keys and values",
+                    option=name,
+                    advice=f"remove {name} or changelogFormat",
+                )
+        if self.include_headers:
+            raise ConfigurationError(
+                "includeHeaders has no effect on a changelog",
+                option="includeHeaders",
+                advice="remove it, and set kafkaColumns=headers for the headers of each change",
+            )
+        events = EventOptions(
+            form=self.changelog_format,
+            value_schema=self.value_schema,
+            key_schema=self.key_schema,
+            sequence=self.changelog_sequence,
+            missing_before=self.changelog_missing_before,
+            truncate=self.changelog_truncate,
+            names=NAMES,
+        )
+        corrupt = self.column_name_of_corrupt_record
+        options = json_payload_options(self.json_options, self.mode, corrupt, self.time_zone)
+        return Changelog(events, options, self.kafka_columns)
 
     def schema(self) -> pa.Schema:
-        """Return the selected columns of Spark's schema; with decoding also the corrupt-record column."""
+        """Return the selected columns of Spark's schema, or of a changelog; with decoding the corrupt-record column."""
+        changelog = self.changelog()
+        if changelog is not None:
+            return changelog.converter(self._columns, self.name).schema
         return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 import pyarrow as pa
 
+from forebay.changelog.shape import POSITION, SPLIT, TYPES
 from forebay.errors import ConfigurationError
 from forebay.formats.json.jackson.values import check_type
-from forebay.formats.json.options import JsonOptions
+from forebay.formats.json.options import JsonOptions, text_options
 from forebay.formats.values.ddl import parse_schema
-from forebay.options import class_options, parse_options
 from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
 
 CORRUPT = pa.struct(
@@ -28,20 +28,8 @@ CORRUPT = pa.struct(
 )
 """The type of the corrupt-record column: the raw record, its topic, partition and offset, and the reason."""
 
-_JSON = (
-    "date_format",
-    "timestamp_format",
-    "timestamp_ntz_format",
-    "enable_date_time_parsing_fallback",
-    "allow_comments",
-    "allow_unquoted_field_names",
-    "allow_single_quotes",
-    "allow_numeric_leading_zeros",
-    "allow_non_numeric_numbers",
-    "allow_backslash_escaping_any_character",
-    "allow_unquoted_control_chars",
-)
-"""The options of `JsonOptions` that apply to one record with a known schema."""
+POSITIONS: Final[dict[str, pa.DataType]] = {name: TYPES[name] for name in (SPLIT, POSITION)}
+"""The columns of the option `rowPositions`: the id of the split, and the offset."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +39,12 @@ class Payloads:
     Args:
         types: The type of each decoded column of `key` and `value`: a string, or the struct of a JSON schema.
         options: The JSON options, the mode, and the name of the corrupt-record column.
+        row_positions: Whether rows have the columns `POSITIONS`.
     """
 
     types: dict[str, pa.DataType]
     options: JsonOptions
+    row_positions: bool = False
 
     @classmethod
     def of(
@@ -64,6 +54,8 @@ class Payloads:
         mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"],
         corrupt_column: str,
         time_zone: str,
+        *,
+        row_positions: bool = False,
     ) -> Self:
         """Parse the options.
 
@@ -73,6 +65,7 @@ class Payloads:
             mode: The option `mode`.
             corrupt_column: The name of the corrupt-record column.
             time_zone: The time zone of JSON timestamps without a zone.
+            row_positions: The option `rowPositions`.
         """
         has_json = "json" in (form for form, _ in formats.values())
         if json_options and not has_json:
@@ -82,11 +75,11 @@ class Payloads:
                 advice="set valueFormat=json or keyFormat=json, or remove the option",
             )
         # JSON does not support every session time zone; without JSON any zone is accepted.
-        options = _json_options(json_options, mode, corrupt_column, time_zone if has_json else "UTC")
+        options = json_payload_options(json_options, mode, corrupt_column, time_zone if has_json else "UTC")
         kinds = {column: _type(column, form, schema, options) for column, (form, schema) in formats.items()}
         types = {column: kind for column, kind in kinds.items() if kind is not None}
         _check(types, mode, corrupt_column)
-        return cls(types, options)
+        return cls(types, options, row_positions)
 
     @property
     def corrupt_column(self) -> str:
@@ -95,7 +88,9 @@ class Payloads:
 
     def schema(self, columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schema:
         """Return the schema of the read for the selected columns (None: all); see `record_schema`."""
-        known = {**COLUMNS, **self.types, self.corrupt_column: CORRUPT} if self.types else COLUMNS
+        known = {**COLUMNS, **self.types, **(POSITIONS if self.row_positions else {})}
+        if self.types:
+            known[self.corrupt_column] = CORRUPT
         return record_schema(columns, include_headers=include_headers, known=known)
 
     def decoded(self, columns: Sequence[str]) -> list[str]:
@@ -108,8 +103,8 @@ class Payloads:
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to fetch, with undecoded keys and values, for the selected columns."""
         wanted = {*columns, *self.decoded(columns)}
-        if self.decoded(columns):
-            wanted.add("offset")  # for errors
+        if self.decoded(columns) or not POSITIONS.keys().isdisjoint(columns):
+            wanted.add("offset")  # for errors and positions
         if self.corrupt_column in columns:
             wanted |= {"key", "value"}
         return tuple(name for name in COLUMNS if name in wanted)
@@ -162,7 +157,7 @@ def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> 
                 option=option_name,
                 advice="set valueFormat or keyFormat, or remove the option",
             )
-    if corrupt_column in COLUMNS:
+    if corrupt_column in {*COLUMNS, *POSITIONS}:
         raise ConfigurationError(
             f"the source already has a column with the name of the column for corrupt records, {corrupt_column!r}",
             option="columnNameOfCorruptRecord",
@@ -170,16 +165,17 @@ def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> 
         )
 
 
-def _json_options(
+def json_payload_options(
     given: Mapping[str, str],
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"],
     corrupt_column: str,
     time_zone: str,
 ) -> JsonOptions:
-    specs = [spec for spec in class_options(JsonOptions) if spec.python_name in _JSON]
+    """Return the JSON options of payloads from the options `json.*`, `mode`, and the corrupt-record column."""
     try:
-        values = parse_options(specs, given, source="forebay_kafka")
-        return JsonOptions(**values, mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone)
+        return text_options(
+            given, source="forebay_kafka", mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone
+        )
     except ConfigurationError as error:
         if error.option is not None and error.option.lower() in (name.lower() for name in given):
             error.option = f"json.{error.option}"

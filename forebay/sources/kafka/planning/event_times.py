@@ -133,6 +133,7 @@ class RecordTimes:
                     f"the brokers returned no record of {len(waiting)} partitions within {_TIMEOUT:g} s",
                     source=self._source.name,
                     split=min(waiting),
+                    advice="check the brokers: they may be overloaded, or unreachable from this machine",
                 )
             try:
                 parts = fetcher.fetch(left)

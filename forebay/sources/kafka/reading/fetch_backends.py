@@ -40,10 +40,14 @@ def fetch_backend(
 
     Otherwise return the backend that reads record by record.
     """
-    misfit = kafka_internals.misfit() if by_columns else None
-    if misfit is not None:
-        _log.warning("kafka-python %s has unexpected internals (%s): records are read one by one", kafka_python, misfit)
-    if misfit is not None or not by_columns:
+    unexpected = kafka_internals.unexpected_internal() if by_columns else None
+    if unexpected is not None:
+        _log.warning(
+            "kafka-python %s has unexpected internals (%s): records are read one by one",
+            kafka_python,
+            unexpected,
+        )
+    if unexpected is not None or not by_columns:
         return _RecordBackend(consumer, schema, wanted)
     return _ColumnarBackend(consumer, schema, wanted, check_crcs=check_crcs)
 
@@ -55,7 +59,7 @@ class _ColumnarBackend:
         self._consumer = consumer
         self._decoder = ColumnarDecoder(schema, check_crcs=check_crcs)
         self._ends = kafka_internals.give_raw(consumer, wanted)
-        if kafka_internals.receiver_misfit() is None:
+        if kafka_internals.unexpected_receiver_internal() is None:
             kafka_internals.receive_fast(consumer)
 
     def poll(self, seconds: float) -> list[FetchedRecords]:

@@ -18,8 +18,7 @@ from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.offset_loss import PositionLostError
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
-from forebay.sources.kafka.reading.payload_decoder import PayloadDecoder
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.reading.record_decoder import record_decoder
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -34,11 +33,8 @@ class KafkaSplitReader(SplitReader):
     def __init__(self, source: KafkaOptions, context: SourceReaderContext) -> None:
         self._source = source
         self._context = context
-        schema, payloads = source.schema(), source.payloads()
-        self._raw_schema, self._decoder = schema, None
-        if payloads.decoded(schema.names):
-            self._raw_schema = record_schema(payloads.raw_columns(schema.names))
-            self._decoder = PayloadDecoder(payloads, schema, source.name)
+        self._decoder = record_decoder(source)
+        self._raw_schema = source.schema() if self._decoder is None else self._decoder.raw
         self._fetcher: PartitionFetcher | None = None
         self._pending: list[KafkaSplit] = []
         self._splits: dict[TopicPartition, KafkaSplit] = {}
@@ -177,7 +173,7 @@ class KafkaSplitReader(SplitReader):
             partition = TopicPartition.of(part.split_id)
             if self._decoder is not None and part.batch is not None:
                 try:
-                    batch = self._decoder.decode(part.batch, partition)
+                    batch = self._decoder.decode(part.batch, part.split_id)
                 except DataError as error:
                     if not done:
                         raise

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options for reading a topic as a changelog, and the columns that it has then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from forebay.changelog.converters.event_converter import EventConverter
+from forebay.changelog.converters.event_formats import EventOptions
+from forebay.errors import ConfigurationError
+from forebay.formats.json.options import JsonOptions
+from forebay.sources.kafka.options.payloads import CORRUPT, POSITIONS
+from forebay.sources.kafka.records.decoding import COLUMNS
+
+NAMES: Final = {
+    "value_schema": "valueSchema",
+    "key_schema": "keySchema",
+    "sequence": "changelogSequence",
+    "missing_before": "changelogMissingBefore",
+    "truncate": "changelogTruncate",
+}
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """How the records of a topic become changes.
+
+    Args:
+        events: The format and its options.
+        options: The JSON options, the mode, and the name of the corrupt-record column.
+        kept: The columns of Kafka that the changelog has too.
+    """
+
+    events: EventOptions
+    options: JsonOptions
+    kept: Sequence[str] = field(default=())
+
+    def converter(self, columns: Sequence[str] | None, source: str) -> EventConverter:
+        """Return the converter of fetched records for the selected columns (None: all).
+
+        Raises:
+            ConfigurationError: A column does not exist, or two have one name.
+        """
+        unknown = next((name for name in self.kept if name not in COLUMNS), None)
+        if unknown is not None:
+            raise ConfigurationError(
+                f"the Kafka source has no column {unknown!r}",
+                option="kafkaColumns",
+                advice=f"give some of {', '.join(COLUMNS)}",
+            )
+        return EventConverter(
+            self.events.reader(self.options, columns),
+            pa.schema([*COLUMNS.items(), *POSITIONS.items()]),
+            mode=self.options.mode,
+            corrupt_column=self.options.column_name_of_corrupt_record,
+            corrupt_fields=[item.name for item in CORRUPT if item.name != "reason"],
+            kept=self.kept,
+            columns=columns,
+            source=source,
+        )
+
+    def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns to fetch for the selected columns."""
+        wanted = {"key", "value", "offset", *(name for name in self.kept if name in columns)}
+        if self.options.column_name_of_corrupt_record in columns:
+            wanted |= {"topic", "partition"}
+        return tuple(name for name in COLUMNS if name in wanted)

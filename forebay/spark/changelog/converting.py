@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts DataFrames of change events to changelogs, and back (C17). All functions take batches and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import BooleanType
+
+from forebay.changelog.converters.column_formats import (
+    DELTA_CDF,
+    HUDI,
+    ICEBERG_CHANGES,
+    ColumnFormat,
+    check_flag,
+    delta_cdf_names,
+)
+from forebay.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.changelog.converters.event_converter import Mode
+from forebay.changelog.converters.maxwell_json import MaxwellJsonWriter
+from forebay.changelog.converters.positions import Sequence as SequenceSource
+from forebay.changelog.converters.upsert_json import UpsertJsonWriter
+from forebay.changelog.row_kind import CHANGE_TYPES
+from forebay.changelog.shape import CHANGE_TYPE, TYPES
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.event_functions import EventReading, EventWriting, read_events, write_events
+
+_INSERT, _BEFORE, _AFTER, _DELETE = CHANGE_TYPES
+
+
+def from_debezium(  # noqa: PLR0913 - keywords of a function for users
+    df: DataFrame,
+    schema: str,
+    *,
+    key: str | Sequence[str] = (),
+    mode: Mode = "PERMISSIVE",
+    sequence: SequenceSource | None = None,
+    missing_before: Literal["postimage", "error"] = "postimage",
+    truncate: Literal["error", "ignore"] = "error",
+    keep: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the changelog of Debezium's events, in JSON with or without the schema of Kafka Connect.
+
+    The events are in the column `value`, as string or binary. `_split` and `_pos` come from columns with these names,
+    or from `topic`, `partition` and `offset`.
+
+    Args:
+        df: The events.
+        schema: The columns of a row, as for Spark's `from_json`.
+        key: The columns of the primary key. Deletes without `before` take them from the column `key`.
+        mode: What happens to malformed events: they are kept in `_corrupt_record` with the reason, and `_change_type`
+            is NULL; or they are dropped; or they are an error.
+        sequence: `lsn` (PostgreSQL) or `binlog` (MySQL) for the column `_sequence`.
+        missing_before: What an update without `before` is: only its `update_postimage`, or an error.
+        truncate: Whether events of truncated tables are an error, or passed over.
+        keep: Other columns of `df` that the changelog has too.
+        options: Options of `from_json`, such as `timestampFormat`.
+
+    Raises:
+        ConfigurationError: A column does not exist, or an option is wrong.
+    """
+    special = {"sequence": sequence, "missing_before": missing_before, "truncate": truncate}
+    reading = EventReading("debezium-json", schema, _names(key), mode, tuple(keep), special, options or {})
+    return read_events(df, reading, "from_debezium")
+
+
+def from_maxwell(
+    df: DataFrame,
+    schema: str,
+    *,
+    key: str | Sequence[str] = (),
+    mode: Mode = "PERMISSIVE",
+    sequence: Literal["binlog"] | None = None,
+    missing_before: Literal["postimage", "error"] = "postimage",
+    keep: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the changelog of events of Maxwell's daemon; see `from_debezium`.
+
+    `sequence="binlog"` needs events with `position`, which Maxwell writes with `output_binlog_position`.
+    """
+    special = {"sequence": sequence, "missing_before": missing_before}
+    reading = EventReading("maxwell-json", schema, _names(key), mode, tuple(keep), special, options or {})
+    return read_events(df, reading, "from_maxwell")
+
+
+def from_upsert_kafka(
+    df: DataFrame,
+    schema: str,
+    *,
+    key: str | Sequence[str],
+    mode: Mode = "PERMISSIVE",
+    keep: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the changelog of rows of upsert-Kafka; see `from_debezium`.
+
+    A value is an `update_postimage`; a NULL value is a `delete`, which has the columns of the key only. `normalize`
+    makes a changelog with all rows of it.
+
+    Args:
+        df: The rows, with JSON in the columns `key` and `value`.
+        schema: The columns of a row, also those of the key.
+        key: The columns of the key. They always come from the column `key`.
+        mode: What happens to malformed rows.
+        keep: Other columns of `df` that the changelog has too.
+        options: Options of `from_json`.
+    """
+    reading = EventReading("upsert-json", schema, _names(key), mode, tuple(keep), {}, options or {})
+    return read_events(df, reading, "from_upsert_kafka")
+
+
+def from_delta_cdf(df: DataFrame) -> DataFrame:
+    """Return the changelog of Delta's change data feed, or of Spark's `changes()`.
+
+    Raises:
+        ConfigurationError: The DataFrame has no such columns.
+    """
+    return _renamed(df, DELTA_CDF)
+
+
+def from_iceberg_changes(df: DataFrame) -> DataFrame:
+    """Return the changelog of Iceberg's `create_changelog_view`; `_change_ordinal` becomes `_sequence`.
+
+    Raises:
+        ConfigurationError: The DataFrame has no such columns.
+    """
+    return _renamed(df, ICEBERG_CHANGES)
+
+
+def from_hudi(df: DataFrame) -> DataFrame:
+    """Return the changelog of a Hudi table with `_hoodie_operation`; `_hoodie_commit_time` becomes `_sequence`.
+
+    Raises:
+        ConfigurationError: The DataFrame has no such columns.
+    """
+    return _renamed(df, HUDI)
+
+
+def from_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
+    """Return the changelog of rows with a deletion flag: a `delete` where it is true, else an `update_postimage`.
+
+    NULL counts as false (K7). The flag is left out.
+
+    Raises:
+        ConfigurationError: There is no such column, or it is not boolean.
+    """
+    check_flag(deleted, {one.name: isinstance(one.dataType, BooleanType) for one in df.schema})
+    kind = F.when(F.coalesce(quoted(deleted), F.lit(False)), _DELETE).otherwise(_AFTER)
+    return df.select(*(quoted(name) for name in df.columns if name != deleted), kind.alias(CHANGE_TYPE))
+
+
+def from_append(df: DataFrame) -> DataFrame:
+    """Return the changelog of rows that never change: every row is an `insert`."""
+    return df.select("*", F.lit(_INSERT).alias(CHANGE_TYPE))
+
+
+def to_debezium(df: DataFrame, key: str | Sequence[str], *, tombstones: bool = False) -> DataFrame:
+    """Return Debezium's events as the string columns `key` and `value`, for a Kafka sink.
+
+    The two rows of an update become one event if they are neighbours in a partition. Otherwise the row before is a
+    delete, and the row after an update without `before`.
+
+    Args:
+        df: A changelog, in the order of each key.
+        key: The columns of the message key.
+        tombstones: Whether a NULL value follows each delete, for compacted topics.
+
+    Raises:
+        ConfigurationError: A column does not exist.
+    """
+    return write_events(
+        df, EventWriting(DebeziumJsonWriter, {"key": _names(key), "tombstones": tombstones}), "to_debezium"
+    )
+
+
+def to_maxwell(df: DataFrame, key: str | Sequence[str], *, database: str, table: str) -> DataFrame:
+    """Return events of Maxwell's daemon as the string column `value`; see `to_debezium`.
+
+    Raises:
+        ConfigurationError: A column does not exist.
+    """
+    arguments = {"key": _names(key), "database": database, "table": table}
+    return write_events(df, EventWriting(MaxwellJsonWriter, arguments), "to_maxwell")
+
+
+def to_upsert_kafka(df: DataFrame, key: str | Sequence[str]) -> DataFrame:
+    """Return rows of upsert-Kafka as the string columns `key` and `value`, which is NULL for deletes.
+
+    Raises:
+        ConfigurationError: A column does not exist.
+    """
+    return write_events(df, EventWriting(UpsertJsonWriter, {"key": _names(key)}), "to_upsert_kafka")
+
+
+def to_delta_cdf(df: DataFrame) -> DataFrame:
+    """Return the columns of Delta's change data feed: the row, `_change_type`, and those of the commit if there.
+
+    Raises:
+        ConfigurationError: The DataFrame is no changelog.
+    """
+    _check_changelog(df)
+    return df.select(*map(quoted, delta_cdf_names(df.columns)))
+
+
+def to_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
+    """Return rows with a deletion flag instead of `_change_type`.
+
+    Each `update_preimage` is left out: its `update_postimage` has the same key.
+
+    Raises:
+        ConfigurationError: The DataFrame is no changelog, or has a column with the name of the flag.
+    """
+    _check_changelog(df)
+    if deleted in df.columns:
+        raise ConfigurationError(f"the column {deleted!r} exists", option="deleted", advice="give another name")
+    known = DELTA_CDF.words
+    kind = _word(CHANGE_TYPE, known, DELTA_CDF.name)
+    rows = df.where(kind != _BEFORE)
+    return rows.select(*(quoted(name) for name in df.columns if name != CHANGE_TYPE), (kind == _DELETE).alias(deleted))
+
+
+def _renamed(df: DataFrame, form: ColumnFormat) -> DataFrame:
+    columns = [quoted(name) for name in form.payload(df.columns)]
+    columns.append(_word(form.kind, form.words, form.name).alias(CHANGE_TYPE))
+    for name, there in form.renamed.items():
+        if there in df.columns:
+            found = quoted(there)
+            columns.append((found.cast(from_arrow_type(TYPES[name])) if name in TYPES else found).alias(name))
+    return df.select(*columns)
+
+
+def _word(column: str, words: Mapping[str, str], name: str) -> Column:
+    """Return the word of `_change_type` for a column; an error for a row with another one."""
+    kind = F.when(quoted(column).isNull(), F.raise_error(F.lit(f"unknown kind NULL in {name}")))
+    for word, change in words.items():
+        kind = kind.when(quoted(column) == word, F.lit(change))
+    return kind.otherwise(F.raise_error(F.concat(F.lit("unknown kind "), quoted(column), F.lit(f" in {name}"))))
+
+
+def _check_changelog(df: DataFrame) -> None:
+    if CHANGE_TYPE not in df.columns:
+        raise ConfigurationError(
+            f"the DataFrame is no changelog: it has no column {CHANGE_TYPE!r}",
+            advice=f"it has {', '.join(df.columns)}; make a changelog with a from_… function, or with from_append",
+        )
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the readers and writers of change events in the tasks of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import BinaryType, StringType
+
+from forebay.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.changelog.converters.event_converter import EventConverter, Mode
+from forebay.changelog.converters.event_formats import EventFormat, keyed_options
+from forebay.changelog.converters.json_texts import json_text_options
+from forebay.changelog.converters.maxwell_json import MaxwellJsonWriter
+from forebay.changelog.converters.upsert_json import UpsertJsonWriter
+from forebay.changelog.shape import POSITION, SEQUENCE, SPLIT
+from forebay.errors import ConfigurationError
+from forebay.keys.key_spec import KeySpec
+from forebay.spark.conform import arrow_schema, spark_schema
+from forebay.spark.errors import as_spark_error
+from forebay.spark.keys.set_keys import set_key
+
+_NAMES: Final = {"value_schema": "schema", "key_schema": "key"}
+_NAMES_OF_OPTIONS: Final = {name: name for name in ("sequence", "missing_before", "truncate")}
+_KAFKA: Final = {"topic", "partition", "offset"}
+
+
+@dataclass(frozen=True)
+class EventReading:
+    """Reads change events; the function of `mapInArrow`, pickled to the workers.
+
+    Args:
+        form: The format.
+        schema: The columns of a row, as for Spark's `from_json`.
+        key: The columns of the primary key.
+        mode: What happens to malformed events.
+        keep: Columns of the input that the changelog has too.
+        special: The options of the format, as fields of `EventOptions`.
+        json: The options of `from_json`.
+        zone: The time zone of JSON times without one.
+        name: The name of the function that the user called.
+    """
+
+    form: EventFormat
+    schema: str
+    key: tuple[str, ...]
+    mode: Mode
+    keep: tuple[str, ...]
+    special: Mapping[str, Any]
+    json: Mapping[str, str]
+    zone: str = "UTC"
+    name: str = ""
+
+    def converter(self, events: pa.Schema) -> EventConverter:
+        """Return the converter of events with a schema.
+
+        Raises:
+            ConfigurationError: An option is wrong.
+        """
+        json = json_text_options(self.json, source=self.name, time_zone=self.zone)
+        from_message = "key" in events.names and self.form != "maxwell-json"
+        names = _NAMES | _NAMES_OF_OPTIONS
+        options = keyed_options(
+            self.form, self.schema, self.key, json, names, from_message=from_message, **self.special
+        )
+        return EventConverter(options.reader(json), events, mode=self.mode, kept=self.keep, source=self.name)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of the events of a partition."""
+        converter: EventConverter | None = None
+        for batch in batches:
+            with as_spark_error(self.name, "reading change events"):
+                converter = converter or self.converter(batch.schema)
+                found = converter.convert(batch)
+            yield found
+        if converter is not None:
+            converter.close()
+
+
+@dataclass(frozen=True)
+class EventWriting:
+    """Writes change events; the function of `mapInArrow`, pickled to the workers.
+
+    Args:
+        writer: The class of the writer.
+        arguments: Its arguments, beside the schema.
+    """
+
+    writer: type[DebeziumJsonWriter | MaxwellJsonWriter | UpsertJsonWriter]
+    arguments: Mapping[str, Any]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the events of the changes of a partition."""
+        first = next(batches, None)
+        if first is None:
+            return
+        written = self.writer(first.schema, **self.arguments).write(chain([first], batches))
+        while True:
+            with as_spark_error(self.writer.__name__, "writing change events"):
+                found = next(written, None)
+            if found is None:
+                return
+            yield found
+
+
+def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
+    """Return the changelog of events, keyed if the reading has a key. `name` is the function that the user called.
+
+    Raises:
+        ConfigurationError: A column does not exist, or an option is wrong.
+    """
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
+    reading = replace(reading, zone=zone, name=name)
+    kinds = {one.name: one.dataType for one in df.schema}
+    for column in ["value", *(["key"] if reading.form == "upsert-json" else [])]:
+        if not isinstance(kinds.get(column), (StringType, BinaryType)):
+            found = f"is {kinds[column].simpleString()}" if column in kinds else "does not exist"
+            raise ConfigurationError(
+                f"the column {column!r} with the JSON of the events {found}",
+                option=column,
+                advice=f"select the text as {column!r}, as string or binary; the columns are {', '.join(df.columns)}",
+            )
+    if not {SPLIT, POSITION} <= kinds.keys() and kinds.keys() >= _KAFKA:
+        df = df.withColumn(SPLIT, F.concat_ws("/", "topic", "partition")).withColumn(POSITION, F.col("offset"))
+    schema = reading.converter(arrow_schema(df.schema)).schema
+    changes = df.mapInArrow(reading, spark_schema(schema, name))
+    if not reading.key:
+        return changes
+    order = (SEQUENCE,) if SEQUENCE in schema.names else ()
+    return set_key(changes, KeySpec.keyed_by(reading.key, cdc=True, ordering=order))
+
+
+def write_events(df: DataFrame, writing: EventWriting, name: str) -> DataFrame:
+    """Return the events of a changelog. `name` is the function that the user called.
+
+    Raises:
+        ConfigurationError: A column does not exist.
+    """
+    schema = writing.writer(arrow_schema(df.schema), **writing.arguments).schema
+    return df.mapInArrow(writing, spark_schema(schema, name))

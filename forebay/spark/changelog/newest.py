@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The newest row of each key, or an error that names the key if the order is unknown (K7, K8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
+from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
+from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SEQUENCE, SPLIT
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import quoted
+
+NullKeys = Literal["error", "allow", "drop"]
+
+_RANK: Final = "__forebay_rank"
+_ROW: Final = "__forebay_row"
+_LEAST: Final = "__forebay_least"
+_GREATEST: Final = "__forebay_greatest"
+
+
+def failure(message: Sequence[Column | str], advice: str) -> Column:
+    """Return an expression that raises a DataError while it is evaluated; `forebay.unwrap` finds it.
+
+    Args:
+        message: Parts of the message: texts, and columns of text.
+        advice: The next step.
+    """
+    parts = ["forebay.errors.DataError: ", *message, f"\n  next step: {advice}\n"]
+    return F.raise_error(F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts)))
+
+
+def by_kind(df: DataFrame, *, update_before: object, delete: object, adds: object) -> Column:
+    """Return a value for each kind of change. A word that is no kind is an error that names it, with its place."""
+    word = quoted(CHANGE_TYPE)
+    unknown = failure(
+        ["unknown change kind ", F.coalesce(word, F.lit("NULL")), _place(df)],
+        f"a kind is one of {', '.join(CHANGE_TYPES)}; convert other words before",
+    )
+    return (
+        F.when(word == F.lit(RowKind.UPDATE_BEFORE.change_type), F.lit(update_before))
+        .when(word == F.lit(RowKind.DELETE.change_type), F.lit(delete))
+        .when(word.isin(*(kind.change_type for kind in RowKind if kind.adds)), F.lit(adds))
+        .otherwise(unknown.cast("boolean" if isinstance(adds, bool) else "int"))
+    )
+
+
+def is_retraction(df: DataFrame) -> Column:
+    """Return whether a change ends its row."""
+    return by_kind(df, update_before=True, delete=True, adds=False)
+
+
+def default_order(df: DataFrame) -> tuple[list[Column], str | None]:
+    """Return the columns that order the changes of a key, and the column within whose values alone the order holds."""
+    for name in (SEQUENCE, COMMIT_VERSION):
+        if name in df.columns and (name == SEQUENCE or POSITION not in df.columns):
+            return [quoted(name)], None
+    if POSITION in df.columns:
+        return [quoted(POSITION)], SPLIT if SPLIT in df.columns else None
+    return [], None
+
+
+def newest(
+    df: DataFrame, keys: Sequence[str], order: Sequence[Column], *, within: str | None = None, null_keys: NullKeys
+) -> DataFrame:
+    """Return the newest row of each key whole. Equal rows at one place count as one.
+
+    Of an update, `update_postimage` counts at a place that it shares with `update_preimage`.
+
+    Args:
+        df: Rows or changes, in batch.
+        keys: The columns of the key.
+        order: The largest value is the newest row.
+        within: The column within whose values `order` holds: rows of one key with several values are ambiguous.
+        null_keys: What a NULL in a key column is: an error, a value, or a row to drop.
+
+    Raises:
+        ConfigurationError: `null_keys` is no choice.
+        DataError: While reading: a key is NULL, or two different rows are the newest one.
+    """
+    if null_keys not in get_args(NullKeys):
+        raise ConfigurationError(
+            f"null_keys is {null_keys!r}", option="null_keys", advice="give 'error', 'allow' or 'drop'"
+        )
+    columns = df.columns
+    if null_keys == "drop":
+        df = df.dropna("any", subset=[f"`{name}`" for name in keys])
+    places, group = list(order), [quoted(name) for name in keys]
+    if CHANGE_TYPE in columns:
+        places.append(by_kind(df, update_before=0, delete=1, adds=1))
+    if places:
+        lane = [quoted(within)] if within else []
+        window = Window.partitionBy(*group, *lane).orderBy(*(place.desc_nulls_last() for place in places))
+        frame = df.withColumn(_RANK, F.rank().over(window)).where(quoted(_RANK) == F.lit(1))
+    else:
+        frame = df
+    # A change that was delivered twice has two positions.
+    fields = [field for field in df.schema if field.name not in {SPLIT, POSITION}]
+    content = F.xxhash64(*(part for field in fields for part in _hashable(quoted(field.name), field.dataType)))
+    row = F.struct(*(quoted(name) for name in columns))
+    found = frame.groupBy(*group).agg(
+        F.first(row).alias(_ROW), F.min(content).alias(_LEAST), F.max(content).alias(_GREATEST)
+    )
+    return found.select(*(_checked(df, keys, name, null_keys).alias(name) for name in columns))
+
+
+def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys) -> Column:
+    """Return a column of the newest row; a key column raises what is wrong with its key."""
+    value = quoted(_ROW).getField(name)
+    if name not in keys:
+        return value
+    shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
+    ambiguous = failure(
+        ["the order of the changes of the key ", shown, " is unknown: several different rows are the newest one"],
+        "give columns that order the changes of a key, or fold them before (latest_per_key, materialize)",
+    )
+    kind = df.schema[name].dataType
+    checked = F.when(quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind))
+    if null_keys == "error":
+        null = failure(
+            [f"the key column {name!r} is NULL", _place(df, quoted(_ROW))],
+            "give null_keys='drop', or fill the column before",
+        )
+        checked = F.when(value.isNull(), null.cast(kind)).when(
+            quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind)
+        )
+    return checked.otherwise(value)
+
+
+def _place(df: DataFrame, row: Column | None = None) -> Column:
+    """Return where a change stands, as text."""
+    names = [name for name in (SPLIT, POSITION, SEQUENCE) if name in df.columns]
+    values = [quoted(name) if row is None else row.getField(name) for name in names]
+    parts = [
+        F.concat(F.lit(f", {name} "), F.coalesce(value.cast("string"), F.lit("NULL")))
+        for name, value in zip(names, values, strict=True)
+    ]
+    return F.concat(F.lit(""), *parts)
+
+
+def _hashable(column: Column, kind: DataType) -> list[Column]:
+    """Return columns whose hashes tell values apart; `xxhash64` passes over NULL and refuses maps."""
+    if isinstance(kind, MapType | VariantType | StructType | ArrayType):
+        column = F.to_json(F.struct(column), {"ignoreNullFields": "false"})
+    return [column.isNull(), column]

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An archive: the changes of all micro-batches as Parquet files, read as changelog or as the current rows (K10)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import LongType, StructType
+
+from forebay.changelog.row_kind import RowKind
+from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.newest import newest
+from forebay.spark.changelog.targets import changes as folded
+from forebay.spark.changelog.targets.apply import apply_changes
+from forebay.spark.changelog.targets.changes import DELETED, Changes
+from forebay.spark.changelog.targets.target import Target, check_owner
+
+_SIDECAR: Final = "_schema.json"
+_APPLIED: Final = "_applied.json"
+_STAGING: Final = "_staging"
+_FORMAT: Final = 1
+_FILE = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+_GLOB = re.compile(r"[\[\]{}*?,\\]")
+_VERSION = re.compile(rf"{COMMIT_VERSION}=(\d+)")
+
+
+class ArchiveTarget(Target):
+    """A directory of Parquet files that keeps all changes.
+
+    Each micro-batch is a directory `_commit_version=N`, renamed to its place when it is complete, with the query and
+    the number of the micro-batch beside its files. `_schema.json` has the keys and the schema. With
+    `stored_as_scd_type=1` a micro-batch holds the last change of each key, with 2 all of them.
+
+    Args:
+        path: A directory that all machines share; created by the first micro-batch.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._root = _directory(path)
+
+    def __repr__(self) -> str:
+        return f"ArchiveTarget({str(self._root)!r})"
+
+    def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
+        applied = [_applied(self._root, version) for version in reversed(_versions(self._root))]
+        owner = applied[0]["query"] if applied else None
+        check_owner(f"the archive {self._root}", owner, query_id, adopt=adopt)
+        if any(entry["query"] == query_id and entry["batch"] >= batch_id for entry in applied):
+            return False
+        stored = _stored(changes)
+        self._check_sidecar(stored.schema, changes)
+        begin = hashlib.blake2s(query_id.encode(), digest_size=8).hexdigest()
+        for left in (self._root / _STAGING).glob(f"{begin}.*"):
+            shutil.rmtree(left)
+        staging = self._root / _STAGING / f"{begin}.{uuid.uuid4().hex}"
+        stored.write.parquet(_url(staging))
+        (staging / _APPLIED).write_text(json.dumps({"query": query_id, "batch": batch_id}))
+        version = max(_versions(self._root), default=-1) + 1
+        try:
+            staging.rename(self._root / f"{COMMIT_VERSION}={version:010d}")
+        except OSError as error:
+            shutil.rmtree(staging)
+            raise ConfigurationError(
+                f"another query wrote version {version} of the archive {self._root} meanwhile",
+                advice="let one query write an archive, then start it again",
+            ) from error
+        return True
+
+    def _check_sidecar(self, schema: StructType, changes: Changes) -> None:
+        """Compare with the schema of the archive, or write that of a new one."""
+        wanted = {"format": _FORMAT, "keys": list(changes.keys), "schema": schema.jsonValue()}
+        self._root.mkdir(parents=True, exist_ok=True)
+        temporary = self._root / f".{_SIDECAR}.{uuid.uuid4().hex}"
+        temporary.write_text(json.dumps(wanted, indent=1))
+        with suppress(FileExistsError):
+            os.link(temporary, self._root / _SIDECAR)  # a link is there whole, or not at all
+        temporary.unlink()
+        keys, stored = _sidecar(self._root)
+        if keys != list(changes.keys):
+            raise ConfigurationError(
+                f"the archive {self._root} has the keys {', '.join(keys)}, not {', '.join(changes.keys)}",
+                option="keys",
+                advice="give its keys, or begin a new archive",
+            )
+        old, new = ({field.name: field.dataType for field in fields} for fields in (stored, schema))
+        for name in [*old, *new]:
+            if old.get(name) != new.get(name):
+                shown = [kind.simpleString() if (kind := kinds.get(name)) else "missing" for kinds in (old, new)]
+                raise ConfigurationError(
+                    f"the column {name!r} is {shown[0]} in the archive {self._root}, and {shown[1]} in the changes",
+                    advice="cast, add or leave out the column (except_column_list), or begin a new archive",
+                )
+
+
+def write_archive(
+    df: DataFrame,
+    path: str | os.PathLike[str],
+    *,
+    keys: str | Sequence[str],
+    checkpoint_location: str,
+    **options: Any,  # noqa: ANN401 - see apply_changes
+) -> StreamingQuery:
+    """Start a query that writes a stream of changes into an archive: `apply_changes` with an `ArchiveTarget`.
+
+    Args:
+        df: See `apply_changes`.
+        path: See `ArchiveTarget`.
+        keys: See `apply_changes`.
+        checkpoint_location: See `apply_changes`.
+        options: Other arguments of `apply_changes`.
+    """
+    return apply_changes(df, ArchiveTarget(path), keys=keys, checkpoint_location=checkpoint_location, **options)
+
+
+def read_archive(
+    spark: SparkSession, path: str | os.PathLike[str], *, view: Literal["current", "changelog"] = "current"
+) -> DataFrame:
+    """Read an archive as a batch DataFrame (K10).
+
+    Args:
+        spark: The session.
+        path: The archive.
+        view: `current` for the rows that are there now, `changelog` for all changes that are kept, with
+            `_change_type` and `_commit_version`. Rows that were added have the kind `update_postimage`: an archive does
+            not know whether their key was new; `normalize` finds out.
+
+    Raises:
+        ConfigurationError: There is no archive, or `view` is no choice.
+    """
+    if view not in {"current", "changelog"}:
+        raise ConfigurationError(f"view is {view!r}", option="view", advice="give 'current' or 'changelog'")
+    root = _directory(path)
+    keys, schema = _sidecar(root)
+    whole = StructType([*schema.fields]).add(COMMIT_VERSION, LongType())
+    versions = _versions(root)
+    if not versions:
+        return spark.createDataFrame([], schema if view == "current" else whole).drop(
+            *((CHANGE_TYPE, SEQUENCE) if view == "current" else ())
+        )
+    # Spark reads paths as patterns.
+    base = _GLOB.sub(r"\\\g<0>", _url(root))
+    places = [f"{base}/{COMMIT_VERSION}={version:010d}" for version in versions]
+    df = spark.read.schema(whole).option("basePath", _url(root)).parquet(*places)
+    if view == "changelog":
+        return df
+    order = [quoted(name) for name in (SEQUENCE, COMMIT_VERSION) if name in df.columns]
+    rows = newest(df, keys, order, null_keys="error").where(quoted(CHANGE_TYPE) != F.lit(RowKind.DELETE.change_type))
+    return rows.select(*(quoted(name) for name in schema.names if name not in {CHANGE_TYPE, SEQUENCE}))
+
+
+def _stored(changes: Changes) -> DataFrame:
+    kind = F.when(quoted(DELETED), F.lit(RowKind.DELETE.change_type))
+    columns = [quoted(name) for name in changes.names]
+    columns.append(kind.otherwise(F.lit(RowKind.UPDATE_AFTER.change_type)).alias(CHANGE_TYPE))
+    if changes.sequence is not None:
+        columns.append(quoted(folded.SEQUENCE).alias(SEQUENCE))
+    return changes.df.select(*columns)
+
+
+def _sidecar(root: Path) -> tuple[list[str], StructType]:
+    try:
+        found = json.loads((root / _SIDECAR).read_text())
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"{str(root)!r} is no archive: it has no {_SIDECAR}",
+            option="path",
+            advice="give the path of an ArchiveTarget that was written",
+        ) from error
+    if found["format"] != _FORMAT:
+        raise ConfigurationError(
+            f"the archive {root} has the format {found['format']}, and this version reads {_FORMAT}",
+            advice="read it with the version of forebay that wrote it",
+        )
+    return found["keys"], StructType.fromJson(found["schema"])
+
+
+def _versions(root: Path) -> list[int]:
+    if not root.is_dir():
+        return []
+    return sorted(int(found[1]) for entry in os.scandir(root) if (found := _VERSION.fullmatch(entry.name)))
+
+
+def _applied(root: Path, version: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / f"{COMMIT_VERSION}={version:010d}" / _APPLIED).read_text())
+    return found
+
+
+def _url(path: Path) -> str:
+    """Return a path as Hadoop writes it: `as_uri` escapes characters, which Hadoop does not expect."""
+    return f"file://{path}"
+
+
+def _directory(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:", text) and not _FILE.match(text):
+        raise ConfigurationError(
+            f"an archive cannot be at {text!r}: its micro-batches are renamed to their place at once",
+            option="path",
+            advice="give a directory that all machines share",
+        )
+    return Path(_FILE.sub("", text, count=1)).absolute()

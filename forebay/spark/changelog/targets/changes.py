@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The changes of a micro-batch as targets take them: one for each key, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructField, StructType, VariantType
+
+from forebay.changelog.shape import CHANGE_TYPE
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import key_names, payload_fields, quoted
+from forebay.spark.changelog.newest import default_order, failure, is_retraction, newest
+
+DELETED: Final = "__DELETED"
+"""Boolean: whether the change deletes its key."""
+
+SEQUENCE: Final = "__SEQUENCE"
+"""The value of `sequence_by`, which targets store to know older changes that arrive later."""
+
+START_AT: Final = "__START_AT"
+END_AT: Final = "__END_AT"
+"""From which sequence to which one a version holds (SCD type 2; names of `create_auto_cdc_flow`)."""
+
+RESERVED: Final = (DELETED, SEQUENCE, START_AT, END_AT, "__TASK")
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """How rows are read as changes. The arguments are those of `apply_changes`."""
+
+    keys: str | Sequence[str]
+    sequence_by: str | Column | None = None
+    apply_as_deletes: str | Column | None = None
+    except_column_list: Sequence[str] = ()
+    stored_as_scd_type: Literal[1, 2, "1", "2"] = 1
+    null_keys: Literal["error", "drop"] = "error"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The folded changes of a micro-batch.
+
+    Attributes:
+        df: The columns of `fields`, `__SEQUENCE` if there is a sequence, and `__DELETED`.
+        keys: The names of the key columns.
+        fields: The columns that a target stores.
+        sequence: The type of `__SEQUENCE`, or None.
+        history: Whether the target keeps all versions (SCD type 2); then there is a change for each key and sequence.
+    """
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    fields: tuple[StructField, ...]
+    sequence: DataType | None
+    history: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The names of `fields`."""
+        return [field.name for field in self.fields]
+
+
+def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
+    """Return the last change of each key of a micro-batch.
+
+    Raises:
+        ConfigurationError: A column does not exist, or the arguments contradict one another.
+        DataError: While reading: see `newest`.
+    """
+    keys = key_names(df, options.keys, "keys")
+    history = _is_history(options)
+    _check_names(df, keys, options)
+    deleted = _deletion(df, options.apply_as_deletes)
+    order, within = default_order(df)
+    frame, group = df, list(keys)
+    if options.sequence_by is not None:
+        frame = frame.withColumn(SEQUENCE, _sequence(df, keys, options.sequence_by))
+        order, within = [quoted(SEQUENCE)], None
+        if history:
+            group.append(SEQUENCE)
+    frame = frame.withColumn(DELETED, deleted)
+    folded = newest(frame, group, order, within=within, null_keys=options.null_keys)
+    excepted = set(options.except_column_list)
+    fields = tuple(field for field in payload_fields(df) if field.name not in excepted)
+    columns = [quoted(field.name).alias(field.name) for field in fields]
+    if options.sequence_by is None:
+        return Changes(folded.select(*columns, quoted(DELETED)), keys, fields, None, history)
+    kind = frame.schema[SEQUENCE].dataType
+    return Changes(folded.select(*columns, quoted(SEQUENCE), quoted(DELETED)), keys, fields, kind, history)
+
+
+def _sequence(df: DataFrame, keys: Sequence[str], sequence_by: str | Column) -> Column:
+    """Return the value of `sequence_by`; NULL is an error."""
+    value = _expression(sequence_by)
+    kind = df.select(value.alias(SEQUENCE)).schema[SEQUENCE].dataType
+    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        raise ConfigurationError(
+            f"sequence_by is {kind.simpleString()}, which targets cannot compare",
+            option="sequence_by",
+            advice="give a number, a time or a text",
+        )
+    shown = F.to_json(F.struct(*(quoted(name) for name in keys)))
+    null = failure(["sequence_by is NULL for the key ", shown], "give an expression that orders all changes")
+    return F.coalesce(value, null.cast(kind))
+
+
+def _is_history(options: ChangeOptions) -> bool:
+    kind = str(options.stored_as_scd_type)
+    if kind not in {"1", "2"}:
+        raise ConfigurationError(
+            f"stored_as_scd_type is {options.stored_as_scd_type!r}", option="stored_as_scd_type", advice="give 1 or 2"
+        )
+    if kind == "2" and options.sequence_by is None:
+        raise ConfigurationError(
+            "a history (SCD type 2) needs the order of all changes",
+            option="sequence_by",
+            advice="give the column or expression that orders the changes of a key",
+        )
+    if options.null_keys not in {"error", "drop"}:
+        raise ConfigurationError(
+            f"null_keys is {options.null_keys!r}", option="null_keys", advice="give 'error' or 'drop'"
+        )
+    return kind == "2"
+
+
+def _check_names(df: DataFrame, keys: Sequence[str], options: ChangeOptions) -> None:
+    if taken := sorted({*RESERVED} & {*df.columns}):
+        raise ConfigurationError(f"the column {taken[0]!r} has a name that targets use", advice="rename it")
+    if isinstance(options.except_column_list, str):
+        raise ConfigurationError(
+            "except_column_list is a text", option="except_column_list", advice="give a list of column names"
+        )
+    for name in options.except_column_list:
+        if name not in df.columns or name in keys:
+            what = "is a key" if name in keys else "does not exist"
+            raise ConfigurationError(
+                f"the column {name!r} {what}",
+                option="except_column_list",
+                advice=f"give columns of {', '.join(name for name in df.columns if name not in keys)}",
+            )
+
+
+def _deletion(df: DataFrame, apply_as_deletes: str | Column | None) -> Column:
+    if CHANGE_TYPE not in df.columns:
+        if apply_as_deletes is None:
+            return F.lit(False)
+        flag = _expression(apply_as_deletes)
+        kind = df.select(flag.alias(DELETED)).schema[DELETED].dataType
+        if not isinstance(kind, BooleanType):
+            raise ConfigurationError(
+                f"apply_as_deletes is {kind.simpleString()}, not boolean",
+                option="apply_as_deletes",
+                advice="give a condition, such as \"op = 'd'\"",
+            )
+        return F.coalesce(flag, F.lit(False))
+    if apply_as_deletes is not None:
+        raise ConfigurationError(
+            f"a changelog says by {CHANGE_TYPE} what it deletes, and apply_as_deletes is given too",
+            option="apply_as_deletes",
+            advice=f"leave out apply_as_deletes, or drop the column {CHANGE_TYPE}",
+        )
+    return is_retraction(df)
+
+
+def _expression(text: str | Column) -> Column:
+    return F.expr(text) if isinstance(text, str) else text

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PostgresTarget`: the rows of a changelog in a table of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame
+
+from forebay.errors import ForebayError
+from forebay.options import Secret
+from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.targets.changes import Changes
+from forebay.spark.changelog.targets.postgres.copying import COPIED, CopyPartition
+from forebay.spark.changelog.targets.postgres.errors import connected
+from forebay.spark.changelog.targets.postgres.inspection import check_table
+from forebay.spark.changelog.targets.postgres.statements import Statements, quoted_name, staging_name
+from forebay.spark.changelog.targets.postgres.types import copied
+from forebay.spark.changelog.targets.target import Target, check_owner
+
+if TYPE_CHECKING:
+    import psycopg
+
+BOOKKEEPING: Final = "forebay_applied"
+"""The table that remembers the last micro-batch of each query, in the schema of the target."""
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('forebay_applied'))"
+_OLD_STAGING = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relpersistence = 'u' AND starts_with(c.relname::text, %s)
+"""
+
+
+class PostgresTarget(Target):
+    """A table of PostgreSQL. It is created if it does not exist, with the keys as its primary key.
+
+    For each micro-batch, the tasks of Spark copy its folded changes into an unlogged staging table, in parallel. One
+    transaction then upserts and deletes rows of the target, and records the micro-batch in `forebay_applied`, so a
+    kill at any moment leaves the table before or after the whole micro-batch.
+
+    Args:
+        dsn: A connection string or URL of libpq; `env:NAME` or `file:/path` keep it off the network.
+        table: The name of the table.
+        schema: The schema of the table.
+    """
+
+    def __init__(self, dsn: Secret | str, table: str, *, schema: str = "public") -> None:
+        self._dsn = dsn if isinstance(dsn, Secret) else Secret(dsn)
+        self._schema = schema
+        self._table = table
+        self._name = quoted_name(schema, table)
+        self._bookkeeping = quoted_name(schema, BOOKKEEPING).replace("%", "%%")  # its statements have parameters
+
+    def __repr__(self) -> str:
+        return f"PostgresTarget({self._name})"
+
+    def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
+        name, begin = staging_name(self._table, query_id)
+        staging = quoted_name(self._schema, name)
+        statements = Statements(self._schema, self._table, changes, staging)
+        with connected(self._dsn, self._name) as connection:
+            if not self._prepare(connection, statements, batch_id, query_id, adopt=adopt):
+                return False
+            for (old,) in connection.execute(_OLD_STAGING, (self._schema, begin)).fetchall():
+                connection.execute(f"DROP TABLE IF EXISTS {quoted_name(self._schema, old)}")
+            connection.execute(statements.create_staging())
+            connection.commit()
+            try:
+                tasks, deletes = self._copy(changes, statements)
+                return self._merge(connection, statements, tasks, deletes, (batch_id, query_id))
+            except BaseException:
+                # The first error counts; the next attempt drops what is left here.
+                with suppress(ForebayError), connected(self._dsn, self._name) as other:
+                    connection.rollback()
+                    other.execute(f"DROP TABLE IF EXISTS {staging}")
+                raise
+
+    def _prepare(
+        self, connection: psycopg.Connection[Any], statements: Statements, batch_id: int, query_id: str, *, adopt: bool
+    ) -> bool:
+        """Create and check the tables; return False if the micro-batch was applied before."""
+        connection.execute(_LOCK)
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._bookkeeping} (target text, query text, batch bigint NOT NULL, "
+            "owner boolean NOT NULL, applied_at timestamp with time zone NOT NULL DEFAULT now(), "
+            "PRIMARY KEY (target, query))",
+            (),
+        )
+        known = connection.execute(
+            f"SELECT query, batch, owner FROM {self._bookkeeping} WHERE target = %s", (self._table,)
+        ).fetchall()
+        owner = next((query for query, _, owns in known if owns), None)
+        check_owner(f"the table {self._name}", owner, query_id, adopt=adopt)
+        applied = next((batch for query, batch, _ in known if query == query_id), -1)
+        if batch_id <= applied:
+            return False
+        for statement in statements.create_target():
+            connection.execute(statement)
+        check_table(connection, statements)
+        connection.commit()
+        return True
+
+    def _copy(self, changes: Changes, statements: Statements) -> tuple[list[int], int]:
+        """Stage the changes; return the task attempts whose rows count, and the number of deletes."""
+        # `mapInArrow` does not take names with dots; COPY goes by position.
+        columns = [copied(quoted(field.name), field.dataType) for field in changes.df.schema]
+        frame = changes.df.select(*(column.alias(f"c{number}") for number, column in enumerate(columns)))
+        copier = self._copier(statements.copy())
+        results = self._run(frame, copier)
+        return [task for task, _, _ in results], sum(deletes for _, _, deletes in results)
+
+    def _copier(self, statement: str) -> CopyPartition:
+        return CopyPartition(self._dsn, self._name, statement)
+
+    @staticmethod
+    def _run(frame: DataFrame, copier: CopyPartition) -> Sequence[Any]:
+        return frame.mapInArrow(copier, COPIED).collect()
+
+    def _merge(
+        self,
+        connection: psycopg.Connection[Any],
+        statements: Statements,
+        tasks: list[int],
+        deletes: int,
+        batch: tuple[int, str],
+    ) -> bool:
+        """Apply what is staged and record the micro-batch, in one transaction."""
+        batch_id, query_id = batch
+        recorded = connection.execute(
+            f"INSERT INTO {self._bookkeeping} AS b (target, query, batch, owner) VALUES (%s, %s, %s, true) "
+            "ON CONFLICT (target, query) DO UPDATE SET batch = excluded.batch, owner = true, applied_at = now() "
+            "WHERE b.batch < excluded.batch RETURNING batch",
+            (self._table, query_id, batch_id),
+        ).fetchone()
+        if recorded is not None:
+            connection.execute(
+                f"UPDATE {self._bookkeeping} SET owner = false WHERE target = %s AND query <> %s AND owner",
+                (self._table, query_id),
+            )
+            if tasks:
+                connection.execute(f"ANALYZE {statements.staging}")
+                for statement in replace(statements, tasks=tasks).merge(deletes=deletes > 0):
+                    connection.execute(statement)
+        connection.execute(f"DROP TABLE {statements.staging}")
+        connection.commit()
+        return recorded is not None

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs Java programs on Flink's own classes, from Maven Central; a JDK compiles them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from forebay.errors import ConfigurationError, FatalError
+from forebay.testkit.servers.kafka_jars import Module, fetched, java
+
+VERSION = "2.3.0"
+
+_GROUP = "org.apache.flink"
+_RUNTIME = ("flink-table-runtime", "flink-table-api-java", "flink-streaming-java", "flink-statebackend-rocksdb")
+# Operator test harnesses are in the tests of flink-runtime, and stand on classes of the others.
+_TESTS = ("flink-core", "flink-runtime", "flink-table-runtime")
+
+
+def javac() -> str | None:
+    """Return the path of the compiler beside Java, or None if only a runtime is installed."""
+    beside = Path(java()).resolve().parent / "javac"
+    return str(beside) if beside.exists() else shutil.which("javac")
+
+
+def flink_jars() -> list[Path]:
+    """Return Flink's operators of tables, their test harnesses, a local cluster and RocksDB (200 MB). See `fetched`."""
+    modules = {
+        f"flink-{VERSION}": [Module(_GROUP, name, VERSION) for name in (*_RUNTIME, "flink-clients")],
+        # Ivy takes one jar of a module, so that the tests of the same modules are fetched apart.
+        f"flink-{VERSION}-tests": [
+            *(Module(_GROUP, name, VERSION, alone=True, classifier="tests") for name in _TESTS),
+            Module(_GROUP, "flink-test-utils-junit", VERSION, alone=True),
+        ],
+    }
+    return sorted(jar for place, some in modules.items() for jar in fetched(place, some).glob("*.jar"))
+
+
+class FlinkProgram:
+    """A compiled Java program of one file.
+
+    Args:
+        source: The file; it is named after its public class, which has no package.
+        classes: Where to put the classes.
+
+    Raises:
+        ConfigurationError: There is no JDK.
+        RetriableError: Maven Central cannot be reached.
+        FatalError: The program does not compile.
+    """
+
+    def __init__(self, source: Path, classes: Path) -> None:
+        compiler = javac()
+        if compiler is None:
+            raise ConfigurationError(
+                "a program on Flink's classes is compiled first, but there is no javac",
+                advice="install a JDK (Debian, Ubuntu: apt install openjdk-17-jdk-headless), or set JAVA_HOME to one",
+            )
+        self._main = source.stem
+        self._classpath = ":".join(map(str, [classes, *flink_jars()]))
+        _run([compiler, "-proc:none", "-nowarn", "-d", classes, "-cp", self._classpath, source])
+
+    def run(self, *arguments: object, options: Iterable[str] = ()) -> str:
+        """Run the program in a JVM of its own and return what it printed.
+
+        Args:
+            arguments: The arguments of `main`.
+            options: Options of the JVM.
+
+        Raises:
+            FatalError: The program failed.
+        """
+        return _run([java(), *options, "-cp", self._classpath, self._main, *arguments])
+
+
+def _run(command: Iterable[object]) -> str:
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+    if done.returncode:
+        raise FatalError(f"{parts[0]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-batches kept in an archive, and what is read of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive, write_archive
+
+CHANGES = "id int, v string, _change_type string, _pos long"
+FIRST = [(1, "a", "insert", 1), (2, "b", "insert", 2), (3, "c", "insert", 3), (3, "c", "delete", 4)]
+SECOND = [(1, "a", "update_preimage", 5), (1, None, "update_postimage", 5), (2, None, "delete", 6)]
+
+PLACE = "an archive=[1] {é}"
+
+
+def rows(df):
+    return sorted((tuple(row) for row in df.collect()), key=repr)
+
+
+@pytest.fixture
+def target(tmp_path):
+    return ArchiveTarget(tmp_path / PLACE)
+
+
+def test_both_views_of_two_micro_batches(spark, target, tmp_path):
+    """K10: the current view is deduplicated, the changelog has everything."""
+    assert target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    assert target.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="id")
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
+    changes = read_archive(spark, str(tmp_path / PLACE), view="changelog")
+    assert changes.columns == ["id", "v", "_change_type", "_commit_version"]
+    assert rows(changes) == [
+        (1, "a", "update_postimage", 0),
+        (1, None, "update_postimage", 1),
+        (2, "b", "update_postimage", 0),
+        (2, None, "delete", 1),
+        (3, "c", "delete", 0),
+    ]
+
+
+def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, target, tmp_path):
+    first, second = (spark.createDataFrame(changes, CHANGES) for changes in (FIRST, SECOND))
+    for number, df in ((3, first), (5, second)):
+        assert target.apply(df, number, "q", keys="id")
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()}
+    for number, df in ((5, first), (3, second), (4, first)):
+        assert not target.apply(df, number, "q", keys="id")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()} == files
+
+
+def test_another_query_is_refused_until_it_adopts(spark, target, tmp_path):
+    """§3.2."""
+    df = spark.createDataFrame(FIRST, CHANGES)
+    target.apply(df, 7, "q1", keys="id")
+    with pytest.raises(ConfigurationError, match="was written by the query q1"):
+        target.apply(df, 0, "q2", keys="id")
+    assert target.apply(spark.createDataFrame(SECOND, CHANGES), 0, "q2", keys="id", adopt=True)
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
+    with pytest.raises(ConfigurationError, match="was written by the query q2"):
+        target.apply(df, 8, "q1", keys="id")
+
+
+@pytest.mark.parametrize("killed", ["write_text", "rename"])
+def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, target, tmp_path, monkeypatch, killed):
+    """P8: after the files, before they are at their place; the next attempt removes what is left."""
+    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    second = spark.createDataFrame(SECOND, CHANGES)
+    original = getattr(Path, killed)
+
+    def die(path, *given, **named):
+        if "_staging" in str(path):
+            raise KeyboardInterrupt
+        return original(path, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, killed, die)
+        with pytest.raises(KeyboardInterrupt):
+            target.apply(second, 1, "q", keys="id")
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "b")]
+    assert target.apply(second, 1, "q", keys="id")
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
+    assert list((tmp_path / PLACE / "_staging").iterdir()) == []
+
+
+def test_all_changes_are_kept_with_their_sequence(spark, target, tmp_path):
+    """SCD type 2; an older change that arrives later is not the current one."""
+    options = {"keys": "id", "sequence_by": "_pos", "stored_as_scd_type": 2}
+    target.apply(spark.createDataFrame(SECOND, CHANGES), 0, "q", **options)
+    target.apply(spark.createDataFrame(FIRST, CHANGES), 1, "q", **options)
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
+    assert read_archive(spark, tmp_path / PLACE, view="changelog").count() == 6
+
+
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        (["id", "_change_type"], "'v' is string in the archive .*, and missing in the changes"),
+        (["id", "1 AS v", "_change_type"], "'v' is string in the archive .*, and int in the changes"),
+        (["id", "v", "2 AS w", "_change_type"], "'w' is missing in the archive .*, and int in the changes"),
+    ],
+)
+def test_another_schema_is_refused_before_any_write(spark, target, tmp_path, select, message):
+    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    before = sorted((tmp_path / PLACE).rglob("*"))
+    with pytest.raises(ConfigurationError, match=message):
+        target.apply(spark.createDataFrame(SECOND, CHANGES).selectExpr(*select), 1, "q", keys="id")
+    with pytest.raises(ConfigurationError, match="has the keys id, not v"):
+        target.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="v")
+    assert sorted((tmp_path / PLACE).rglob("*")) == before
+
+
+def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
+    """K7: a NULL key."""
+    with pytest.raises(DataError, match="'id' is NULL, _pos 1"):
+        target.apply(spark.createDataFrame([(None, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    assert rows(read_archive(spark, tmp_path / PLACE)) == []
+    with pytest.raises(ConfigurationError, match="is no archive"):
+        read_archive(spark, tmp_path)
+    with pytest.raises(ConfigurationError, match="view is 'all'"):
+        read_archive(spark, tmp_path, view="all")
+    with pytest.raises(ConfigurationError, match="renamed to their place"):
+        ArchiveTarget("s3://bucket/archive")
+
+
+def test_an_archive_of_a_later_format_is_refused(spark, target, tmp_path):
+    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    sidecar = tmp_path / PLACE / "_schema.json"
+    sidecar.write_text(json.dumps({**json.loads(sidecar.read_text()), "format": 2}))
+    with pytest.raises(ConfigurationError, match="format 2"):
+        read_archive(spark, tmp_path / PLACE)
+
+
+def test_a_stream_is_archived(spark, tmp_path):
+    df = spark.createDataFrame(FIRST, CHANGES)
+    df.coalesce(1).write.parquet(str(tmp_path / "in" / "0"))
+    stream = spark.readStream.schema(CHANGES).option("recursiveFileLookup", True).parquet(str(tmp_path / "in"))
+    query = write_archive(
+        stream,
+        tmp_path / PLACE,
+        keys="id",
+        checkpoint_location=str(tmp_path / "checkpoint"),
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "b")]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The current view of a changelog or of rows with a deletion flag."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+
+from forebay.errors import ConfigurationError, DataError, unwrap
+from forebay.spark.changelog.current_view import current_view
+
+FLAGGED = "k string, v string, gone boolean, o int"
+CHANGES = "k int, v string, _change_type string, _pos long"
+
+
+def rows(df):
+    return sorted((tuple(row) for row in df.collect()), key=repr)
+
+
+def error_of(df):
+    with pytest.raises(PySparkException) as caught:
+        df.collect()
+    found = unwrap(caught.value)
+    assert isinstance(found, DataError)
+    return found
+
+
+def test_the_newest_row_of_a_key_is_kept_whole(spark):
+    """A1, K7: NULL is data, and a deleted key has no row."""
+    df = spark.createDataFrame(
+        [
+            ("Key1", "firstVal", False, 1),
+            ("Key2", "secondVal", False, 2),
+            ("Key1", "thirdVal", True, 3),
+            ("Key2", None, False, 4),
+        ],
+        FLAGGED,
+    )
+    assert rows(current_view(df, key="k", deleted="gone", ordering="o")) == [("Key2", None, False, 4)]
+
+
+def test_a_null_flag_is_not_deleted(spark):
+    """A6, K7."""
+    df = spark.createDataFrame([("a", "x", None, 1), ("b", "y", True, 1)], FLAGGED)
+    assert rows(current_view(df, key="k", deleted="gone", ordering="o")) == [("a", "x", None, 1)]
+
+
+def test_an_update_at_one_position_leaves_its_new_row(spark):
+    """K8: `update_preimage` comes before `update_postimage`; a changed key deletes the old one."""
+    df = spark.createDataFrame(
+        [
+            (1, "a", "insert", 1),
+            (1, "a", "update_preimage", 2),
+            (1, "b", "update_postimage", 2),
+            (2, "x", "update_preimage", 3),
+            (3, "x", "update_postimage", 3),
+            (2, "x", "insert", 1),
+        ],
+        CHANGES,
+    )
+    assert rows(current_view(df, key=["k"])) == [(1, "b"), (3, "x")]
+
+
+@pytest.mark.parametrize(
+    ("values", "schema"),
+    [
+        ([("a", "x", False, 1), ("a", "y", False, 1)], FLAGGED),
+        ([("a", None, False, 1), ("a", "", False, 1)], FLAGGED),
+        ([("a", {"m": None}, 1), ("a", {}, 1)], "k string, v map<string, string>, o int"),
+    ],
+)
+def test_two_different_newest_rows_are_an_error_that_names_the_key(spark, values, schema):
+    """K8."""
+    error = error_of(current_view(spark.createDataFrame(values, schema), key="k", ordering="o"))
+    assert '{"k":"a"}' in error.message and "order" in error.message
+    assert "latest_per_key" in error.advice
+
+
+def test_positions_of_two_splits_have_no_order(spark):
+    """K8: the key moved to another partition, and no sequence tells which change is the last one."""
+    df = spark.createDataFrame([(1, "a", 9, "t-3"), (1, "b", 2, "t-10")], "k int, v string, _pos long, _split string")
+    assert '{"k":1}' in error_of(current_view(df, key="k")).message
+
+
+def test_a_change_that_was_delivered_twice_is_one(spark):
+    df = spark.createDataFrame([(1, "a", 9, "t-3"), (1, "a", 2, "t-10")], "k int, v string, _pos long, _split string")
+    assert rows(current_view(df, key="k")) == [(1, "a")]
+
+
+def test_a_null_key_is_an_error_a_value_or_dropped(spark):
+    """K7."""
+    df = spark.createDataFrame([(None, "a", "insert", 7), (1, "b", "insert", 8)], CHANGES)
+    error = error_of(current_view(df, key="k"))
+    assert "'k' is NULL, _pos 7" in error.message
+    assert rows(current_view(df, key="k", null_keys="drop")) == [(1, "b")]
+    assert rows(current_view(df, key="k", null_keys="allow")) == [(1, "b"), (None, "a")]
+
+
+def test_an_unknown_kind_is_an_error_even_before_the_newest_change(spark):
+    """C2."""
+    df = spark.createDataFrame([(1, "a", "upsert", 7), (1, "b", "insert", 8)], CHANGES)
+    assert error_of(current_view(df, key="k")).message == "unknown change kind upsert, _pos 7"
+
+
+def test_wrong_arguments_are_refused_before_reading(spark):
+    df = spark.createDataFrame([("a", "x", None, 1)], FLAGGED)
+    with pytest.raises(ConfigurationError, match="'o' is int, not boolean"):
+        current_view(df, key="k", deleted="o", ordering="o")
+    with pytest.raises(ConfigurationError, match="'missing' does not exist"):
+        current_view(df, key="missing")
+    with pytest.raises(ConfigurationError, match="batch DataFrame"):
+        current_view(spark.readStream.format("rate").load(), key="value")
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["x", "y", None]), st.sampled_from([True, False, None])), max_size=25
+)
+
+
+@settings(max_examples=8)
+@given(EVENTS, st.randoms(use_true_random=False), st.integers(1, 5))
+def test_the_view_is_that_of_the_last_writer(spark, events, random, partitions):
+    """P5: in any order of the input, in any number of partitions."""
+    numbered = [(str(key), value, gone, number) for number, (key, value, gone) in enumerate(events)]
+    last = {row[0]: row for row in numbered}
+    random.shuffle(numbered)
+    df = spark.createDataFrame(numbered, FLAGGED).repartition(partitions)
+    expected = sorted((row for row in last.values() if not row[2]), key=repr)
+    assert rows(current_view(df, key="k", deleted="gone", ordering="o")) == expected
