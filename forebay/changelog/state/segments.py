@@ -8,7 +8,7 @@ import os
 import tempfile
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from forebay.changelog.state.entries import COUNT, KEY_HASH, TOUCHED
 from forebay.changelog.state.manifest import SegmentInfo, damaged
+from forebay.errors import FatalError
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import StateStore
 
@@ -81,6 +82,9 @@ class SegmentFiles(Protocol):
             FatalError: The file is missing or damaged.
         """
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove the copies on this machine of files that were deleted."""
+
 
 class StoredSegments:
     """Segments of a state store. A local directory is mapped in place; other stores are copied to a local cache."""
@@ -116,11 +120,23 @@ class StoredSegments:
         """
         path = self._local_path(info)
         if (self._store.location, info.name) not in _verified:
-            self._verify(path, info)
+            try:
+                self._verify(path, info)
+            except FatalError:
+                if isinstance(self._store, LocalStateStore):
+                    raise
+                path.unlink(missing_ok=True)  # the copy alone may be damaged, as after a loss of power
+                self._verify(self._local_path(info), info)
         try:
             return Segment(pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0))
         except FileNotFoundError:
             raise damaged(info.name, "it does not exist") from None
+
+    def forget(self, names: Iterable[str]) -> None:
+        """See `SegmentFiles.forget`."""
+        if not isinstance(self._store, LocalStateStore):
+            for name in names:
+                self._copy(name).unlink(missing_ok=True)
 
     def _verify(self, path: Path, info: SegmentInfo) -> None:
         """Check length and digest, by reads: pages of a mapping would count as memory of the process."""
@@ -141,7 +157,7 @@ class StoredSegments:
     def _local_path(self, info: SegmentInfo) -> Path:
         if isinstance(self._store, LocalStateStore):
             return self._store.path(info.name)
-        path = _cache() / hashlib.sha256(self._store.location.encode()).hexdigest()[:16] / info.name
+        path = self._copy(info.name)
         if not path.exists():
             data = self._store.get(info.name)
             if data is None:
@@ -151,6 +167,9 @@ class StoredSegments:
             temporary.write_bytes(data)
             temporary.replace(path)
         return path
+
+    def _copy(self, name: str) -> Path:
+        return _cache() / hashlib.sha256(self._store.location.encode()).hexdigest()[:16] / name
 
 
 _verified: OrderedDict[tuple[str, str], None] = OrderedDict()

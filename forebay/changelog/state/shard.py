@@ -252,6 +252,7 @@ class Shard:
             ]
         if names:
             self._store.delete(names)
+            self._files.forget(names)
 
 
 def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None:

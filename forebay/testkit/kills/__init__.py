@@ -15,8 +15,19 @@ assert kills.armed() == [] and sorted(files.rows()) == sorted(undisturbed.rows()
 from __future__ import annotations
 
 from forebay.testkit.kills.killable import Killable
-from forebay.testkit.kills.points import POINTS, Kill, KillList
+from forebay.testkit.kills.killable_state import killable_state
+from forebay.testkit.kills.points import POINTS, STATE_POINTS, Kill, KillList
 from forebay.testkit.kills.restarting import restart_until_done, run_until_done
 from forebay.testkit.kills.sink import MicroBatchFiles
 
-__all__ = ["POINTS", "Kill", "KillList", "Killable", "MicroBatchFiles", "restart_until_done", "run_until_done"]
+__all__ = [
+    "POINTS",
+    "STATE_POINTS",
+    "Kill",
+    "KillList",
+    "Killable",
+    "MicroBatchFiles",
+    "killable_state",
+    "restart_until_done",
+    "run_until_done",
+]

@@ -26,6 +26,8 @@ _PLANNING: Final = {
 }
 
 _hooked: list[KillList] = []
+_done: set[str] = set()
+"""Which hooks this process has."""
 _met: set[str] = set()
 """The points that this process has reached."""
 
@@ -57,9 +59,19 @@ class Killable(Source):
         return enumerator
 
 
-def _meet(point: str) -> None:
+def meet(point: str) -> None:
+    """Reach a point in a process with hooks."""
     _met.add(point)
     _hooked[-1].meet(point)
+
+
+def is_new(hooks: str, directory: str) -> bool:
+    """Use the `KillList` of a directory in this process; return whether it still lacks these hooks."""
+    if not _hooked or _hooked[-1].directory != directory:
+        _hooked[:] = [KillList(directory)]
+    new = hooks not in _done
+    _done.add(hooks)
+    return new
 
 
 def _hook(directory: str) -> None:
@@ -68,10 +80,7 @@ def _hook(directory: str) -> None:
     Args:
         directory: The directory of the `KillList`.
     """
-    first = not _hooked
-    if first or _hooked[-1].directory != directory:
-        _hooked[:] = [KillList(directory)]
-    if not first:
+    if not is_new("source", directory):
         return
     for name, (before, after) in _PLANNING.items():
         _around(StreamPlanner, name, before, after)
@@ -85,9 +94,9 @@ def _hook_store(store: type[LocalStateStore | S3StateStore]) -> None:
 
     def put_if_absent(self: Any, name: str, data: bytes) -> bool:  # noqa: ANN401 - one of both stores
         plans = any(before in _met for before, _ in _PLANNING.values())  # a planner writes state, a task claims
-        _meet("state-begins" if plans else "claim-begins")
+        meet("state-begins" if plans else "claim-begins")
         written = put(self, name, data)
-        _meet("state-written" if plans else "claim-made")
+        meet("state-written" if plans else "claim-made")
         return written
 
     setattr(store, "put_if_absent", put_if_absent)  # noqa: B010 - a class is patched on purpose
@@ -99,22 +108,22 @@ def _hook_tasks() -> None:
     run_task = vars(batch)["run_task"]
 
     def run(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Delivered, None, None]:
-        _meet("read-begins")
+        meet("read-begins")
         rows = 0
         with contextlib.closing(run_task(task, runtime=runtime)) as running:
             for delivered in running:
-                _meet("read-middle" if rows else "read-first")
+                meet("read-middle" if rows else "read-first")
                 if not rows and delivered.batch.num_rows > 1:  # it may be the only one
                     middle = delivered.batch.num_rows // 2
                     yield replace(delivered, batch=delivered.batch.slice(0, middle))
-                    _meet("read-middle")
+                    meet("read-middle")
                     yield replace(delivered, batch=delivered.batch.slice(middle))
                 else:
                     yield delivered
                 rows += delivered.batch.num_rows
         if rows == 1:
-            _meet("read-middle")
-        _meet("read-ends")
+            meet("read-middle")
+        meet("read-ends")
 
     vars(batch)["run_task"] = run
 
@@ -125,9 +134,9 @@ def _around(owner: object, name: str, before: str | None, after: str) -> None:
 
     def around(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes
         if before is not None:
-            _meet(before)
+            meet(before)
         result = method(*args, **kwargs)
-        _meet(after)
+        meet(after)
         return result
 
     setattr(owner, name, around)

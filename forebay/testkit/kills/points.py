@@ -15,7 +15,19 @@ from typing import Final, Literal
 from forebay.errors import ConfigurationError, FatalError
 from forebay.testkit.servers.processes import alive, parent_jvm
 
+STATE_POINTS: Final = {
+    "segment-written": "a task has written a segment of keyed state, and no manifest names it",
+    "merge-done": "a task has merged runs of keyed state into one, and no manifest names it",
+    "manifest-begins": "a task is about to write the manifest of a micro-batch",
+    "manifest-written": "the manifest of a micro-batch is written, and the task has handed no change on",
+    "removed-some": "a task has removed some of the files that no kept version needs, and not the others",
+    "removed-all": "a task has removed the files that no kept version needs, and has handed no change on",
+    "changes-handed-on": "a task has handed on changes, and has not ended",
+}
+"""The points in tasks with keyed state, for queries that are made within `killable_state`."""
+
 POINTS: Final = {
+    **STATE_POINTS,
     "plan-begins": "the stream runner is asked for the next offset; the micro-batch before it is committed",
     "discovered": "discover() has returned, and nothing is planned",
     "ends-known": "latest() has returned the ends of the splits",

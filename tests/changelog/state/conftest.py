@@ -227,8 +227,8 @@ class MemoryShard:
         return result
 
     def segments_in_use(self):
-        manifests = [self.shard.manifest(version) for version in self.shard.versions()]
-        return {segment.name for manifest in manifests for run in manifest.runs for segment in run}
+        found = [self.shard.manifest(version) for version in self.shard.versions()]
+        return {segment.name for manifest in found if manifest is not None for run in manifest.runs for segment in run}
 
     def segment_files(self):
         return {name for name in self.store.facts if name.endswith(".arrow")}
