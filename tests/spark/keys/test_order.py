@@ -126,6 +126,8 @@ def test_a_plan_that_begins_with_rows_may_hide_a_shuffle(students):
     hidden = guarantee(students().localCheckpoint())
     assert (hidden, hidden.weakest) == (NONE, "the plan behind LogicalRDD is not known")
     assert guarantee(students(positions=True).localCheckpoint()) == PER_ID
+    assert upsert_keys(students().localCheckpoint()) == []
+    assert upsert_keys(students(positions=True).localCheckpoint()) == [("id",)]
     finer = key_by(students(positions=True), "id", "level").localCheckpoint()
     assert guarantee(finer) == Guarantee.per_key("id", "level")
     assert guarantee(key_by(students(positions=True), "level").localCheckpoint()) == PER_SPLIT
@@ -137,6 +139,12 @@ def test_upsert_keys_are_those_of_the_source(students):
     assert upsert_keys(students().filter("level > 1").withColumnRenamed("id", "student")) == [("student",)]
     assert upsert_keys(students().drop("id")) == []
     assert upsert_keys(strip_keys(students().select("level"))) == []
+
+
+def test_a_primary_key_beside_the_lanes_is_no_upsert_key(students):
+    """C6, K9: its rows come over several lanes."""
+    assert guarantee(students(by_name=True)) == Guarantee.per_key("name")
+    assert upsert_keys(students(by_name=True, positions=True)) == []
 
 
 def test_a_key_cast_without_loss_is_the_key(students):
