@@ -19,6 +19,7 @@ from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import check_comparable, hash_of, key_names, kind_column, payload_fields, quoted
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, changelog_schema, run_prepared
+from forebay.spark.keys.set_keys import strip_keys
 
 _SIDES = (LEFT, RIGHT)
 
@@ -78,7 +79,7 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     shown += [F.col(LEFT).getField(field.name).alias(field.name) for field in structs[0]]
     if how in ("inner", "left"):
         shown += [F.col(RIGHT).getField(field.name).alias(field.name) for field in structs[1]]
-    return joined.select(*shown, CHANGE_TYPE, COMMIT_VERSION)
+    return strip_keys(joined.select(*shown, CHANGE_TYPE, COMMIT_VERSION))
 
 
 def _plan(

@@ -11,10 +11,12 @@ from forebay.changelog.operators.first import First
 from forebay.changelog.operators.latest import Latest
 from forebay.changelog.operators.micro_batch import Operator
 from forebay.errors import ConfigurationError
+from forebay.keys.key_spec import KeySpec
 from forebay.options.quantities import DurationLike
-from forebay.spark.changelog.columns import comparable_names, key_names, order_names, payload_fields
+from forebay.spark.changelog.columns import comparable_names, key_names, order_names, payload_fields, quoted
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
+from forebay.spark.keys.set_keys import set_key
 
 
 def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
@@ -72,7 +74,7 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
         time=event_time,
         state=state,
     )
-    return run_stateful(df, plan)
+    return set_key(run_stateful(df, plan), KeySpec.keyed_by(plan.key, cdc=True), ordered=True)
 
 
 def normalize(df: DataFrame, key: str | Sequence[str], *, name: str = "normalize", **options: object) -> DataFrame:
@@ -141,4 +143,5 @@ def deduplicate(  # noqa: PLR0913 - as above
         time=event_time,
         state=state,
     )
-    return run_stateful(df, plan).select(*(f"`{field.name}`" for field in payload))
+    found = run_stateful(df, plan).select(*(quoted(field.name) for field in payload))
+    return set_key(found, KeySpec.keyed_by(plan.key, cdc=True), ordered=True)

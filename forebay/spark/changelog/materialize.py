@@ -15,11 +15,13 @@ from forebay.changelog.operators.retract import Retract
 from forebay.changelog.row_kind import RowKind
 from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
+from forebay.keys.key_spec import KeySpec
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import check_comparable, comparable_names, key_names, order_names, payload_fields
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.changelog.strategy import choose_strategy
+from forebay.spark.keys.set_keys import set_key
 
 Strategy = Literal["none", "sequence", "barrier", "retract"]
 
@@ -119,7 +121,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         state=operator_state(state_location, name, state_storage, shards) if df.isStreaming else None,
         null_keys=null_keys == "allow",
     )
-    return run_stateful(df, plan)
+    return set_key(run_stateful(df, plan), KeySpec.keyed_by(plan.key, cdc=True), ordered=True)
 
 
 def _check_choice(option: str, value: object, choices: Sequence[object]) -> None:

@@ -12,6 +12,8 @@ from forebay.changelog.row_kind import CHANGE_TYPES
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
 from forebay.spark.changelog.materialize import materialize
+from forebay.spark.keys.found_keys import keys_of
+from forebay.spark.keys.set_keys import key_by
 
 
 def short(rows):
@@ -121,3 +123,19 @@ def test_deduplicate_keeps_the_first_row(stream_of_files):
     query.write([(1, 0, "late", "insert"), (2, 0, "c", "insert")])
     found = [sorted(rows) for _, rows in sorted(query.run().items())]
     assert found == [[(1, 1, "a")], [(2, 0, "c")]]
+
+
+def test_the_result_is_keyed_by_the_new_key_alone(spark):
+    """K16, K19: rows keep no key of their source; the result is in order within its key."""
+    df = key_by(
+        spark.createDataFrame([(1, 1, "a", "insert")], "id long, level int, name string, _change_type string"),
+        "level",
+        cdc=True,
+    )
+    for result in (
+        materialize(df, "id", strategy="retract"),
+        latest_per_key(df, "id", sequence_by="level"),
+        deduplicate(df, "id"),
+    ):
+        assert keys_of(result).primary == ("id",)
+    assert materialize(materialize(df, "id", strategy="retract"), "id").collect() == [(1, 1, "a", "insert", 0)]
