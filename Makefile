@@ -37,8 +37,9 @@ SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
 PROGRAMS := $(wildcard examples/*.py examples/connectors/*/*.py benchmarks/*.py)
 # Programs import their neighbours, and are as short as what a user writes.
+# Their cache is their own: with other flags, mypy checks everything again.
 MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) && MYPYPATH=examples:benchmarks $(PY) -m mypy \
-	--allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)
+	--cache-dir .mypy_cache/programs --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)
 
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
 export PYSPARK_PYTHON := $(PY)
