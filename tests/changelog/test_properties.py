@@ -11,7 +11,7 @@ import pytest
 from changelogs.cases import KEY, PATH, legal, strict, unnumbered
 from changelogs.strategies import ACTS, PLACES, Case, arrivals
 from changelogs.vectorised import Vectorised
-from hypothesis import find, given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from forebay.changelog.operators.retract import Retract
@@ -28,6 +28,8 @@ class Steps(Protocol):
 
 
 Make = Callable[[], Steps]
+FIRST_FOUND = settings(phases=[Phase.generate], max_examples=5000)
+"""Of `find`, which raises if there is no example: the smallest ones are in test_reference.py."""
 
 LEGAL: dict[str, Make] = {
     "list": lambda: ListMaterializer(KEY),
@@ -129,8 +131,7 @@ def test_flinks_list_is_not_right_for_any_order(upsert_key: Callable[[Row], Hash
         steps = ListMaterializer(KEY, upsert_key)
         return fold(emitted(steps, case.batches), KEY) != apply_sequential(case.changes, KEY)
 
-    smallest = find(arrivals("strict", None), is_wrong)
-    assert len(smallest.changes) == 2, "a row that is added and removed again, in the wrong order, stays"
+    find(arrivals("strict", None), is_wrong, settings=FIRST_FOUND)
 
 
 def test_flinks_list_leaves_deleted_rows_of_upserts_in_legal_orders() -> None:
@@ -140,7 +141,7 @@ def test_flinks_list_leaves_deleted_rows_of_upserts_in_legal_orders() -> None:
         steps = ListMaterializer(KEY, PATH)
         return fold(emitted(steps, case.batches), KEY) != apply_sequential(case.changes, KEY, PATH)
 
-    assert len(find(arrivals("upserts", KEY), is_wrong).changes) <= 4
+    find(arrivals("upserts", KEY), is_wrong, settings=FIRST_FOUND)
 
 
 # -- P3 and P4 -------------------------------------------------------------------------------------------------------
