@@ -67,7 +67,7 @@ demo-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Read Kafka: a backfill
 demo-skew: java $(STAMPS)/runtime $(STAMPS)/installed ## Show which rows Spark drops of a skewed Kafka topic, and how alignment keeps them (needs Java)
 	@$(PY) -P examples/demo_skew.py
 
-demo-cdc: java $(STAMPS)/dev $(STAMPS)/installed ## Join two tables from Debezium's events, and keep a table of PostgreSQL equal to the result (needs Java)
+demo-cdc: java $(STAMPS)/runtime $(STAMPS)/installed ## Join two tables of which Debezium sends changes out of order: the result applied naively, and rightly (needs Java)
 	@$(PY) -P examples/demo_cdc.py
 
 test: java style $(STAMPS)/installed $(STAMPS)/classes $(STAMPS)/kafka-classes ## Lint, then run every test except the long ones against the built wheel (needs Java)

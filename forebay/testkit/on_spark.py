@@ -74,9 +74,13 @@ def _judge(reads: _Reads, check: Callable[[_Reads], None]) -> Result:
     except Finding as finding:
         return Result(finding.rule or rule, text, finding.outcome, finding.saw, finding.advice)
     except Exception as error:
-        cause = unwrap(error) or error  # Spark wraps the errors of a connector
-        if isinstance(cause, ConfigurationError):
-            raise cause from error
+        found = unwrap(error)  # Spark wraps the errors of a connector
+        if isinstance(found, ConfigurationError):
+            raise found from error
+        if found is None and type(error).__module__.startswith(("pyspark.", "py4j.")):
+            saw = f"Spark failed outside of the source: {error}"
+            return Result(rule, text, "skipped", saw, "read the error, and run the check again")
+        cause = found or error
         return Result(rule, text, "failed", f"{type(cause).__name__}: {cause}", "read the error: it came on Spark only")
     return Result(rule, text, "passed")
 

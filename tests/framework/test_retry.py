@@ -125,7 +125,7 @@ def test_a_read_that_is_refused_goes_on_after_the_pause_that_the_service_asks_fo
     with caplog.at_level(logging.WARNING):
         table = forebay.run(Throttled(), options=QUICK).to_table()
     assert table.num_rows == 4
-    assert "again in 0.3 s" in caplog.text
+    assert "retried in 0.3 s" in caplog.text
 
 
 class Client:

@@ -103,6 +103,23 @@ def upsert() -> dict[str, Any]:
     }
 
 
+def test_the_key_is_declared(kafka: Any, spark: Any) -> None:
+    """K5, K20: the columns of the message key, which Debezium makes from the primary key, and the sequence."""
+    from forebay.keys import keys_of
+
+    topic = kafka.topic()
+    options = {
+        "kafka.bootstrap.servers": kafka.address,
+        "subscribe": topic,
+        "valueSchema": DDL,
+        "keySchema": "id BIGINT",
+    }
+    reader = spark.read.format("forebay_kafka").options(**options, changelogFormat="debezium-json")
+    key = keys_of(reader.option("changelogSequence", "lsn").load())
+    assert (key.partition, key.primary, key.ordering) == (("id",), ("id",), ("_sequence",))
+    assert keys_of(reader.option("columns", "name,_change_type").load()).partition == ()
+
+
 def test_positions_of_rows(kafka: Any) -> None:
     """K2: `_pos` grows within a split, whatever else is read."""
     topic = kafka.topic()

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import SparkRuntimeException
 
 from forebay import Batch, ConfigurationError, Secret, SimpleSource, option
-from forebay.testkit import ConformanceError, check_on_spark
+from forebay.testkit import ConformanceError, check_on_spark, on_spark
 
 SCHEMA = pa.schema({"split": pa.string(), "n": pa.int64()})
 
@@ -160,6 +161,19 @@ def test_an_error_of_the_connector_is_told(spark):
 
     error = failed(spark, FailsInAWorker(driver=os.getpid()))
     assert error.report.failed[0].why.startswith("FatalError: read() failed with KeyError: 'only here'")
+
+
+def test_a_failure_of_spark_itself_is_not_held_against_the_source(monkeypatch, spark):
+    """A loaded machine may start a Python worker too late, for example."""
+
+    def fail(reads):
+        """SPK-1: a check."""
+        raise SparkRuntimeException("Python worker failed to connect back.")
+
+    monkeypatch.setattr(on_spark, "_CHECKS", (fail,))
+    report = check_on_spark(spark, Letters(rows=1))
+    assert report.verdict == "not proven"
+    assert "Spark failed outside of the source: Python worker failed" in report.headline
 
 
 def test_a_session_of_connect_is_refused_by_name():

@@ -34,6 +34,8 @@ _KINDS: Final = np.array(
     [EventKind.INSERT, EventKind.INSERT, EventKind.UPDATE, EventKind.DELETE, EventKind.SKIP, EventKind.MALFORMED],
     np.int8,
 )
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What Debezium writes for a large value of PostgreSQL that an update did not change (TOAST)."""
 _SEQUENCE_FIELDS: Final[dict[str | None, dict[str, pa.DataType]]] = {
     None: {},
     "lsn": {"lsn": pa.int64()},
@@ -45,7 +47,8 @@ class DebeziumJsonReader:
     """Reads envelopes with `before`, `after`, `source`, `op` and `transaction`.
 
     A tombstone (a NULL value) has no change: the event of the delete comes before it. A change of a primary key is two
-    events, of a delete and an insert.
+    events, of a delete and an insert. A large value that was not changed, and that PostgreSQL leaves out, comes
+    from `before`; without it the event is malformed.
 
     Args:
         payload: The columns of a row.
@@ -81,6 +84,7 @@ class DebeziumJsonReader:
         texts = batch.column("value")
         found = self._events.read(texts)
         before, after, op = (found.fields[name] for name in ("before", "after", "op"))
+        after, unavailable = _filled(before, after, self.payload)
         codes = pc.index_in(op, _OPS).fill_null(len(_OPS)).to_numpy(zero_copy_only=False)
         self._check(batch, found, codes)
         kinds = _KINDS[codes]
@@ -90,7 +94,7 @@ class DebeziumJsonReader:
         if self._missing_before == "error":
             self._refuse_upserts(batch, kinds, found)
         deletes, skipped = kinds == EventKind.DELETE, kinds == EventKind.SKIP
-        lost = found.bad | np.where(deletes, ~has_before, ~has_after & ~skipped)
+        lost = found.bad | unavailable | np.where(deletes, ~has_before, ~has_after & ~skipped)
         columns = self._columns(found)
         if self._sequence is not None:
             lost |= ~valid(columns[SEQUENCE]) & ~skipped
@@ -98,7 +102,7 @@ class DebeziumJsonReader:
         kinds[~valid(texts)] = EventKind.SKIP
 
         def reason(row: int) -> str:
-            return self._reason(found, has_before, row)
+            return self._reason(found, has_before, unavailable, row)
 
         return ChangeEvents(kinds, before, after, columns, reason)
 
@@ -155,9 +159,13 @@ class DebeziumJsonReader:
             columns[SEQUENCE] = log[0] if self._sequence == "lsn" else binlog_sequence(*log)
         return columns
 
-    def _reason(self, found: Texts, has_before: npt.NDArray[np.bool_], row: int) -> str:
+    def _reason(
+        self, found: Texts, has_before: npt.NDArray[np.bool_], unavailable: npt.NDArray[np.bool_], row: int
+    ) -> str:
         if found.bad[row]:
             return f"value: {found.reason(row)}"
+        if unavailable[row]:
+            return f"value: a field of after is {_UNAVAILABLE}, and before does not have it"
         op = found.fields["op"][row].as_py()
         if op is None:
             return "value: it has no field op"
@@ -167,6 +175,25 @@ class DebeziumJsonReader:
             return f"value: an event with op {op} has no field after"
         wanted = " and ".join(f"source.{name}" for name in _SEQUENCE_FIELDS[self._sequence] if name != "row")
         return f"value: it has no {wanted}, which _sequence comes from"
+
+
+def _filled(before: pa.Array, after: pa.Array, rows: pa.Schema) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return `after` with unavailable texts from `before`, and the rows in which `before` does not have them."""
+    columns, lost = children(after), np.zeros(len(after), np.bool_)
+    changed = False
+    for place, (old, new) in enumerate(zip(children(before), columns, strict=True)):
+        if not pa.types.is_string(new.type):
+            continue
+        gone = pc.equal(new, _UNAVAILABLE).fill_null(False)
+        if not pc.any(gone).as_py():
+            continue
+        changed = True
+        there = valid(before) & np.array(pc.not_equal(old, _UNAVAILABLE).fill_null(True), np.bool_)
+        lost |= np.array(gone, np.bool_) & ~there
+        columns[place] = pc.if_else(gone, old, new)
+    if not changed:
+        return after, lost
+    return pa.StructArray.from_arrays(columns, fields=list(rows), mask=after.is_null()), lost
 
 
 def _replaced(values: pa.Array, rows: npt.NDArray[np.int64], by: pa.Array) -> pa.Array:

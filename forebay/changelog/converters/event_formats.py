@@ -80,6 +80,12 @@ class EventOptions:
             return MaxwellJsonReader(wanted, options, **found)
         return DebeziumJsonReader(wanted, options, key=key, truncate=self.truncate, **found)
 
+    def key_names(self, options: JsonOptions) -> list[str]:
+        """Return the columns of the key, if `key_schema` gives them."""
+        if self.key_schema is None:
+            return []
+        return payload_schema(self.key_schema, self.names["key_schema"], options).names
+
     def _check(self) -> None:
         known = _OPTIONS[self.form]
         defaults = {"sequence": None, "missing_before": "postimage", "truncate": "error", "key_schema": None}

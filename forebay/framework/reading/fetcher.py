@@ -168,7 +168,7 @@ class Fetcher:
         if count.exhausted:
             raise count.last_error(error)
         _log.warning(
-            "%s: fetch %d of %d failed, again in %.1f s: %s",
+            "%s: fetch %d of %d failed and is retried in %.1f s: %s",
             self._source,
             count.failures,
             policy.retries + 1,

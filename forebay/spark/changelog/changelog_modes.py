@@ -27,7 +27,15 @@ def changelog_mode(df: DataFrame) -> ChangelogMode:
     Raises:
         ConfigurationError: A window function or a join of two streams gets changes, and takes them for rows (C14).
     """
-    plan = analysed_plan(df)
+    return mode_of(df, analysed_plan(df))
+
+
+def mode_of(df: DataFrame, plan: PlanNode | None) -> ChangelogMode:
+    """Return the mode of a DataFrame with this plan.
+
+    Raises:
+        ConfigurationError: See `changelog_mode`.
+    """
     if plan is not None:
         _refuse_updates(plan)
     if CHANGE_TYPE in df.columns:

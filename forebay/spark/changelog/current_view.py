@@ -13,12 +13,13 @@ from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import key_names, order_names, payload_fields, quoted
 from forebay.spark.changelog.newest import NullKeys, default_order, is_retraction, newest
+from forebay.spark.keys.found_keys import keys_of
 
 
 def current_view(
     df: DataFrame,
+    key: str | Sequence[str] | None = None,
     *,
-    key: str | Sequence[str],
     deleted: str | None = None,
     ordering: str | Sequence[str] | None = None,
     null_keys: NullKeys = "error",
@@ -29,7 +30,8 @@ def current_view(
 
     Args:
         df: A batch DataFrame: a changelog (`_change_type`), or plain rows with a deletion flag.
-        key: The columns that identify a row.
+        key: The columns that identify a row; by default the primary key that `key_by` or the source declared, with its
+            deletion flag and ordering columns.
         deleted: The boolean column that marks deleted rows; not for a changelog, whose kinds say it.
         ordering: Columns whose largest value is the newest row; by default `_sequence`, or `_pos` within a `_split`.
         null_keys: Whether a NULL in a key column is an error, a value (`allow`), or a row to `drop`.
@@ -38,7 +40,7 @@ def current_view(
         The columns of `df`, without those of a changelog.
 
     Raises:
-        ConfigurationError: A column does not exist or has a wrong type, or `df` is streaming.
+        ConfigurationError: A column does not exist or has a wrong type, there is no key, or `df` is streaming.
         DataError: While reading: a key is NULL, two different rows of a key are the newest one (K8), or a kind is
             unknown. It names the key.
     """
@@ -46,6 +48,14 @@ def current_view(
         raise ConfigurationError(
             "current_view reads a batch DataFrame", advice="use latest_per_key or materialize on a stream"
         )
+    if key is None:
+        spec = keys_of(df)
+        if spec.primary is None:
+            raise ConfigurationError(
+                "the DataFrame has no primary key", option="key", advice="give key=[…], or key_by(…, cdc=True) before"
+            )
+        key, ordering = spec.primary, ordering or spec.ordering
+        deleted = deleted or (None if CHANGE_TYPE in df.columns else spec.deleted)
     keys = key_names(df, key)
     if ordering:
         order, within = [quoted(name) for name in order_names(df, ordering)[0]], None

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from forebay.changelog.shape import COMMIT_VERSION, SEQUENCE
 from forebay.errors import ConfigurationError
 from forebay.keys.order_guarantee import OrderScope
-from forebay.spark.changelog.changelog_modes import changelog_mode
+from forebay.spark.changelog.changelog_modes import mode_of
 from forebay.spark.keys.plan.determinism import unrepeatable
-from forebay.spark.keys.plan.plan_node import analysed_plan
+from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.row_order import RowOrder, row_order, within
 
 _log = logging.getLogger(__name__)
@@ -66,16 +66,18 @@ def choose_strategy(
     if mode == "none" or strategy == "none":
         verdict = Verdict("none", "it was asked for: changes are passed on as they come", None)
     else:
-        changes = changelog_mode(df)
-        verdict = _chosen(df, key, mode, strategy, _sequence(df, sequence_by))
-        if verdict.strategy in ("barrier", "retract") and changes.retracts:
-            _refuse_unrepeatable(df)
+        plan = analysed_plan(df)
+        changes = mode_of(df, plan)
+        verdict = _chosen(row_order(df, plan), key, mode, strategy, _sequence(df, sequence_by))
+        if verdict.strategy in ("barrier", "retract") and changes.retracts and plan is not None:
+            _refuse_unrepeatable(plan)
     _log.info("materialize by (%s): %s, because %s", ", ".join(key), verdict.strategy, verdict.reason)
     return verdict
 
 
-def _chosen(df: DataFrame, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]) -> Verdict:
-    order = row_order(df)
+def _chosen(
+    order: RowOrder, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]
+) -> Verdict:
     # Without such columns, the shuffle by the target's key would lose the order within an upsert key.
     upsert_key = _named(order.upsert_keys[0]) if order.upsert_keys and order.restored else None
     in_order = next((one for one in order.arriving if within(one, key)), None)
@@ -96,7 +98,7 @@ def _chosen(df: DataFrame, key: Sequence[str], mode: Mode, strategy: str | None,
 def _disorder(order: RowOrder, key: Sequence[str]) -> str:
     """Return why the changes of a key of the target may arrive out of order (C7)."""
     promise, shown = order.guarantee, ", ".join(key)
-    if promise.scope is not OrderScope.PER_KEY:
+    if promise.scope is not OrderScope.PER_KEY or order.by_sequence:
         return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
     columns = ", ".join(promise.columns)
     if order.lanes is None:
@@ -110,14 +112,13 @@ def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
     return tuple(min(names) for names in columns)
 
 
-def _refuse_unrepeatable(df: DataFrame) -> None:
+def _refuse_unrepeatable(plan: PlanNode) -> None:
     """Refuse rows that are never found again by comparing them whole (C12).
 
     Raises:
         ConfigurationError: A column or a condition gives another value each time that it is computed.
     """
-    plan = analysed_plan(df)
-    found = [] if plan is None else unrepeatable(plan)
+    found = unrepeatable(plan)
     if found:
         raise ConfigurationError(
             f"{found[0]!r} is another value each time: a retraction never finds the row that it retracts",

@@ -29,7 +29,7 @@ def joined(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
     keys = _keys(how, _finds_one(left, on_left), _finds_one(right, on_right), left_rows, right_rows)
     from_right = right_moves and not left_moves
     lanes = (right_rows if from_right else left_rows).lanes
-    if left_moves and right_moves and how not in ("semi", "anti"):
+    if left_moves and right_moves:  # a row waits in state for its match
         lanes = replace(lanes.lost(f"rows of two streams meet in {node.text}"), transactional=False)
     elif how in ("full", "left" if from_right else "right"):
         lanes = lanes.lost(f"{node.text} puts out rows without the key")

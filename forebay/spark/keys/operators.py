@@ -107,16 +107,20 @@ def _asserted(node: PlanNode, lineage: Lineage, *, known: set[str]) -> Lineage:
 
 
 def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
-    """Apply the `key_by` that a projection is: it keeps order only within lanes that the new key contains (K28)."""
+    """Apply the `key_by` that a projection is: it keeps order only within lanes that the new key contains (K28).
+
+    A converter may know more than the plan, such as that message keys are the key columns, and vouches for the order.
+    """
     known = {one.id for one in declared(node.children[0])}
     found = next((one for one in declared(node) if one.id not in known), None)
     if found is None:
         return lineage
     columns = frozenset(lineage.origins.get(one, GONE) for one in _numbers(found, found.key.partition, node))
     lanes = lineage.lanes
-    kept = bool(lanes.names) and lanes.columns <= columns
+    kept = found.ordered or (bool(lanes.names) and lanes.columns <= columns)
+    transactional = lanes.transactional or found.transactional
     if kept:
-        lanes = replace(lanes, names=found.key.partition, columns=columns)
+        lanes = replace(lanes, names=found.key.partition, columns=columns, transactional=transactional)
     else:
         text = f"key_by({', '.join(found.key.partition)}) cannot restore an order that was not kept before"
         lanes = replace(lanes.lost(text), shuffle=lanes.shuffle)

@@ -35,6 +35,7 @@ class RowOrder:
         arriving: Columns within which rows arrive in order, so that a target need not sort them.
         restored: Whether columns restore the order of changes after a shuffle.
         transactional: Whether the source never spreads a transaction over several micro-batches.
+        by_sequence: Whether the promise holds only if rows are sorted by `_sequence`.
     """
 
     guarantee: Guarantee
@@ -43,6 +44,7 @@ class RowOrder:
     arriving: tuple[Columns, ...]
     restored: bool
     transactional: bool
+    by_sequence: bool = False
 
 
 def within(columns: Sequence[frozenset[str]], names: Iterable[str]) -> bool:
@@ -58,7 +60,7 @@ def guarantee(df: DataFrame) -> Guarantee:
     overwritten, until the next `key_by` or shuffle. The columns `_split` and `_pos` restore the order after a shuffle,
     `_sequence` also after a `key_by` by other columns.
     """
-    return row_order(df).guarantee
+    return row_order(df, analysed_plan(df)).guarantee
 
 
 def upsert_keys(df: DataFrame) -> list[tuple[str, ...]]:
@@ -70,15 +72,14 @@ def upsert_keys(df: DataFrame) -> list[tuple[str, ...]]:
     Returns:
         The keys, the shortest first. `[]` if there is none; `[()]` if there is only one row.
     """
-    keys = {tuple(min(names) for names in key) for key in row_order(df).upsert_keys}
+    keys = {tuple(min(names) for names in key) for key in row_order(df, analysed_plan(df)).upsert_keys}
     places = {name: place for place, name in enumerate(df.columns)}
     ordered = (tuple(sorted(key, key=places.__getitem__)) for key in keys)
     return sorted(ordered, key=lambda key: (len(key), [places[name] for name in key]))
 
 
-def row_order(df: DataFrame) -> RowOrder:
-    """Return what is known of the order and the identity of the rows of a DataFrame."""
-    plan = analysed_plan(df)
+def row_order(df: DataFrame, plan: PlanNode | None) -> RowOrder:
+    """Return what is known of the order and the identity of the rows of a DataFrame with this plan."""
     columns = set(df.columns)
     restored = SEQUENCE in columns or columns >= _POSITIONS
     if plan is None:
@@ -90,10 +91,11 @@ def row_order(df: DataFrame) -> RowOrder:
     direct = [lanes.columns] if lanes.names and lanes.shuffle is None else []
     arriving = _resolved([*direct, *(key.columns for key in lineage.keys if key.arrives_in_order)], names)
     if direct or (lanes.names and restored):
-        promise, present = Guarantee(OrderScope.PER_KEY, lanes.names, lanes.shuffle), _resolve(lanes.columns, names)
-    else:
-        promise, present = _promise_by_columns(df, plan, lanes), None
-    return RowOrder(promise, present, keys, arriving, restored, lanes.transactional)
+        promise = Guarantee(OrderScope.PER_KEY, lanes.names, lanes.shuffle)
+        return RowOrder(promise, _resolve(lanes.columns, names), keys, arriving, restored, lanes.transactional)
+    promise = _promise_by_columns(df, plan, lanes)
+    by_sequence = promise.scope is OrderScope.PER_KEY
+    return RowOrder(promise, None, keys, arriving, restored, lanes.transactional, by_sequence=by_sequence)
 
 
 def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes) -> Guarantee:

@@ -17,6 +17,7 @@ from forebay.keys.field_metadata import declaration_id, key_metadata, without_ke
 from forebay.keys.key_spec import KeySpec
 from forebay.keys.order_guarantee import OrderScope
 from forebay.spark.keys.found_keys import keys_of, warn_once
+from forebay.spark.keys.plan.plan_node import analysed_plan
 from forebay.spark.keys.row_order import RowOrder, row_order, within
 from forebay.spark.keys.upsert_mark import FIELD_UPSERT_KEY, upsert_marks
 
@@ -58,7 +59,7 @@ def key_by(
         warn_once(
             f"streams ignore the ordering columns {', '.join(key.ordering)}: the row that comes last is the latest"
         )
-    order = row_order(df)
+    order = row_order(df, analysed_plan(df))
     kept = order.lanes is not None and within(order.lanes, key.partition)
     _warn_of_lost_order(df, key, order, kept=kept)
     return set_key(df, key, ordered=kept, transactional=kept and order.transactional)
@@ -70,8 +71,8 @@ def set_key(df: DataFrame, key: KeySpec, *, ordered: bool = False, transactional
     Args:
         df: The DataFrame.
         key: The key.
-        ordered: Whether rows are known to be in order within its partition key. It is for readers that cannot see the
-            plan, as after a checkpoint.
+        ordered: Whether rows are known to be in order within its partition key. Converters vouch for what no plan
+            shows; readers that see no plan, as after a checkpoint, rely on it.
         transactional: Whether all changes of a transaction are known to be in one micro-batch.
 
     Raises:

@@ -127,6 +127,17 @@ def test_a_delete_without_before_takes_the_key(convert: Any) -> None:
     assert rows[2]["_corrupt_record"]["reason"].startswith("value: a delete has no field before")
 
 
+GONE = "__debezium_unavailable_value"
+
+
+def test_a_large_value_that_was_not_changed_comes_from_before(convert: Any) -> None:
+    """C17: PostgreSQL leaves such values out, and Debezium writes a placeholder."""
+    kept = [event("u", ANNE, MARIE | {"email": GONE}), event("u", ANNE | {"email": None}, MARIE | {"email": GONE})]
+    rows = convert("debezium-json", DDL, kept)
+    assert [row["email"] for row in rows] == [ANNE["email"], ANNE["email"], None, None]
+    assert [row["first_name"] for row in rows] == ["Anne", "Anne Marie"] * 2
+
+
 MALFORMED = [
     (b"{torn", "value: malformed JSON near byte"),
     (b"", "value: it has no field op"),
@@ -138,6 +149,8 @@ MALFORMED = [
     (event("d"), "value: a delete has no field before"),
     (event("c", after=ANNE | {"id": "one"}), "value: the field after.id does not fit INT"),
     ({"payload": event("c", after=ANNE | {"id": "one"})}, "value: the field payload.after.id does not fit INT"),
+    (event("u", after=MARIE | {"email": GONE}), f"value: a field of after is {GONE}"),
+    (event("u", ANNE | {"email": GONE}, MARIE | {"email": GONE}), f"value: a field of after is {GONE}, and before"),
     (event("c", after=ANNE, source={"ts_ms": 1}), "value: it has no source.lsn"),
 ]
 

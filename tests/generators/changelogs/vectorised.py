@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vectorised materializer behind the interface of the references: a shard of state in a directory of its own."""
+"""The vectorised materializer behind the interface of the references: a shard of state in memory."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,10 +14,9 @@ from forebay.changelog.operators.retract import Retract
 from forebay.changelog.reference.changes import Change
 from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
-from forebay.changelog.state.manifest import OperatorInfo
-from forebay.changelog.state.segments import StoredSegments
+from forebay.changelog.state.manifest import OperatorInfo, SegmentInfo
+from forebay.changelog.state.segments import Segment, StoredSegments
 from forebay.changelog.state.shard import Shard
-from forebay.state.local_state_store import LocalStateStore
 
 PAYLOAD = pa.schema([("c0", pa.int64()), ("c1", pa.int64()), ("c2", pa.string())])
 _INFO = OperatorInfo("query", "materialize retract", 1, (("c0", "bigint"),), 0)
@@ -28,6 +24,51 @@ _INFO = OperatorInfo("query", "materialize retract", 1, (("c0", "bigint"),), 0)
 
 _APART = 1_000_000
 """The keys of each changelog of `run_together` begin at a multiple of this."""
+
+
+class MemoryStore:
+    """A state store in memory: a step of a property test costs no writes to a disk."""
+
+    location = "memory"
+
+    def __init__(self) -> None:
+        self._facts: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        """See `StateStore`."""
+        return self._facts.get(name)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See `StateStore`."""
+        return self._facts.setdefault(name, data) is data
+
+    def names(self, prefix: str) -> list[str]:
+        """See `StateStore`."""
+        return sorted(name for name in self._facts if name.startswith(prefix) and "/" not in name[len(prefix) :])
+
+    def directories(self, prefix: str) -> list[str]:
+        """See `StateStore`."""
+        below = (name[len(prefix) :] for name in self._facts if name.startswith(prefix))
+        return sorted({f"{prefix}{name.split('/')[0]}/" for name in below if "/" in name})
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `StateStore`."""
+        for name in names:
+            self._facts.pop(name, None)
+
+
+class MemorySegments(StoredSegments):
+    """Segments in a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self._memory = store
+
+    def open(self, info: SegmentInfo) -> Segment:
+        """See `SegmentFiles.open`."""
+        data = self._memory.get(info.name)
+        assert data is not None, f"{info.name} was removed while a version needs it"
+        return Segment(pa.ipc.open_file(pa.py_buffer(data)).get_batch(0))
 
 
 class Vectorised:
@@ -40,10 +81,8 @@ class Vectorised:
     """
 
     def __init__(self, key: int = 0, operator: Operator | None = None, bits: int = 63) -> None:
-        directory = tempfile.mkdtemp()
-        weakref.finalize(self, shutil.rmtree, directory)
-        store = LocalStateStore(directory)
-        self._shard = Shard(store, StoredSegments(store), "op/", 0, keep=3)
+        store = MemoryStore()
+        self._shard = Shard(store, MemorySegments(store), "op/", 0, keep=3)
         names = tuple(PAYLOAD.names)
         self._layout = Layout((names[key],), names, PAYLOAD, orders=(pa.int64(),), by_version=False)
         self._operator = operator or Retract(on_missing="hold")

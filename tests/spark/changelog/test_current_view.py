@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.spark.changelog.current_view import current_view
+from forebay.spark.keys.set_keys import key_by
 
 FLAGGED = "k string, v string, gone boolean, o int"
 CHANGES = "k int, v string, _change_type string, _pos long"
@@ -102,6 +103,15 @@ def test_an_unknown_kind_is_an_error_even_before_the_newest_change(spark):
     """C2."""
     df = spark.createDataFrame([(1, "a", "upsert", 7), (1, "b", "insert", 8)], CHANGES)
     assert error_of(current_view(df, key="k")).message == "unknown change kind upsert, _pos 7"
+
+
+def test_a_declared_key_is_the_default(spark):
+    """K5, K7: with its deletion flag and ordering columns."""
+    df = spark.createDataFrame([("a", "x", None, 1), ("a", "y", True, 2), ("b", "z", None, 1)], FLAGGED)
+    keyed = key_by(df, "k", cdc=True, deleted="gone", ordering=["o"])
+    assert rows(current_view(keyed)) == [("b", "z", None, 1)]
+    with pytest.raises(ConfigurationError, match="no primary key"):
+        current_view(df)
 
 
 def test_wrong_arguments_are_refused_before_reading(spark):

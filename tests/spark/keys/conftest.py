@@ -21,7 +21,10 @@ KEY = KeySpec(("id",), ("id",), "gone")
 
 
 class Students(forebay.SimpleSource):
-    """Changes of students, keyed by `id`; with `positions` they have their place in the split."""
+    """Changes of students, keyed by `id`; with `positions` they have their place in the split.
+
+    With `by_name`, the order is within another column than the primary key.
+    """
 
     name: ClassVar[str] = "students"
 
@@ -29,13 +32,15 @@ class Students(forebay.SimpleSource):
     sequence: bool = False
     stamped: bool = True
     transactional: bool = False
+    by_name: bool = False
 
     def schema(self) -> pa.Schema:
         names = {"id": pa.int64(), "level": pa.int64(), "name": pa.string(), "gone": pa.bool_()}
         names |= {"_change_type": pa.string()}
         names |= {"_split": pa.string(), "_pos": pa.int64()} if self.positions else {}
         schema = pa.schema(names | ({"_sequence": pa.int64()} if self.sequence else {}))
-        return stamp(schema, KEY, transactional=self.transactional) if self.stamped else schema
+        key = KeySpec(("name",), ("id",), "gone") if self.by_name else KEY
+        return stamp(schema, key, transactional=self.transactional) if self.stamped else schema
 
     def read(self, split: forebay.Split) -> Iterator[dict[str, Any]]:
         for n in range(split.position or 0, 6):  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.changelog import changelog_mode, upsert_keys, with_upsert_key
 from forebay.errors import ConfigurationError
-from forebay.keys import NONE, PER_SPLIT, Guarantee, guarantee, key_by, strip_keys
+from forebay.keys import NONE, PER_SPLIT, Guarantee, KeySpec, guarantee, key_by, strip_keys
+from forebay.spark.keys.set_keys import set_key
 
 PER_ID = Guarantee.per_key("id")
 
@@ -83,10 +84,30 @@ def test_a_key_of_rows_without_order_promises_nothing(session):
     assert (found, found.weakest) == (NONE, "Range promises no order")
 
 
+def test_a_converter_vouches_for_the_order_of_a_key(students):
+    """§3.2: it knows that the key columns are in the message key, which no plan shows."""
+    key = KeySpec(("id",), ("id",))
+    vouched = set_key(students(stamped=False), key, ordered=True, transactional=True)
+    assert guarantee(vouched) == guarantee(vouched.filter("level > 1")) == PER_ID
+    assert upsert_keys(vouched) == [("id",)]
+    assert guarantee(vouched.repartition(3)) == NONE
+    assert guarantee(set_key(students(stamped=False), key)) == NONE
+
+
 def test_a_union_keeps_order_within_splits(students):
     """K27: rows of one key come from both sides."""
     assert guarantee(students().union(students())) == NONE
     assert guarantee(students(positions=True).union(students(positions=True))) == PER_SPLIT
+
+
+def test_a_join_that_mixes_or_invents_keys_keeps_no_order(students, levels):
+    """K27: rows of two streams meet; a full outer join gives rows without the key."""
+    changes = students(positions=True)
+    assert guarantee(on_level(changes, levels)) == guarantee(on_level(changes, levels, "left")) == PER_ID
+    assert guarantee(on_level(changes, levels, "full")) == PER_SPLIT
+    left, right = students(stream=True), students(stream=True, positions=True).select("_split", "_pos", "name")
+    assert guarantee(left.join(right, "name")) == PER_SPLIT
+    assert guarantee(left.join(right, "name", "left_semi")) == NONE
 
 
 def test_a_function_over_whole_rows_promises_nothing(students):
@@ -105,6 +126,8 @@ def test_a_plan_that_begins_with_rows_may_hide_a_shuffle(students):
     hidden = guarantee(students().localCheckpoint())
     assert (hidden, hidden.weakest) == (NONE, "the plan behind LogicalRDD is not known")
     assert guarantee(students(positions=True).localCheckpoint()) == PER_ID
+    assert upsert_keys(students().localCheckpoint()) == []
+    assert upsert_keys(students(positions=True).localCheckpoint()) == [("id",)]
     finer = key_by(students(positions=True), "id", "level").localCheckpoint()
     assert guarantee(finer) == Guarantee.per_key("id", "level")
     assert guarantee(key_by(students(positions=True), "level").localCheckpoint()) == PER_SPLIT
@@ -116,6 +139,12 @@ def test_upsert_keys_are_those_of_the_source(students):
     assert upsert_keys(students().filter("level > 1").withColumnRenamed("id", "student")) == [("student",)]
     assert upsert_keys(students().drop("id")) == []
     assert upsert_keys(strip_keys(students().select("level"))) == []
+
+
+def test_a_primary_key_beside_the_lanes_is_no_upsert_key(students):
+    """C6, K9: its rows come over several lanes."""
+    assert guarantee(students(by_name=True)) == Guarantee.per_key("name")
+    assert upsert_keys(students(by_name=True, positions=True)) == []
 
 
 def test_a_key_cast_without_loss_is_the_key(students):

@@ -103,6 +103,16 @@ def test_students_and_their_performance_report(students, levels, caplog):
     ]
 
 
+def test_a_key_that_a_sequence_orders_is_sorted_by_it(students):
+    """K28, §2.1: key_by by another column, with `_sequence`."""
+    verdict = choose_strategy(key_by(students(sequence=True), "level"), ["level"])
+    assert (verdict.strategy, verdict.sequence) == ("sequence", ("_sequence",))
+    assert verdict.reason == (
+        "no order is promised within (level): key_by(level) cannot restore an order that was not kept before; "
+        "_sequence orders all changes"
+    )
+
+
 def test_the_reason_names_the_columns_that_are_gone(students):
     """C7: the source key was left out."""
     verdict = choose_strategy(students().drop("id"), ["name"])

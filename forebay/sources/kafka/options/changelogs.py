@@ -11,8 +11,11 @@ import pyarrow as pa
 
 from forebay.changelog.converters.event_converter import EventConverter
 from forebay.changelog.converters.event_formats import EventOptions
+from forebay.changelog.shape import SEQUENCE
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
+from forebay.keys.key_spec import KeySpec
+from forebay.keys.stamping import stamp
 from forebay.sources.kafka.options.payloads import CORRUPT, POSITIONS
 from forebay.sources.kafka.records.decoding import COLUMNS
 
@@ -62,6 +65,19 @@ class Changelog:
             columns=columns,
             source=source,
         )
+
+    def schema(self, columns: Sequence[str] | None, source: str) -> pa.Schema:
+        """Return the schema for the selected columns (None: all), with the key if all its columns are there.
+
+        Raises:
+            ConfigurationError: A column does not exist, or two have one name.
+        """
+        schema = self.converter(columns, source).schema
+        key = self.events.key_names(self.options)
+        if not key or not set(key) <= set(schema.names):
+            return schema
+        order = [SEQUENCE] if SEQUENCE in schema.names else []
+        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order))
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to fetch for the selected columns."""

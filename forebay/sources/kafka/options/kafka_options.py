@@ -236,10 +236,13 @@ class KafkaOptions(Source):
         return Changelog(events, options, self.kafka_columns)
 
     def schema(self) -> pa.Schema:
-        """Return the selected columns of Spark's schema, or of a changelog; with decoding the corrupt-record column."""
+        """Return the selected columns of Spark's schema, or those of a changelog, with its key.
+
+        With decoding there is also the corrupt-record column.
+        """
         changelog = self.changelog()
         if changelog is not None:
-            return changelog.converter(self._columns, self.name).schema
+            return changelog.schema(self._columns, self.name)
         return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:

@@ -64,7 +64,7 @@ def test_every_type_arrives_as_it_is(spark, table):
     )
     at = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
     row = (
-        *(2**62, True, -128, 7, -5, 0.5, float("nan"), Decimal("123456789012345.67891"), 'a"b,\n\\x é', b"\x00\xff"),
+        *(2**62, True, -128, 7, -5, 0.5, float("nan"), Decimal("123456789012345.67891"), 'a"b,\n\\.\né', b"\x00\xff"),
         *(dt.date(1, 1, 1), at.replace(tzinfo=UTC), at, [1, None], {"k": 1}, (1, None)),
     )
     nothing = (1, *[None] * 15)
