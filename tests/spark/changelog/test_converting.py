@@ -162,3 +162,11 @@ def test_deletion_flags_and_appends(spark):
 def test_mistakes_are_reported_before_a_query_runs(spark, call, problem):
     with pytest.raises(ConfigurationError, match=problem):
         call(events(spark, EVENTS))
+
+
+def test_a_changelog_materializes(spark):
+    """K5, C9: events of two keys in the wrong order become the current rows, by the sequence of the database."""
+    moved = {"op": "c", "after": OLD | {"id": 2}, "source": {"lsn": 6}}
+    shuffled = [EVENTS[1], moved, EVENTS[0]]
+    df = changelog.from_debezium(events(spark, shuffled), DDL, key="id", sequence="lsn", mode="FAILFAST")
+    assert sorted(rows(changelog.materialize(df, key="id"))) == [(1, 20, None, "insert"), (2, 10, "a", "insert")]
