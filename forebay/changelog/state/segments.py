@@ -116,7 +116,7 @@ class StoredSegments:
     def open(self, info: SegmentInfo) -> Segment:
         """See `SegmentFiles.open`. A process checks the digest of a segment when it first opens it.
 
-        The mapping ends with the last array of the segment, so a process maps only what its micro-batch reads.
+        The mapping ends with the last array of the segment.
         """
         path = self._local_path(info)
         if (self._store.location, info.name) not in _verified:
@@ -139,7 +139,7 @@ class StoredSegments:
                 self._copy(name).unlink(missing_ok=True)
 
     def _verify(self, path: Path, info: SegmentInfo) -> None:
-        """Check length and digest, by reads: pages of a mapping would count as memory of the process."""
+        """Check length and digest, by reads: they map no pages."""
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -25,6 +26,9 @@ SMALL: Final = 4096
 
 SMALL_BYTES: Final = 4 << 20
 """Runs with more bytes are not small, however few entries they have."""
+
+MAPPED: Final = 64
+"""Maximum shards whose segments a process keeps mapped."""
 
 SWEEP: Final = 64
 """How many versions lie between two searches for segments that killed attempts left."""
@@ -123,8 +127,20 @@ class Shard:
         return sorted({version_of(name, self._prefix) for name in names if name.endswith(".json")})
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
-        """Return the segments of a version, memory-mapped, oldest run first."""
-        return [[self._files.open(segment) for segment in run] for run in manifest.runs]
+        """Return the segments of a version, memory-mapped, oldest run first.
+
+        A process keeps the mappings for the next micro-batch, without those of segments that were merged away.
+        """
+        known = _mapped.pop((self._store.location, self._prefix), {})
+        mapped = {
+            segment.name: known.get(segment.name) or self._files.open(segment)
+            for run in manifest.runs
+            for segment in run
+        }
+        _mapped[self._store.location, self._prefix] = mapped
+        while len(_mapped) > MAPPED:
+            _mapped.popitem(last=False)
+        return [[mapped[segment.name] for segment in run] for run in manifest.runs]
 
     def lookup(self, manifest: Manifest, hashes: Ints, *, timed: bool) -> Entries:
         """Return the entries of keys before the micro-batch; see `snapshot.lookup`."""
@@ -253,6 +269,10 @@ class Shard:
         if names:
             self._store.delete(names)
             self._files.forget(names)
+
+
+_mapped: OrderedDict[tuple[str, str], dict[str, Segment]] = OrderedDict()
+"""The mapped segments of the shards that this process has used last."""
 
 
 def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 
 import numpy as np
@@ -137,7 +138,7 @@ class MemoryStore:
     """A `StateStore` and the `SegmentFiles` over it, in memory; counts what is written."""
 
     def __init__(self):
-        self.location = "memory"
+        self.location = f"memory:{uuid.uuid4()}"
         self.facts = {}
         self.written = 0
         self.rows_written = 0
@@ -176,6 +177,9 @@ class MemoryStore:
         assert self.put_if_absent(name, data)
         self.rows_written += batch.num_rows
         return info
+
+    def forget(self, names):
+        """There are no copies."""
 
     def open(self, info):
         return Segment(pa.ipc.open_file(pa.py_buffer(self.facts[info.name])).get_batch(0))

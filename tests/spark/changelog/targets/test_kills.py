@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
 from forebay.spark.changelog.targets.postgres.copying import CopyPartition
 from forebay.testkit.kills import Kill, KillList, run_until_done
@@ -56,6 +57,7 @@ class DiesOnce(CopyPartition):
 
 def test_rows_of_a_task_that_died_after_its_copy_count_once(spark, table, tmp_path):
     """Spark runs the task again, and the staging table has its rows twice."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import the tests
     table.target._copier = lambda statement: DiesOnce(
         table.target._dsn, table.target._name, statement, str(tmp_path / "died")
     )
