@@ -28,6 +28,7 @@ PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) SPARK
 	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka
+CHANGELOGS := tests/spark/changelog tests/spark/keys tests/changelog tests/keys
 STREAMS := tests/microbatch tests/spark tests/golden
 # The rest of the tests takes longest, so that these are not among them.
 KIT := tests/testkit tests/examples tests/simulation tests/inprocess tests/framework tests/reading tests/coordination tests/formats
@@ -82,12 +83,13 @@ else
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kafka '$(KAFKA) $(AGAINST_SPARK:%=--ignore=%)' & kafka=$$!; \
 	beside against-spark '$(AGAINST_SPARK) $(SOCKETS)' & against=$$!; \
-	beside streams '$(STREAMS)' & streams=$$!; \
+	beside streams '$(STREAMS) $(CHANGELOGS:%=--ignore=%)' & streams=$$!; \
+	beside changelogs '$(CHANGELOGS)' & changelogs=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
-	trap 'kill $$types $$kafka $$against $$streams $$kit 2>/dev/null' INT TERM; \
-	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%); failed=$$?; \
+	trap 'kill $$types $$kafka $$against $$streams $$changelogs $$kit 2>/dev/null' INT TERM; \
+	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
-	for group in $$types $$kit $$streams $$against $$kafka; do wait $$group || failed=$$?; done; \
+	for group in $$types $$kit $$streams $$changelogs $$against $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed
 endif
 
