@@ -36,11 +36,6 @@ settings.register_profile(
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 settings.load_profile(PROFILE)
 
-if PROFILE == "ci":
-    # pyarrow imports pandas where it is installed, a third of the start of each Python process of a streaming query.
-    added = [str(ROOT / "tests" / "without_pandas"), os.environ.get("PYTHONPATH")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, added))
-
 
 def pytest_configure() -> None:
     """Refuse to test a checkout: a file missing from the wheel would go unnoticed."""
