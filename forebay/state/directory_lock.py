@@ -62,10 +62,8 @@ def lock_directory(directory: Path) -> DirectoryLock | None:
         if error.errno in _NO_LOCKS:
             return None
         if isinstance(error, BlockingIOError):
-            raise ConfigurationError(
-                f"{directory} is in use by {owner or 'another process'}",
-                advice="wait until that process has ended, or give another directory",
-            ) from None
+            # The caller, which knows what uses the directory, adds the next step.
+            raise ConfigurationError(f"{directory} is in use by {owner or 'another process'}") from None
         raise store_error(error, str(path), "write") from error
     return DirectoryLock(handle)
 
