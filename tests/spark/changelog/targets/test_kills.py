@@ -28,7 +28,9 @@ EXPECTED = {
 """Rows, and after them the deleted keys that are remembered."""
 
 
-@pytest.mark.parametrize("kind", ["plain", "sequence", "history"])
+@pytest.mark.parametrize(
+    "kind", ["plain", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sequence", "history"))]
+)
 def test_a_writer_killed_at_any_point_leaves_whole_micro_batches(postgres, kind, record_property):
     """P8: before each statement, commit and COPY of two micro-batches, and after them; then all is written again."""
     command = [sys.executable, "-P", str(WRITER), postgres, kind]
@@ -67,6 +69,7 @@ def test_rows_of_a_task_that_died_after_its_copy_count_once(spark, table, tmp_pa
     assert sorted(table.rows()) == [(number, 2 * number) for number in range(100)]
 
 
+@pytest.mark.soak
 def test_a_stream_whose_driver_is_killed_gives_the_table_of_an_undisturbed_run(table, tmp_path, record_property):
     """P8, §3.2: before the transaction, after it, and in a worker."""
     kills = KillList(tmp_path / "kills")
