@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.changelog.shape import CHANGE_TYPE
-from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, SIDE, TOUCHED
+from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, TOUCHED
 from forebay.changelog.state.segments import Ints
 from forebay.errors import DataError
 
@@ -33,7 +33,6 @@ class Layout:
             there are none.
         timed: Whether events have a time (`state_ttl`).
         null_keys: Whether NULL is a value of the key, rather than an error.
-        joined: Whether events belong to one of two inputs.
     """
 
     keys: tuple[str, ...]
@@ -43,7 +42,6 @@ class Layout:
     by_version: bool = True
     timed: bool = False
     null_keys: bool = False
-    joined: bool = False
 
     @property
     def order_types(self) -> list[pa.DataType]:
@@ -72,7 +70,6 @@ class Events:
         kinds: `RowKind`s.
         orders: The columns that order changes.
         touched: Microseconds of each event; None without a time to live.
-        sides: Which input of a join an event belongs to; None for other operators.
     """
 
     layout: Layout
@@ -82,7 +79,6 @@ class Events:
     kinds: Ints
     orders: list[pa.Array] = field(default_factory=list)
     touched: Ints | None = None
-    sides: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.key_hashes)
@@ -117,9 +113,7 @@ def collect(batches: Iterable[pa.RecordBatch], layout: Layout) -> Events:
         empty = np.empty(0, np.int64)
         rows = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in payload], schema=payload)
         orders = [pa.nulls(0, kind) for kind in layout.orders]
-        return Events(
-            layout, rows, empty, empty, empty, orders, empty if layout.timed else None, empty if layout.joined else None
-        )
+        return Events(layout, rows, empty, empty, empty, orders, empty if layout.timed else None)
     whole = pa.concat_batches(batches)
 
     def ints(name: str) -> Ints:
@@ -134,7 +128,6 @@ def collect(batches: Iterable[pa.RecordBatch], layout: Layout) -> Events:
         ints(KIND),
         [whole.column(f"{ORDER}{place}").cast(kind) for place, kind in enumerate(layout.orders)],
         ints(TOUCHED) if layout.timed else None,
-        ints(SIDE) if layout.joined else None,
     )
     _check(events, whole)
     return events

@@ -31,9 +31,6 @@ ORDER: Final = f"{PREFIX}o"
 KIND: Final = f"{PREFIX}kind"
 """Byte, of events alone: a `RowKind`, or -1 for a word that is none."""
 
-SIDE: Final = f"{PREFIX}side"
-"""Byte, of joins alone: 0 for the left input, 1 for the right."""
-
 FIXED: Final = pa.schema(
     [
         pa.field(KEY_HASH, pa.int64(), nullable=False),

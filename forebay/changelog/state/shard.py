@@ -11,11 +11,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from forebay.changelog.state.entries import TOUCHED
 from forebay.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
 from forebay.changelog.state.merging import Part, merge
-from forebay.changelog.state.segments import Ints, Segment, SegmentFiles, sorted_by_key
-from forebay.changelog.state.snapshot import Entries, lookup
+from forebay.changelog.state.segments import Segment, SegmentFiles, sorted_by_key
 from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import OPTION, StateStore
 
@@ -141,10 +139,6 @@ class Shard:
         while len(_mapped) > MAPPED:
             _mapped.popitem(last=False)
         return [[mapped[segment.name] for segment in run] for run in manifest.runs]
-
-    def lookup(self, manifest: Manifest, hashes: Ints, *, timed: bool) -> Entries:
-        """Return the entries of keys before the micro-batch; see `snapshot.lookup`."""
-        return lookup(self.open(manifest), hashes, timed=timed)
 
     def commit(self, before: Manifest, version: int, change: Change) -> Manifest:
         """Write the version after a micro-batch, unless another attempt has written it.
@@ -328,11 +322,6 @@ def reshard_name(prefix: str, version: int) -> str:
 def version_of(name: str, prefix: str) -> int:
     """Return the micro-batch that wrote a file of a shard: a manifest or a segment."""
     return int(name.removeprefix(prefix).removeprefix("v")[:12])
-
-
-def timed(schema: pa.Schema) -> bool:
-    """Whether entries keep the time of their last event."""
-    return schema.get_field_index(TOUCHED) >= 0
 
 
 def _shown(info: OperatorInfo) -> str:

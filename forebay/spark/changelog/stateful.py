@@ -7,7 +7,7 @@ The result is an ordinary DataFrame, for any sink; a retried or repeated micro-b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from forebay.changelog.operators.events import Layout, collect
 from forebay.changelog.operators.expiry import Expiry
 from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
-from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, SIDE, TOUCHED
+from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, TOUCHED
 from forebay.changelog.state.location import OperatorState
 from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.snapshot import lookup
@@ -115,7 +115,7 @@ def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
     return run_prepared(df.select(*prepared_columns(df, plan)), plan)
 
 
-def prepared_columns(df: DataFrame, plan: Plan, more: Mapping[str, Column] | None = None) -> list[Column]:
+def prepared_columns(df: DataFrame, plan: Plan) -> list[Column]:
     """Return the columns that tasks read: the payload, the hashes, the kind, the order and the time."""
     kind = kind_column(df)
     columns = [quoted(one.name) for one in plan.payload]
@@ -128,7 +128,7 @@ def prepared_columns(df: DataFrame, plan: Plan, more: Mapping[str, Column] | Non
     if plan.time_to_live is not None:
         time = F.current_timestamp() if plan.time is None else quoted(plan.time).cast("timestamp")
         columns.append(F.coalesce(F.unix_micros(time), F.lit(0)).alias(TOUCHED))
-    return columns + [column.alias(name) for name, column in (more or {}).items()]
+    return columns
 
 
 def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = None) -> DataFrame:
@@ -158,7 +158,6 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
         by_version=plan.by_version,
         timed=plan.time_to_live is not None,
         null_keys=plan.null_keys,
-        joined=SIDE in arrow.names,
     )
     types = tuple((name, schema[name].dataType.simpleString()) for name in plan.key)
     task = _Task(replace(plan, state=state), layout, shards, types)
