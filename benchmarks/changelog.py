@@ -2,10 +2,10 @@
 """`materialize` beside Spark's `transformWithState` and `applyInPandasWithState`, and Flink's operator in a local job.
 
 All engines take turns on the same changelogs, on two cores. The Python peers need minutes for a million events, so they
-read the first `--peer-files` of the ten files, and rates are compared; on a busy machine, trust those by CPU. Flink
-takes part if there is a JDK: V1, no upsert key, state on the heap and in RocksDB. It writes no checkpoints, where ours
-and Spark's commit each micro-batch. Before that, each engine of Spark is checked on a small changelog. At last: what
-a micro-batch costs by the number of stored keys. Run it: ``make bench BENCH=changelog``, or with less to do by
+read the first of ten files, at least `--peer-events`, and rates are compared; on a busy machine, trust those by CPU.
+Flink takes part if there is a JDK: V1, no upsert key, state on the heap and in RocksDB. It writes no checkpoints,
+where ours and Spark's commit each micro-batch. Before that, each engine of Spark is checked on a small changelog. At
+last: what a micro-batch costs by the number of stored keys. Run it: ``make bench BENCH=changelog``, or with less to do by
 ``BENCH_ARGS='--scale 0.1 --rounds 1 --sizes 100000 1000000'``.
 """
 
@@ -108,9 +108,10 @@ class Bench:
             if view != right:
                 raise SystemExit(f"{engine} is wrong: {len(view.items() ^ right.items())} of {len(right)} rows differ")
 
-    def compare(self, workload: Workload, rounds: int, peer_files: int) -> list[dict[str, Any]]:
+    def compare(self, workload: Workload, rounds: int, peer_events: int) -> list[dict[str, Any]]:
         """Let all engines take turns, and return what each took."""
         size = -(-len(workload.kinds) // FILES)
+        peer_files = min(FILES, -(-peer_events // size))
         part = workload.first(size * peer_files)
         workload.write_parquet(self.work / "whole", FILES)
         part.write_parquet(self.work / "part", peer_files)
@@ -193,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of events and keys")
-    parser.add_argument("--peer-files", type=int, default=2, help="how many of the ten files Spark's peers read")
+    parser.add_argument("--peer-events", type=int, default=200_000, help="how many events Spark's peers read, at least")
     parser.add_argument("--sizes", type=int, nargs="*", default=STORED, help="numbers of stored keys")
     given = parser.parse_args()
     found: dict[str, Any] = {"cells": []}
@@ -207,7 +208,7 @@ def main() -> None:
                 one_row_a_key(round(1_000_000 * size), round(200_000 * size)),
                 many_rows_a_key(round(200_000 * size), round(2_000 * size), 50),
             ):
-                found["cells"] += bench.compare(workload, given.rounds, given.peer_files)
+                found["cells"] += bench.compare(workload, given.rounds, given.peer_events)
         table(found["cells"])
     if given.sizes:
         found["stored"] = state_cells(tuple(given.sizes))

@@ -309,6 +309,21 @@ def test_a_topic_deleted_while_it_is_read_is_a_loss_or_has_nothing_more(kafka, l
     assert lenient.latest(splits) == {f"{topic}/0": 0, f"{other}/0": 2}
 
 
+def test_new_partitions_of_a_changelog_lower_the_order_of_keys(kafka, look, caplog):
+    """A19: producers send the keys of other partitions to the new ones. Restarts do not warn again."""
+    topic = kafka.topic(3)
+    plain, keyed = look(subscribe=topic), look(subscribe=topic, rowPositions="true")
+    first = keyed.discover({}, True)
+    kafka.grow(topic, 4)
+    later = keyed.discover(known(first), False)
+    plain.discover(known(first), False)
+    assert f"{topic}/3" in known(later)
+    (warning,) = caplog.messages
+    assert f"the topic '{topic}' has new partitions" in warning and "PER_SPLIT" in warning
+    look(subscribe=topic, rowPositions="true").discover(known(later), False)
+    assert caplog.messages == [warning]
+
+
 def test_a_new_partition_that_lost_its_first_records_is_a_loss(kafka, look):
     topic = kafka.topic()
     first = look(subscribe=topic).discover({}, True)

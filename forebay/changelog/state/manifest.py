@@ -183,7 +183,7 @@ def parse_fact(data: bytes, name: str) -> dict[str, Any]:
     if version != FORMAT:
         raise FatalError(
             f"the state {name} has format {version}; this version of forebay reads format {FORMAT}",
-            option="stateLocation",
+            option="state_location",
             advice="install the version of forebay that wrote the state, or a later one",
         )
     digest = facts.pop("sum", None)
@@ -196,7 +196,7 @@ def damaged(name: str, reason: str) -> FatalError:
     """Return the error for a file of the state that cannot be read."""
     return FatalError(
         f"the file {name} of the state is damaged: {reason}",
-        option="stateLocation",
+        option="state_location",
         advice="restore the state location from a backup that is as old as the checkpoint, or start the query with a "
         "new checkpoint and a new state location",
     )

@@ -12,6 +12,8 @@ from forebay.errors import ConfigurationError, FatalError
 from forebay.testkit.servers.kafka_jars import Module, fetched, java
 
 VERSION = "2.3.0"
+KAFKA_VERSION = "5.0.0-2.2"
+"""Of Flink's Kafka connector, the newest that there is for Flink 2.x."""
 
 _GROUP = "org.apache.flink"
 _RUNTIME = ("flink-table-runtime", "flink-table-api-java", "flink-streaming-java", "flink-statebackend-rocksdb")
@@ -38,12 +40,19 @@ def flink_jars() -> list[Path]:
     return sorted(jar for place, some in modules.items() for jar in fetched(place, some).glob("*.jar"))
 
 
+def kafka_connector_jars() -> list[Path]:
+    """Return Flink's Kafka connector, for a program that also has `flink_jars`."""
+    modules = [Module(_GROUP, "flink-connector-kafka", KAFKA_VERSION), Module(_GROUP, "flink-connector-base", VERSION)]
+    return sorted(fetched(f"flink-connector-kafka-{KAFKA_VERSION}", modules).glob("*.jar"))
+
+
 class FlinkProgram:
     """A compiled Java program of one file.
 
     Args:
         source: The file; it is named after its public class, which has no package.
         classes: Where to put the classes.
+        jars: Jars beside `flink_jars`.
 
     Raises:
         ConfigurationError: There is no JDK.
@@ -51,7 +60,7 @@ class FlinkProgram:
         FatalError: The program does not compile.
     """
 
-    def __init__(self, source: Path, classes: Path) -> None:
+    def __init__(self, source: Path, classes: Path, jars: Iterable[Path] = ()) -> None:
         compiler = javac()
         if compiler is None:
             raise ConfigurationError(
@@ -59,7 +68,7 @@ class FlinkProgram:
                 advice="install a JDK (Debian, Ubuntu: apt install openjdk-17-jdk-headless), or set JAVA_HOME to one",
             )
         self._main = source.stem
-        self._classpath = ":".join(map(str, [classes, *flink_jars()]))
+        self._classpath = ":".join(map(str, [classes, *flink_jars(), *jars]))
         _run([compiler, "-proc:none", "-nowarn", "-d", classes, "-cp", self._classpath, source])
 
     def run(self, *arguments: object, options: Iterable[str] = ()) -> str:
@@ -72,7 +81,11 @@ class FlinkProgram:
         Raises:
             FatalError: The program failed.
         """
-        return _run([java(), *options, "-cp", self._classpath, self._main, *arguments])
+        return _run(self.command(*arguments, options=options))
+
+    def command(self, *arguments: object, options: Iterable[str] = ()) -> list[str]:
+        """Return the command of `run`, for a caller that talks with the program while it runs."""
+        return [*map(str, [java(), *options, "-cp", self._classpath, self._main, *arguments])]
 
 
 def _run(command: Iterable[object]) -> str:

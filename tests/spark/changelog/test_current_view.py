@@ -120,8 +120,32 @@ def test_wrong_arguments_are_refused_before_reading(spark):
         current_view(df, key="k", deleted="o", ordering="o")
     with pytest.raises(ConfigurationError, match="'missing' does not exist"):
         current_view(df, key="missing")
-    with pytest.raises(ConfigurationError, match="batch DataFrame"):
-        current_view(spark.readStream.format("rate").load(), key="value")
+    with pytest.raises(ConfigurationError, match="a batch DataFrame has no state, and state_location is given"):
+        current_view(df, key="k", ordering="o", state_location="/tmp")
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigurationError, match="give state_location"):
+        current_view(stream, key="value")
+    with pytest.raises(ConfigurationError, match="takes 'error' or 'drop'"):
+        current_view(stream, key="value", null_keys="allow")
+
+
+def test_the_view_of_a_stream_is_a_changelog(stream_of_files):
+    """K7, K8: flags are deletes; the largest ordering value is the newest row, whenever it comes."""
+    query = stream_of_files(
+        lambda df, state: current_view(
+            df, "id", deleted="gone", ordering="level", null_keys="drop", state_location=state
+        ),
+        "id long, level int, name string, gone boolean",
+    )
+    query.write([(1, 1, "a", False), (2, 1, "b", None), (None, 9, "x", False)])
+    query.write([(1, 3, None, False), (1, 2, "late", True), (2, 2, None, True)])
+    query.write([(2, 1, "late", False), (3, 1, "c", True)])
+    found = [sorted(row[:5] for row in rows) for _, rows in sorted(query.run().items())]
+    assert found == [
+        [(1, 1, "a", False, "insert"), (2, 1, "b", None, "insert")],
+        [(1, 3, None, False, "update_postimage"), (2, 1, "b", None, "delete")],
+        [],
+    ]
 
 
 EVENTS = st.lists(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from datetime import timedelta
 
 import pytest
 
@@ -99,6 +100,19 @@ def test_latest_per_key_ignores_older_changes(stream_of_files):
         [(2, 1, "x", "delete")],
         [(1, 6, "newer", "update_postimage")],
     ]
+
+
+def test_an_available_now_query_with_a_time_to_live_ends(stream_of_files):
+    """A16: no query waits for keys to expire; they do so when their shard next has rows."""
+    query = stream_of_files(
+        lambda df, state: latest_per_key(
+            df, "id", sequence_by="level", state_ttl=timedelta(milliseconds=1), state_location=state, shards=1
+        )
+    )
+    for level in (1, 2, 3):
+        query.write([(level, level, "a", "insert")])
+    assert [short(rows) for _, rows in sorted(query.run().items())] == [["+I1"], ["+I2", "-D1"], ["+I3", "-D2"]]
+    assert query.run() == {}
 
 
 def test_normalize_completes_an_upsert_changelog(stream_of_files):

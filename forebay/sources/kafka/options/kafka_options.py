@@ -245,6 +245,11 @@ class KafkaOptions(Source):
             return changelog.schema(self._columns, self.name)
         return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
+    @property
+    def keyed(self) -> bool:
+        """Whether the query relies on the partition of a key: rows are changes, or carry their positions."""
+        return self.changelog_format is not None or self.row_positions
+
     def with_columns(self, columns: tuple[str, ...]) -> Self:
         """Return a copy that reads only these columns, and does not decode others."""
         other = copy.copy(self)

@@ -241,6 +241,13 @@ class KafkaEnumerator(DiscoveryEnumerator):
         wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
         starts = self._resolver.offsets(wanted, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
+        if self._source.keyed:
+            for topic in sorted({one.topic for one in identity.new} & topics):
+                self._warn(
+                    f"the topic {topic!r} has new partitions, to which producers send keys of other partitions: from "
+                    "now on, rows of one key are in order within a partition alone (PER_SPLIT). Order them by _sequence "
+                    "or a column of the rows (sequence_by), or materialize them with strategy='retract'"
+                )
         for partition, offset in starts.items():
             if offset == 0 or partition in identity.recreated:
                 continue
