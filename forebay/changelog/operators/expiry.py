@@ -51,6 +51,7 @@ class Expiry:
                     if info.oldest is not None and info.oldest <= cutoff:
                         old = (segment.ints(TOUCHED) <= cutoff) & (segment.ints(COUNT) != 0)
                         found.append(segment.hashes[old])
+                        segment.unload()
         return np.unique(np.concatenate(found))
 
     def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:

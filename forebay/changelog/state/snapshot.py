@@ -40,15 +40,15 @@ class Entries:
         back[by_owner] = np.arange(len(which))
         cuts = np.flatnonzero(np.diff(owners[by_owner])) + 1
         groups = [group for group in np.split(by_owner, cuts) if len(group)]
-        found = []
-        for field in fields:
-            parts = [
-                self._segments[owners[group[0]]].column(field).take(pa.array(places[group])).cast(field.type)
-                for group in groups
-            ]
-            column = pa.concat_arrays(parts) if parts else pa.nulls(0, field.type)
-            found.append(column if len(groups) <= 1 else column.take(pa.array(back)))
-        return found if len(groups) != 1 else [column.take(pa.array(back)) for column in found]
+        taken = []
+        for group in groups:
+            segment = self._segments[owners[group[0]]]
+            taken.append(segment.take(places[group], fields))
+            segment.unload()
+        if not taken:
+            return [pa.nulls(0, field.type) for field in fields]
+        order = pa.array(back)
+        return [pa.concat_arrays(parts).take(order) for parts in zip(*taken, strict=True)]
 
     def orders(self, types: Sequence[pa.DataType]) -> list[pa.Array]:
         """Return the columns that order the rows of a key."""
@@ -64,34 +64,32 @@ def lookup(runs: Sequence[Sequence[Segment]], hashes: Ints, *, timed: bool) -> E
         hashes: Key hashes, sorted, without duplicates.
         timed: Whether entries have a time.
     """
+    names = [KEY_HASH, ROW_HASH, ORDINAL, COUNT, *([TOUCHED] if timed else [])]
+    empty = np.empty(0, np.int64)
     segments: list[Segment] = []
-    owners: list[Ints] = []
-    places: list[Ints] = []
-    for run in reversed(runs):
-        for segment in run:
-            found, _ = segment.find(hashes) if len(hashes) else (np.empty(0, np.int64), None)
-            if len(found):
-                owners.append(np.full(len(found), len(segments)))
-                places.append(found)
-                segments.append(segment)
-
-    def gather(name: str) -> Ints:
-        parts = [segments[group[0]].ints(name)[place] for group, place in zip(owners, places, strict=True)]
-        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
-
-    keys, rows, ordinals, counts = (gather(name) for name in (KEY_HASH, ROW_HASH, ORDINAL, COUNT))
+    found: list[list[Ints]] = [[empty] for _ in range(len(names) + 2)]
+    for segment in (segment for run in reversed(runs) for segment in run):
+        places = segment.find(hashes)[0] if len(hashes) else empty
+        if len(places):
+            columns = [segment.ints(name)[places] for name in names]
+            for column, part in zip(found, [np.full(len(places), len(segments)), places, *columns], strict=True):
+                column.append(part)
+            segments.append(segment)
+        segment.unload()
+    owners, places, keys, rows, ordinals, counts, *touched = (
+        np.concatenate(column).astype(np.int64, copy=False) for column in found
+    )
     kept = newest(keys, rows, ordinals)
     kept = kept[counts[kept] != 0]
-    empty = np.empty(0, np.int64)
     return Entries(
         keys[kept],
         rows[kept],
         ordinals[kept],
         counts[kept],
-        gather(TOUCHED)[kept] if timed else None,
+        touched[0][kept] if timed else None,
         segments,
-        (np.concatenate(owners) if owners else empty)[kept],
-        (np.concatenate(places) if places else empty)[kept],
+        owners[kept],
+        places[kept],
     )
 
 

@@ -84,10 +84,12 @@ def test_a_key_whose_entries_span_several_segments(memory_shard, limits):
         assert on.stored(1, np.array([4, 6])) == {(4, 0): 1, (6, 0): 1}
 
 
-def test_a_million_entries_of_one_key(memory_shard):
+def test_a_million_entries_of_one_key(memory_shard, limits):
+    one, two, three = limits(1 << 18, 64 << 20, 4096)
     on = memory_shard()
-    on.step({(5, row): 1 for row in range(1_000_000)})
-    manifest = on.step({(5, row): 0 for row in range(0, 1_000_000, 2)} | {(6, 0): 1})
+    with one, two, three:
+        on.step({(5, row): 1 for row in range(1_000_000)})
+        manifest = on.step({(5, row): 0 for row in range(0, 1_000_000, 2)} | {(6, 0): 1})
     assert sum(len(run) for run in manifest.runs) > 4
     runs = on.shard.open(manifest)
     found = lookup(runs, np.array([5]), timed=False)
