@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
@@ -117,6 +119,11 @@ def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple
 def quoted(name: str) -> Column:
     """Return a column by its exact name."""
     return F.col(f"`{name.replace('`', '``')}`")
+
+
+def all_set(names: Iterable[str]) -> Column:
+    """Return whether no column is NULL. NaN is a value, which `DataFrame.dropna` takes for NULL."""
+    return reduce(and_, (quoted(name).isNotNull() for name in names))
 
 
 def hash_of(names: Sequence[str]) -> Column:

@@ -12,7 +12,7 @@ from pyspark.sql.types import BooleanType
 from forebay.changelog.row_kind import CHANGE_TYPES
 from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import key_names, order_names, payload_fields, quoted
+from forebay.spark.changelog.columns import all_set, key_names, order_names, payload_fields, quoted
 from forebay.spark.changelog.keyed import latest_per_key
 from forebay.spark.changelog.newest import NullKeys, default_order, is_retraction, newest
 from forebay.spark.keys.found_keys import keys_of
@@ -111,8 +111,7 @@ def _changes(
 ) -> DataFrame:
     """Return the changelog of the view of a stream."""
     if null_keys == "drop":
-        for one in keys:
-            df = df.where(quoted(one).isNotNull())
+        df = df.where(all_set(keys))
     elif null_keys != "error":
         raise ConfigurationError(
             f"null_keys is {null_keys!r}, and a streaming DataFrame takes 'error' or 'drop'",

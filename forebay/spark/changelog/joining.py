@@ -16,7 +16,15 @@ from forebay.changelog.state.entries import KEY_HASH, KIND, PREFIX, ROW_HASH, TO
 from forebay.changelog.state.location import OperatorState
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
-from forebay.spark.changelog.columns import check_comparable, hash_of, key_names, kind_column, payload_fields, quoted
+from forebay.spark.changelog.columns import (
+    all_set,
+    check_comparable,
+    hash_of,
+    key_names,
+    kind_column,
+    payload_fields,
+    quoted,
+)
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, changelog_schema, run_prepared
 from forebay.spark.keys.set_keys import strip_keys
@@ -104,7 +112,7 @@ def _plan(
 def _prepared(df: DataFrame, names: Sequence[str], keys: Sequence[str], plan: Plan, side: int) -> DataFrame:
     """Return the columns that tasks read, for one input."""
     if side == 1 or plan.operator in (Join("inner"), Join("semi")):
-        df = df.dropna("any", subset=list(names))  # NULL matches nothing
+        df = df.where(all_set(names))  # NULL matches nothing
     rows = [field.name for field in payload_fields(df)]
     kind = kind_column(df)
     columns = [quoted(name).alias(key) for name, key in zip(names, keys, strict=True)]

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SEQUENCE, SPLIT
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.columns import all_set, quoted
 
 NullKeys = Literal["error", "allow", "drop"]
 
@@ -88,7 +88,7 @@ def newest(
         )
     columns = df.columns
     if null_keys == "drop":
-        df = df.dropna("any", subset=[f"`{name}`" for name in keys])
+        df = df.where(all_set(keys))
     places, group = list(order), [quoted(name) for name in keys]
     if CHANGE_TYPE in columns:
         places.append(by_kind(df, update_before=0, delete=1, adds=1))

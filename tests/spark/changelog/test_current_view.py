@@ -97,6 +97,8 @@ def test_a_null_key_is_an_error_a_value_or_dropped(spark):
     assert "'k' is NULL, _pos 7" in error.message
     assert rows(current_view(df, key="k", null_keys="drop")) == [(1, "b")]
     assert rows(current_view(df, key="k", null_keys="allow")) == [(1, "b"), (None, "a")]
+    not_a_number = spark.createDataFrame([(float("nan"), "a"), (None, "b")], "k double, v string")
+    assert [row[1] for row in rows(current_view(not_a_number, key="k", null_keys="drop"))] == ["a"]
 
 
 def test_an_unknown_kind_is_an_error_even_before_the_newest_change(spark):

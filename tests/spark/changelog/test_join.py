@@ -78,6 +78,15 @@ def test_a_batch_join_is_the_same_operator(spark):
     assert sorted(map(tuple, found)) == [(1, "a", "b", "insert"), (2, "c", None, "insert")]
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_keys_that_are_not_a_number_match_as_in_sparks_joins(spark, how):
+    keys = [float("nan"), 0.0, -0.0, 1.5, None]
+    left = spark.createDataFrame([(key, f"l{place}") for place, key in enumerate(keys)], "k double, l string")
+    right = spark.createDataFrame([(key, f"r{place}") for place, key in enumerate(keys[:3])], "k double, r string")
+    ours = changelog_join(left, right, "k", how=how).drop("_change_type", "_commit_version", "k")
+    assert sorted(map(repr, ours.collect())) == sorted(map(repr, left.join(right, "k", how).drop("k").collect()))
+
+
 def test_columns_on_both_sides_and_other_types_are_refused(spark):
     left = spark.createDataFrame([(1, "a")], "k int, v string")
     with pytest.raises(ConfigurationError, match="both inputs have the column 'V'"):
