@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`materialize` beside Spark's `transformWithState` and `applyInPandasWithState`, and Flink's operator in a local job.
 
-All engines take turns on the same changelogs, on two cores. The Python peers need minutes for a million events, so they
-read the first of ten files, at least `--peer-events`, and rates are compared; on a busy machine, trust those by CPU.
-Flink takes part if there is a JDK: V1, no upsert key, state on the heap and in RocksDB. It writes no checkpoints,
-where ours and Spark's commit each micro-batch. Before that, each engine of Spark is checked on a small changelog. At
-last: what a micro-batch costs by the number of stored keys. Run it: ``make bench BENCH=changelog``, or with less to do by
-``BENCH_ARGS='--scale 0.1 --rounds 1 --sizes 100000 1000000'``.
+All engines take turns on the same changelogs, on two cores, Spark in micro-batches of 100,000 events. The Python peers
+need minutes for a million events, so they read the first `--peer-events`, and rates are compared; on a busy machine,
+trust those by CPU. Flink takes part if there is a JDK: V1, no upsert key, state on the heap and in RocksDB. It writes
+no checkpoints, where ours and Spark's commit each micro-batch. Before that, each engine of Spark is checked on a small
+changelog. At last: what a micro-batch costs by the number of stored keys. Run it: ``make bench BENCH=changelog``, or
+with less to do by ``BENCH_ARGS='--scale 0.1 --rounds 1 --sizes 100000 1000000'``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from forebay.changelog import materialize
 from forebay.inspection.tables import text_table
 from forebay.testkit.servers.flink_jars import FlinkProgram, javac
 
-CORES, FILES = 2, 10
+CORES = 2
+EVENTS_A_BATCH = 100_000
 OURS = "forebay materialize"
 SPARKS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "transformWithState (rows)": transform_with_state,
@@ -110,10 +111,11 @@ class Bench:
 
     def compare(self, workload: Workload, rounds: int, peer_events: int) -> list[dict[str, Any]]:
         """Let all engines take turns, and return what each took."""
-        size = -(-len(workload.kinds) // FILES)
-        peer_files = min(FILES, -(-peer_events // size))
+        size = min(EVENTS_A_BATCH, len(workload.kinds))
+        files = round(len(workload.kinds) / size)
+        peer_files = min(files, -(-peer_events // size))
         part = workload.first(size * peer_files)
-        workload.write_parquet(self.work / "whole", FILES)
+        workload.write_parquet(self.work / "whole", files)
         part.write_parquet(self.work / "part", peer_files)
         workload.write_bytes(self.work / "bytes", CORES)
         workload.first(size).write_bytes(self.work / "warm", CORES)
