@@ -168,10 +168,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns that count, after one that warms up (5)")
     parser.add_argument("--kinds", default="100 B,1 KB keyed,100 B keyed lz4,1 KB keyed zstd", help="of records")
     parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--conf", action="append", default=[], help="a setting of Spark, name=value; may be repeated")
     parser.add_argument("--no-spark", dest="spark", action="store_false", help="leave out Spark's own source")
     asked = parser.parse_args()
     with KafkaBroker() as broker, tempfile.TemporaryDirectory() as classes:
-        spark = both(str(CORES))
+        spark = both(str(CORES), asked.conf)
         few = fill(broker, SMALL, KINDS["100 B"], 1, 1)
         with Flink(broker, Path(classes)) as flink:
             readers = {OURS: spark_reader(spark, OURS, broker)}

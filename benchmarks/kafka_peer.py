@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyspark
 from pyspark.sql import SparkSession
 
@@ -10,16 +12,20 @@ import forebay
 from forebay.testkit.servers.kafka_jars import spark_source_jars
 
 
-def both(cores: str = "*") -> SparkSession:
+def both(cores: str = "*", settings: Sequence[str] = ()) -> SparkSession:
     """Return a session that reads with `kafka` and with `forebay_kafka`.
 
     Args:
         cores: How many.
+        settings: More settings of Spark, `name=value`.
     """
     if not pyspark.__version__.startswith("4.2."):
         raise SystemExit(f"Spark's own Kafka source is to be had for Spark 4.2, and this is {pyspark.__version__}")
+    builder = SparkSession.builder
+    for setting in settings:
+        builder = builder.config(*setting.split("=", 1))
     spark = (
-        SparkSession.builder.master(f"local[{cores}]")
+        builder.master(f"local[{cores}]")
         .config("spark.jars", spark_source_jars())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

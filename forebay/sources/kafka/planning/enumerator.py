@@ -245,7 +245,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
             for topic in sorted({one.topic for one in identity.new} & topics):
                 self._warn(
                     f"the topic {topic!r} has new partitions, to which producers send keys of other partitions: from "
-                    "now on, rows of one key are in order within a partition alone (PER_SPLIT). Order them by _sequence "
+                    "now on, rows of one key are in order within a partition alone (PER_SPLIT). Order by _sequence "
                     "or a column of the rows (sequence_by), or materialize them with strategy='retract'"
                 )
         for partition, offset in starts.items():
