@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,23 +100,25 @@ class Import(NamedTuple):
         return f"forebay/{self.file}:{self.line}: {what}"
 
 
+@cache
 def files() -> list[str]:
     return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
 
-def imports(file: str, text: str | None = None) -> Iterator[Import]:
+@cache
+def imports(file: str, text: str | None = None) -> list[Import]:
     """Every import of a file, also those inside functions and under TYPE_CHECKING: they are knowledge too."""
-    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8") if text is None else text)
-    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    found = []
+    nodes = list(ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8") if text is None else text)))
+    blocks = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     for_checkers = {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(file, node.lineno, alias.name, None, node in for_checkers)
+            found += [Import(file, node.lineno, alias.name, None, node in for_checkers) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            for alias in node.names:
-                yield Import(file, node.lineno, module, alias.name, node in for_checkers)
+            found += [Import(file, node.lineno, module, alias.name, node in for_checkers) for alias in node.names]
+    return found
 
 
 def parts(file: str) -> tuple[str, ...]:
