@@ -120,10 +120,10 @@ else
 	@$(SOAK) $(ALL_BUT_KAFKA); rest=$$?; $(SOAK) $(KAFKA); failed=$$?; exit $$((rest ? rest : failed))
 endif
 
-kit-table: $(STAMPS)/installed ## Judge a broken connector for each check of the kit, and print which checks catch it
+kit-table: $(STAMPS)/dev $(STAMPS)/installed ## Judge a broken connector for each check of the kit, and print which checks catch it
 	@PYTHONPATH=tests/connectors $(PY) -P -m kit_connectors.table
 
-public-names: $(STAMPS)/installed ## Write the list of public names that a test guards
+public-names: $(STAMPS)/dev $(STAMPS)/installed ## Write the list of public names that a test guards
 	@$(PY) -P tests/project/public_names.py > tests/golden/data/public_names.txt
 
 docs: $(STAMPS)/docs ## Build the documents as a site into build/site, and check every link
