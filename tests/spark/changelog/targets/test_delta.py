@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from forebay.testkit.servers.kafka_jars import Module, fetched
@@ -24,6 +25,8 @@ PROGRAM = Path(__file__).parent / "delta_program.py"
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     """What the program saw."""
+    if not pyspark.__version__.startswith("4.2."):
+        pytest.skip(f"Delta {VERSION} is for Spark 4.2, and this is {pyspark.__version__}")
     jars = fetched(f"delta-{VERSION}", MODULES)
     command = [sys.executable, "-P", str(PROGRAM), str(jars), str(tmp_path_factory.mktemp("delta"))]
     options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.level=OFF"
