@@ -22,6 +22,7 @@ from forebay.changelog.converters.upsert_json import UpsertJsonWriter
 from forebay.changelog.shape import POSITION, SEQUENCE, SPLIT
 from forebay.errors import ConfigurationError
 from forebay.keys.key_spec import KeySpec
+from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.conform import arrow_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.keys.set_keys import set_key
@@ -129,7 +130,7 @@ def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
     if not {SPLIT, POSITION} <= kinds.keys() and kinds.keys() >= _KAFKA:
         df = df.withColumn(SPLIT, F.concat_ws("/", "topic", "partition")).withColumn(POSITION, F.col("offset"))
     schema = reading.converter(arrow_schema(df.schema)).schema
-    changes = df.mapInArrow(reading, spark_schema(schema, name))
+    changes = map_in_arrow(df, reading, spark_schema(schema, name))
     if not reading.key:
         return changes
     order = (SEQUENCE,) if SEQUENCE in schema.names else ()
@@ -143,4 +144,4 @@ def write_events(df: DataFrame, writing: EventWriting, name: str) -> DataFrame:
         ConfigurationError: A column does not exist.
     """
     schema = writing.writer(arrow_schema(df.schema), **writing.arguments).schema
-    return df.mapInArrow(writing, spark_schema(schema, name))
+    return map_in_arrow(df, writing, spark_schema(schema, name))

@@ -26,6 +26,7 @@ from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.snapshot import lookup
 from forebay.errors import FatalError
 from forebay.spark.changelog.columns import hash_of, kind_column, quoted
+from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.changelog.state_options import with_shards
 from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
@@ -164,10 +165,10 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     shard = F.pmod(F.col(KEY_HASH), F.lit(shards)).cast("int")
     result = output or changelog_schema(schema)
     if state is None:
-        return prepared.repartitionById(shards, shard).mapInArrow(task, result)
+        return map_in_arrow(prepared.repartitionById(shards, shard), task, result)
     # Spark removes parts of a plan that have no rows, but no observation: so each micro-batch runs all shards.
     seen = prepared.observe(f"{state.location}/{state.name}", F.count(F.lit(1)).alias("events"))
-    changes = seen.repartitionById(shards, shard).mapInArrow(task, result)
+    changes = map_in_arrow(seen.repartitionById(shards, shard), task, result)
     # A stage of its own: in that of a coalesce, union or limit the numbers of tasks are not those of shards, and some
     # shards would not run.
     numbered = changes.withColumn(f"{PREFIX}shard", F.spark_partition_id())

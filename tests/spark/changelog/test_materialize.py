@@ -11,6 +11,8 @@ import pytest
 
 from forebay.changelog.row_kind import CHANGE_TYPES
 from forebay.errors import ConfigurationError, unwrap
+from forebay.spark.changelog.converting import to_upsert_kafka
+from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
 from forebay.spark.changelog.materialize import materialize
 from forebay.spark.keys.found_keys import keys_of
@@ -153,3 +155,18 @@ def test_the_result_is_keyed_by_the_new_key_alone(spark):
     ):
         assert keys_of(result).primary == ("id",)
     assert materialize(materialize(df, "id", strategy="retract"), "id").collect() == [(1, 1, "a", "insert", 0)]
+
+
+def test_names_with_dots_and_backticks(spark, stream_of_files):
+    """PySpark's `mapInArrow` takes them for syntax."""
+    schema = "`k.id` long, `a``.b` string, _change_type string"
+    query = stream_of_files(
+        lambda df, state: materialize(df, "k.id", strategy="retract", state_location=state, shards=2), schema
+    )
+    query.write([(1, "x", "insert")])
+    query.write([(1, "x", "update_preimage"), (1, "y", "update_postimage")])
+    assert query.run() == {0: [(1, "x", "insert", 0)], 1: [(1, "y", "update_postimage", 1)]}
+    changes = spark.createDataFrame([(1, "x", "insert")], schema)
+    names = changelog_join(changes, changes.withColumnRenamed("a`.b", "c.d"), "k.id").columns
+    assert names == ["k.id", "a`.b", "c.d", "_change_type", "_commit_version"]
+    assert to_upsert_kafka(changes, "k.id").collect() == [('{"k.id":1}', '{"k.id":1,"a`.b":"x"}')]
