@@ -17,7 +17,7 @@ FIRST: Final = np.iinfo(np.int64).min
 
 
 def order_ranks(stored: Sequence[pa.Array], arriving: Sequence[pa.Array]) -> Ints:
-    """Return a rank for each stored and then each arriving change; NULL comes first.
+    """Return a rank for each stored and then each arriving change; NULL comes first, NaN last.
 
     Args:
         stored: The ordering columns of entries.
@@ -43,11 +43,9 @@ def _ranks(column: pa.Array) -> Ints:
             whole = pc.fill_null(whole, fill_value=int(FIRST) + 1)
         numbers: Ints = whole.to_numpy()
         return numbers
-    ranked: Ints = (
-        pc.rank(column, sort_keys="ascending", null_placement="at_start", tiebreaker="dense")
-        .to_numpy()
-        .astype(np.int64)
-    )
+    # With NULL at the end, where Arrow puts it by default, NaN comes after all numbers, as in Spark.
+    ranked: Ints = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    ranked[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return ranked
 
 
