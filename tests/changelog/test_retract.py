@@ -17,6 +17,7 @@ from forebay.changelog.state.entries import KEY_HASH, KIND, ROW_HASH
 from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.segments import StoredSegments
 from forebay.changelog.state.shard import Shard
+from forebay.errors import DataError
 from forebay.state.local_state_store import LocalStateStore
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("v", pa.string()), ("x", pa.float64())])
@@ -120,3 +121,14 @@ def test_counts_of_rows_that_are_added_twice_are_kept(tmp_path):
     assert table.step([(3, row), (0, other)]) == [("-U", row), ("+U", other)]
     assert table.step([(3, other)]) == [("-D", other)]
     assert Counter(table.view) == Counter()
+
+
+def test_a_row_that_is_added_twice_is_a_conflict(tmp_path):
+    """A12: also if the second one comes in another micro-batch."""
+    row = (1, "a", 0.5)
+    with pytest.raises(DataError, match=r"is \(k=1\) with 2 rows"):
+        Table(tmp_path / "one", operator=Retract(on_conflict="error")).step([(0, row), (0, row)])
+    table = Table(tmp_path / "two", operator=Retract(on_conflict="error"))
+    assert table.step([(0, row)]) == [("+I", row)]
+    with pytest.raises(DataError, match="several rows"):
+        table.step([(0, row)])

@@ -112,7 +112,8 @@ class Retract:
         return total
 
     def _refuse_conflicts(self, counted: CountedRows) -> None:
-        live = np.bincount(counted.groups.codes[counted.after > 0], minlength=len(counted.keys))
+        rows = np.maximum(counted.after, 0)  # a row that was added twice is two rows
+        live = np.bincount(counted.groups.codes, weights=rows, minlength=len(counted.keys))
         many = np.flatnonzero(live > 1)
         if not len(many):
             return
