@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from forebay.changelog.operators.events import Layout
 from forebay.changelog.operators.micro_batch import run_micro_batch
 from forebay.changelog.operators.retract import Retract
 from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.changelog.state.entries import KEY_HASH, KIND, ROW_HASH
+from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
 from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.segments import StoredSegments
 from forebay.changelog.state.shard import Shard
@@ -29,41 +30,36 @@ def hashed(value: object, bits: int) -> int:
     return hash(repr(value)) % (1 << bits) - (1 << bits - 1)
 
 
-def batch(changes, bits=63):
+def batch(changes, bits=63, orders=()):
     """Changes are (kind, row)."""
     columns = list(zip(*(row for _, row in changes), strict=True)) or [[], [], []]
+    ordered = [pa.array(orders, pa.int64())] if orders else []
     return pa.RecordBatch.from_arrays(
         [
             *(pa.array(column, field.type) for column, field in zip(columns, PAYLOAD, strict=True)),
             pa.array([hashed(row[0], bits) for _, row in changes], pa.int64()),
             pa.array([hashed(row, bits) for _, row in changes], pa.int64()),
             pa.array([int(kind) for kind, _ in changes], pa.int8()),
+            *ordered,
         ],
-        names=[*PAYLOAD.names, KEY_HASH, ROW_HASH, KIND],
+        names=[*PAYLOAD.names, KEY_HASH, ROW_HASH, KIND, *([f"{ORDER}0"] if orders else [])],
     )
 
 
 class Table:
     """A shard and the view that its changes make."""
 
-    def __init__(self, location, bits=63, operator=None):
+    def __init__(self, location, bits=63, operator=None, layout=LAYOUT):
         store = LocalStateStore(str(location))
         self.shard = Shard(store, StoredSegments(store), "op/", 0, keep=3)
         self.operator = operator or Retract(on_missing="hold", preimages=True)
-        self.version, self.bits, self.view = 0, bits, {}
+        self.version, self.bits, self.view, self.layout = 0, bits, {}, layout
 
-    def step(self, changes):
-        result = run_micro_batch(
-            self.operator, self.shard, INFO, self.version, [batch(changes, self.bits)] if changes else [], layout=LAYOUT
-        )
-        again = run_micro_batch(
-            self.operator,
-            self.shard,
-            INFO,
-            self.version,
-            [batch(changes[::-1], self.bits)] if changes else [],
-            layout=LAYOUT,
-        )
+    def step(self, changes, orders=()):
+        batches = [batch(changes, self.bits, orders)] if changes else []
+        result = run_micro_batch(self.operator, self.shard, INFO, self.version, batches, layout=self.layout)
+        batches = [batch(changes[::-1], self.bits, orders[::-1])] if changes else []
+        again = run_micro_batch(self.operator, self.shard, INFO, self.version, batches, layout=self.layout)
         assert again.changes.equals(result.changes), "a replay gives other changes"
         self.version += 1
         given = []
@@ -132,3 +128,22 @@ def test_a_row_that_is_added_twice_is_a_conflict(tmp_path):
     assert table.step([(0, row)]) == [("+I", row)]
     with pytest.raises(DataError, match="several rows"):
         table.step([(0, row)])
+
+
+def test_the_first_row_stays_the_first_when_it_is_added_again(tmp_path):
+    table = Table(tmp_path, operator=Retract(on_conflict="nothing"))
+    row, other = (1, "a", 0.5), (1, "b", 0.5)
+    assert table.step([(0, row)]) == [("+I", row)]
+    assert table.step([(0, other)]) == []
+    assert table.step([(0, row)]) == []
+    assert table.step([(3, row)]) == []
+    assert table.step([(3, row)]) == [("+U", other)]
+
+
+def test_a_held_retraction_gives_its_row_no_place(tmp_path):
+    """Of the live rows the one that was added last is the current one, also if a retraction of it came first."""
+    by_sequence = replace(LAYOUT, orders=(pa.int64(),), by_version=False)
+    table = Table(tmp_path, operator=Retract(on_missing="hold"), layout=by_sequence)
+    row, other = (1, "a", 0.5), (1, "b", 0.5)
+    assert table.step([(3, row)], orders=[9]) == []
+    assert table.step([(0, row), (0, row), (0, other)], orders=[1, 2, 5]) == [("+I", other)]

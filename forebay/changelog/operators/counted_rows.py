@@ -22,17 +22,26 @@ class CountedRows:
         groups: The rows, as groups of members.
         expired: Whether each entry has expired; it counts as gone.
         version: The micro-batch.
+        by_first: Whether the first ADD of a row gives its place in the order of changes, and not the last one.
 
     Attributes:
         before: The count of each row before.
         after: The count after.
         order_before: The place of each row in the order of changes before.
         order_after: The place after.
-        source: The member that has the row after: its last ADD, else its entry, else a retraction.
+        source: The member that has the row after: its last (or first) ADD, else its entry, else a retraction.
         expired: How many rows expired.
     """
 
-    def __init__(self, keys: TouchedKeys, groups: RowGroups, expired: npt.NDArray[np.bool_], version: int) -> None:
+    def __init__(
+        self,
+        keys: TouchedKeys,
+        groups: RowGroups,
+        expired: npt.NDArray[np.bool_],
+        version: int,
+        *,
+        by_first: bool = False,
+    ) -> None:
         self.keys, self.groups = keys, groups
         entries, events = keys.entries, keys.events
         stored, has = len(entries), groups.entries >= 0
@@ -50,18 +59,18 @@ class CountedRows:
         ranks = order_ranks(self._stored_orders, self._orders)
         self.order_before = np.full(size, FIRST)
         self.order_before[has] = ranks[:stored][groups.entries[has]]
-        # The member whose payload and order count: the last ADD, else the entry, else a retraction.
+        # The member whose payload and order count: the ADD, else the entry, else a retraction.
         places = np.arange(len(events))
         adds = np.flatnonzero(events.signs > 0)
         arriving = ranks[stored:]
-        last_add = last_of(of_events, size, adds, arriving, events.row_hashes)
+        add = last_of(of_events, size, adds, ~arriving if by_first else arriving, events.row_hashes)
         self.order_after = np.where(gone, FIRST, self.order_before)
-        newer = (last_add >= 0) & (
-            np.where(last_add >= 0, arriving[last_add] if len(arriving) else FIRST, FIRST) >= self.order_after
-        )
+        place = np.where(add >= 0, arriving[add] if len(arriving) else FIRST, FIRST)
+        better = place < self.order_after if by_first else place >= self.order_after
+        newer = (add >= 0) & (better | gone | (self.before <= 0))
         self.source = np.where(gone, -1, groups.entries)
-        self.source[newer] = last_add[newer] + stored
-        self.order_after[newer] = arriving[last_add[newer]]
+        self.source[newer] = add[newer] + stored
+        self.order_after[newer] = arriving[add[newer]]
         bare = np.flatnonzero(self.source < 0)
         any_event = np.full(size, -1)
         any_event[of_events[::-1]] = places[::-1]

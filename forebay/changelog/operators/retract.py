@@ -62,7 +62,8 @@ class Retract:
         """
         keys = touched_keys(events, entries)
         groups = row_groups(keys)
-        counted = CountedRows(keys, groups, expiry.expired(keys.codes, entries, events), version)
+        expired = expiry.expired(keys.codes, entries, events)
+        counted = CountedRows(keys, groups, expired, version, by_first=self.on_conflict == "nothing")
         before = self._winners(counted, counted.before, counted.order_before)
         after = self._winners(counted, counted.after, counted.order_after)
         if self.on_conflict == "error":
