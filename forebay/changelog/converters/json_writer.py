@@ -69,7 +69,7 @@ def _lists(array: pa.ListArray | pa.MapArray) -> list[Any]:
     offsets = array.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     if isinstance(array, pa.MapArray):
-        keys = array.keys.slice(first, last - first).to_pylist()
+        keys = json_values(array.keys.slice(first, last - first))
         values = json_values(array.items.slice(first, last - first))
         made: list[Any] = [
             dict(zip(keys[a - first : b - first], values[a - first : b - first], strict=True))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from forebay.changelog.converters.column_formats import DELTA_CDF, from_flag, to_delta_cdf, to_flag
 from forebay.changelog.converters.debezium_json import DebeziumJsonReader, DebeziumJsonWriter
 from forebay.changelog.converters.event_converter import EventConverter
+from forebay.changelog.converters.json_writer import json_texts
 from forebay.changelog.converters.maxwell_json import MaxwellJsonReader, MaxwellJsonWriter
 from forebay.changelog.converters.upsert_json import UpsertJsonReader, UpsertJsonWriter
 from forebay.changelog.row_kind import CHANGE_TYPES
@@ -201,3 +202,24 @@ def test_values_are_those_of_debezium_with_strings() -> None:
     assert '"price":"1.500","ratio":"Infinity"' in text
     assert '"raw":"AA=="' in text
     assert text.endswith('"source":{"ts_ms":null},"op":"c","transaction":null}')
+
+
+def test_keys_of_maps_are_texts() -> None:
+    day, number = dt.date(2024, 1, 2), Decimal("1.50")
+    columns = {
+        "d": pa.array([[(day, 1)]], pa.map_(pa.date32(), pa.int32())),
+        "n": pa.array([[(number, 2)]], pa.map_(pa.decimal128(3, 2), pa.int32())),
+        "b": pa.array([[(b"\x00", 3)]], pa.map_(pa.binary(), pa.int32())),
+        "i": pa.array([[(7, 4)]], pa.map_(pa.int32(), pa.int32())),
+    }
+    (found,) = json_texts(columns).to_pylist()
+    assert found == '{"d":{"2024-01-02":1},"n":{"1.50":2},"b":{"AA==":3},"i":{"7":4}}'
+
+
+def test_nan_is_one_key_in_both_rows_of_an_update() -> None:
+    rows = [{"k": float("nan"), "v": v, "_change_type": kind} for v, kind in zip("ab", CHANGE_TYPES[1:3], strict=True)]
+    batch = pa.RecordBatch.from_pylist(rows)
+    (events,) = DebeziumJsonWriter(batch.schema, ["k"]).write([batch])
+    assert [('"before":{"k":"NaN","v":"a"}' in one, '"op":"u"' in one) for one in events["value"].to_pylist()] == [
+        (True, True)
+    ]
