@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from forebay.changelog.converters.change_events import refuse_event
 from forebay.changelog.converters.json_writer import payload_names
+from forebay.changelog.operators.equality import equal_rows
 from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_TIMESTAMP, POSITION, SPLIT, TRANSACTION
 from forebay.errors import ConfigurationError
@@ -122,6 +123,4 @@ def _pairs(batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], key: Sequence[str
 
 
 def _equal_to_next(column: pa.Array) -> npt.NDArray[np.bool_]:
-    here, there = column.slice(0, len(column) - 1), column.slice(1)
-    both_null = pc.and_(here.is_null(), there.is_null())
-    return np.array(pc.or_kleene(pc.equal(here, there), both_null).fill_null(False), np.bool_)
+    return equal_rows([column.slice(0, len(column) - 1)], [column.slice(1)])
