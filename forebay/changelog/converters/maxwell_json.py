@@ -193,6 +193,11 @@ class MaxwellJsonWriter:
                 event["data"] = payload[row]
                 if kind == RowKind.UPDATE_AFTER and in_pair:
                     old = payload[row - 1]
-                    event["old"] = {name: old[name] for name, new in payload[row].items() if old[name] != new}
+                    event["old"] = {name: old[name] for name, new in payload[row].items() if _differ(old[name], new)}
                 texts.append(dump(event))
             yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=self.schema)
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether two values of a column differ in JSON, where -0.0 is not 0.0."""
+    return one != other or (isinstance(one, (float, dict, list)) and repr(one) != repr(other))

@@ -223,3 +223,13 @@ def test_nan_is_one_key_in_both_rows_of_an_update() -> None:
     assert [('"before":{"k":"NaN","v":"a"}' in one, '"op":"u"' in one) for one in events["value"].to_pylist()] == [
         (True, True)
     ]
+
+
+def test_an_update_of_zero_to_minus_zero_is_read_back() -> None:
+    payload = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    rows = [{"id": 1, "x": x, "_change_type": kind} for x, kind in zip((-0.0, 0.0), CHANGE_TYPES[1:3], strict=True)]
+    batch = pa.RecordBatch.from_pylist(rows)
+    found = read_back(
+        MaxwellJsonReader(payload, JsonOptions()), list(MaxwellJsonWriter(batch.schema, ["id"]).write([batch]))
+    )
+    assert [str(row["x"]) for row in found.to_pylist()] == ["-0.0", "0.0"]
