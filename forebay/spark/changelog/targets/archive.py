@@ -157,8 +157,10 @@ def read_archive(
     df = spark.read.schema(whole).option("basePath", _url(root)).parquet(*places)
     if view == "changelog":
         return df
-    order = [quoted(name) for name in (SEQUENCE, COMMIT_VERSION) if name in df.columns]
-    rows = newest(df, keys, order, null_keys="error").where(quoted(CHANGE_TYPE) != F.lit(RowKind.DELETE.change_type))
+    there = quoted(CHANGE_TYPE) != F.lit(RowKind.DELETE.change_type)
+    # At one sequence a row counts and its retraction does not, in whatever micro-batches they came.
+    order = [quoted(SEQUENCE), there] if SEQUENCE in df.columns else []
+    rows = newest(df, keys, [*order, quoted(COMMIT_VERSION)], null_keys="error").where(there)
     return rows.select(*(quoted(name) for name in schema.names if name not in {CHANGE_TYPE, SEQUENCE}))
 
 

@@ -96,6 +96,13 @@ def test_all_changes_are_kept_with_their_sequence(spark, target, tmp_path):
     assert read_archive(spark, tmp_path / PLACE, view="changelog").count() == 6
 
 
+def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_path):
+    """As in PostgreSQL, in whatever micro-batches both come."""
+    for number, (key, kind) in enumerate([(1, "insert"), (1, "delete"), (2, "delete"), (2, "insert")]):
+        target.apply(spark.createDataFrame([(key, "a", kind, 5)], CHANGES), number, "q", keys="id", sequence_by="_pos")
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "a")]
+
+
 @pytest.mark.parametrize(
     ("select", "message"),
     [
