@@ -72,6 +72,12 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     keys = key_names(left, on, "on")
     others = key_names(right, on, "on")
     _check_sides(left, right, keys, others, how)
+    if taken := [key for key in keys if key.lower() in _SIDES]:
+        raise ConfigurationError(
+            f"the column {taken[0]!r} has a name that changelog_join uses",
+            option="on",
+            advice="rename it on both sides",
+        )
     streaming = left.isStreaming or right.isStreaming
     state = operator_state(state_location, name, state_storage, shards) if streaming else None
     structs = [
