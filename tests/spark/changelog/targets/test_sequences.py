@@ -66,6 +66,18 @@ def test_a_null_sequence_is_an_error(spark, table):
     assert table.rows() == []
 
 
+def test_versions_in_a_table_with_a_column_of_json(spark, table):
+    """It has no equality, and no union with jsonb."""
+    table.sql(
+        'CREATE TABLE {t} (id int, v json, "__START_AT" bigint, "__END_AT" bigint, PRIMARY KEY (id, "__START_AT"))'
+    )
+    for number, (value, sequence) in enumerate([([1], 1), ([2], 3), ([9], 2)]):
+        df = spark.createDataFrame([(1, value, sequence)], "id int, v array<int>, seq long")
+        options = {"keys": "id", "sequence_by": "seq", "except_column_list": ["seq"], "stored_as_scd_type": 2}
+        table.target.apply(df, number, "q", **options)
+    assert table.rows() == [(1, [1], 1, 2), (1, [2], 3, None), (1, [9], 2, 3)]
+
+
 def test_versions_hold_from_one_change_to_the_next(spark, table):
     """SCD type 2, as `create_auto_cdc_flow` names its columns."""
     apply(

@@ -145,7 +145,8 @@ class Statements:
             for raw, name in ((name, quoted_name(name)) for name in self.changes.names)
         )
         events = (
-            f"SELECT {names}, {start} AS at, false AS gone, 1 AS later FROM {self.target} t "
+            f"SELECT {self._compared(self.changes.names, 't')}, {start} AS at, false AS gone, 1 AS later "
+            f"FROM {self.target} t "
             f"WHERE EXISTS (SELECT FROM {touched} k WHERE {self._same('k', 't')}) "
             f"UNION ALL SELECT {names}, {sequence}, false, 2 FROM {self._staged} s WHERE NOT {_DELETES} "
             f"UNION ALL SELECT {nulls}, {sequence}, true, 0 FROM {self.tombstones} d "
@@ -155,7 +156,7 @@ class Statements:
         versions = f"SELECT {names}, at, lead(at) OVER (PARTITION BY {keys} ORDER BY at) AS until, gone FROM ({last}) l"
         values = [name for name in self.changes.names if name not in self.changes.keys]
         assigned = ", ".join(f"{quoted_name(name)} = excluded.{quoted_name(name)}" for name in [*values, END_AT])
-        old, new = _list([*values, END_AT], "t"), _list([*values, END_AT], "excluded")
+        old, new = (self._compared([*values, END_AT], side) for side in ("t", "excluded"))
         yield (
             f"INSERT INTO {self.target} AS t ({names}, {start}, {end}) "
             f"SELECT {names}, at, until FROM ({versions}) v WHERE NOT gone "
@@ -177,6 +178,11 @@ class Statements:
 
     def _same(self, one: str, other: str) -> str:
         return " AND ".join(f"{one}.{quoted_name(name)} = {other}.{quoted_name(name)}" for name in self.changes.keys)
+
+    def _compared(self, names: Sequence[str], of: str) -> str:
+        """Return columns of the target as they are staged: a column that is json there has no equality."""
+        nested = {field.name for field in self.changes.fields if postgres_type(field) == "jsonb"}
+        return ", ".join(f"{of}.{quoted_name(name)}{'::jsonb' if name in nested else ''}" for name in names)
 
     @property
     def _staged(self) -> str:
