@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import and_
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
@@ -16,6 +17,13 @@ from forebay.changelog.row_kind import CHANGE_TYPES
 from forebay.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, POSITION, SEQUENCE
 from forebay.changelog.state.entries import PREFIX
 from forebay.errors import ConfigurationError
+
+EXACT_JSON: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of `to_json` that keep what it leaves out otherwise: NULL fields, and microseconds of times."""
 
 
 def payload_fields(df: DataFrame) -> list[StructField]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SEQUENCE, SPLIT
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import all_set, quoted
+from forebay.spark.changelog.columns import EXACT_JSON, all_set, quoted
 
 NullKeys = Literal["error", "allow", "drop"]
 
@@ -145,5 +145,5 @@ def _place(df: DataFrame, row: Column | None = None) -> Column:
 def _hashable(column: Column, kind: DataType) -> list[Column]:
     """Return columns whose hashes tell values apart; `xxhash64` passes over NULL and refuses maps."""
     if isinstance(kind, MapType | VariantType | StructType | ArrayType):
-        column = F.to_json(F.struct(column), {"ignoreNullFields": "false"})
+        column = F.to_json(F.struct(column), EXACT_JSON)
     return [column.isNull(), column]

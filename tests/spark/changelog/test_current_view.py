@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.spark.changelog.current_view import current_view
 from forebay.spark.keys.set_keys import key_by
 
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 FLAGGED = "k string, v string, gone boolean, o int"
 CHANGES = "k int, v string, _change_type string, _pos long"
 
@@ -70,6 +73,7 @@ def test_an_update_at_one_position_leaves_its_new_row(spark):
         ([("a", "x", False, 1), ("a", "y", False, 1)], FLAGGED),
         ([("a", None, False, 1), ("a", "", False, 1)], FLAGGED),
         ([("a", {"m": None}, 1), ("a", {}, 1)], "k string, v map<string, string>, o int"),
+        ([("a", [moment], 1) for moment in (NOON, NOON.replace(microsecond=1))], "k string, v array<timestamp>, o int"),
     ],
 )
 def test_two_different_newest_rows_are_an_error_that_names_the_key(spark, values, schema):

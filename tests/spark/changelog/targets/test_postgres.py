@@ -212,3 +212,12 @@ def test_wrong_arguments_are_refused(spark, table):
             table.target.apply(df, 0, "q", **wrong)
     with pytest.raises(ConfigurationError, match="'gap' is interval"):
         table.target.apply(df.selectExpr("id", "make_dt_interval(1) gap"), 0, "q", keys="id")
+
+
+def test_times_in_nested_columns_keep_their_microseconds(spark, table):
+    at, local = "timestamp '2024-01-02 03:04:05.000006+00:00'", "timestamp_ntz '2024-01-02 03:04:05.000006'"
+    df = spark.sql(f"SELECT 1 AS id, array({at}) AS a, named_struct('t', {local}) AS s")
+    table.target.apply(df, 0, "q", keys="id")
+    ((moments, struct),) = table.sql("SELECT a, s FROM {t}")
+    assert [dt.datetime.fromisoformat(one) for one in moments] == [dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC)]
+    assert struct == {"t": "2024-01-02T03:04:05.000006"}

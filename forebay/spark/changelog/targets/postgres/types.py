@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import EXACT_JSON
 
 _TYPES: Final[dict[type[DataType], str]] = {
     BooleanType: "boolean",
@@ -101,5 +102,5 @@ def copied(column: Column, kind: DataType) -> Column:
     if isinstance(kind, VariantType):
         return F.to_json(column)
     if isinstance(kind, _NESTED):
-        return F.to_json(column, {"ignoreNullFields": "false"})
+        return F.to_json(column, EXACT_JSON)
     return column
