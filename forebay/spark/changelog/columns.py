@@ -32,7 +32,10 @@ def payload_fields(df: DataFrame) -> list[StructField]:
     Raises:
         ConfigurationError: A column has a name of the state's own.
     """
-    own = [field.name for field in df.schema if field.name.lower().startswith(PREFIX)]
+    # Spark takes upper and lower case for the same.
+    alike = [name for name in df.columns if name.lower() in (CHANGE_TYPE, COMMIT_VERSION)]
+    own = [name for name in alike if name not in COLUMNS]
+    own += [name for name in df.columns if name.lower().startswith(PREFIX)]
     if own:
         raise ConfigurationError(f"the column {own[0]!r} has a reserved name", advice="rename it")
     return [field for field in df.schema if field.name not in COLUMNS]

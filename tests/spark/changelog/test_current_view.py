@@ -128,6 +128,8 @@ def test_wrong_arguments_are_refused_before_reading(spark):
         current_view(df, key="missing")
     with pytest.raises(ConfigurationError, match="a batch DataFrame has no state, and state_location is given"):
         current_view(df, key="k", ordering="o", state_location="/tmp")
+    with pytest.raises(ConfigurationError, match="'_Change_Type' has a reserved name"):
+        current_view(df.withColumnRenamed("v", "_Change_Type"), key="k", ordering="o")
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigurationError, match="give state_location"):
         current_view(stream, key="value")
