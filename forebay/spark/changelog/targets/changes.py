@@ -129,8 +129,6 @@ def _is_history(options: ChangeOptions) -> bool:
 
 
 def _check_names(df: DataFrame, keys: Sequence[str], options: ChangeOptions) -> None:
-    if taken := sorted({*RESERVED} & {*df.columns}):
-        raise ConfigurationError(f"the column {taken[0]!r} has a name that targets use", advice="rename it")
     if isinstance(options.except_column_list, str):
         raise ConfigurationError(
             "except_column_list is a text", option="except_column_list", advice="give a list of column names"
@@ -143,6 +141,13 @@ def _check_names(df: DataFrame, keys: Sequence[str], options: ChangeOptions) -> 
                 option="except_column_list",
                 advice=f"give columns of {', '.join(name for name in df.columns if name not in keys)}",
             )
+    # Spark finds columns in upper or lower case, such as `__deleted` of Debezium.
+    stored = {*df.columns} - {*options.except_column_list}
+    if taken := sorted({*RESERVED} & {*df.columns} | {name for name in stored if name.upper() in RESERVED}):
+        raise ConfigurationError(
+            f"the column {taken[0]!r} has a name that targets use",
+            advice="rename it" if taken[0] in RESERVED else "rename it, or name it in except_column_list",
+        )
 
 
 def _deletion(df: DataFrame, apply_as_deletes: str | Column | None) -> Column:

@@ -212,6 +212,12 @@ def test_wrong_arguments_are_refused(spark, table):
             table.target.apply(df, 0, "q", **wrong)
     with pytest.raises(ConfigurationError, match="'gap' is interval"):
         table.target.apply(df.selectExpr("id", "make_dt_interval(1) gap"), 0, "q", keys="id")
+    debezium = spark.createDataFrame([(1, "a", "true"), (2, "b", "false")], "id int, v string, __deleted string")
+    options = {"keys": "id", "apply_as_deletes": "__deleted = 'true'"}
+    with pytest.raises(ConfigurationError, match="'__deleted' has a name that targets use"):
+        table.target.apply(debezium, 0, "q", **options)
+    table.target.apply(debezium, 0, "q", **options, except_column_list=["__deleted"])
+    assert table.rows() == [(2, "b")]
 
 
 def test_times_in_nested_columns_keep_their_microseconds(spark, table):
