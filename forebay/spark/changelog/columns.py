@@ -25,6 +25,12 @@ EXACT_JSON: Final = {
 }
 """Options of `to_json` that keep what it leaves out otherwise: NULL fields, and microseconds of times."""
 
+UNORDERED: Final = "forebay.unordered"
+"""Metadata of a `_commit_version` that does not order the changes of a key: that of a join.
+
+Its inputs come in any order, so a row may be retracted in a later micro-batch than the one of its successor.
+"""
+
 
 def payload_fields(df: DataFrame) -> list[StructField]:
     """Return the columns of a row: all but those of the changelog's shape.
@@ -125,6 +131,12 @@ def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple
         if name in df.columns:
             return (name,), False
     return ((POSITION,) if POSITION in df.columns else ()), True
+
+
+def sequence_names(df: DataFrame) -> tuple[str, ...]:
+    """Return the column that orders the changes of any key over all splits and micro-batches, if there is one."""
+    orders = [name for name in (SEQUENCE, COMMIT_VERSION) if name in df.columns]
+    return tuple(name for name in orders if UNORDERED not in df.schema[name].metadata)[:1]
 
 
 def quoted(name: str) -> Column:

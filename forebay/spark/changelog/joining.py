@@ -17,6 +17,7 @@ from forebay.changelog.state.location import OperatorState
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import (
+    UNORDERED,
     all_set,
     check_comparable,
     hash_of,
@@ -93,7 +94,8 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     shown += [F.col(LEFT).getField(field.name).alias(field.name) for field in structs[0]]
     if how in ("inner", "left"):
         shown += [F.col(RIGHT).getField(field.name).alias(field.name) for field in structs[1]]
-    return strip_keys(joined.select(*shown, CHANGE_TYPE, COMMIT_VERSION))
+    version = quoted(COMMIT_VERSION).alias(COMMIT_VERSION, metadata={UNORDERED: True})
+    return strip_keys(joined.select(*shown, CHANGE_TYPE, version))
 
 
 def _plan(

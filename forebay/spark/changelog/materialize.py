@@ -63,7 +63,8 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         mode: `auto` chooses the strategy and logs why; `none` passes changes on; `force` keeps state even if the
             changes of a key arrive in order.
         strategy: Take this strategy, instead of a choice.
-        sequence_by: Columns that order the changes of a key; by default `_sequence` or `_commit_version`, if there.
+        sequence_by: Columns that order the changes of a key; by default `_sequence` or `_commit_version`, if there
+            (that of a join orders nothing, because its inputs come in any order).
         on_conflict: Which of several live rows of a key is its row: the last one, the first one, or an error. By
             default `error` for `barrier`, otherwise `deduplicate`.
         on_missing_retraction: What a retraction without its row does: it is held and logged, is an error, or is held.
@@ -90,7 +91,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     keys = tuple(field.name for field in payload) if mode == "force" and not key else key_names(df, key)
     order, by_version = order_names(df, sequence_by)
     chosen = "force" if strategy is not None and mode == "auto" else mode
-    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=() if by_version else order)
+    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=order if sequence_by else ())
     if verdict.strategy == "none":
         return df if CHANGE_TYPE in df.columns else df.withColumn(CHANGE_TYPE, lit(RowKind.INSERT.change_type))
     operator: Operator

@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 from pyspark.sql import DataFrame
 
-from forebay.changelog.shape import COMMIT_VERSION, SEQUENCE
 from forebay.errors import ConfigurationError
 from forebay.keys.order_guarantee import OrderScope
 from forebay.spark.changelog.changelog_modes import mode_of
+from forebay.spark.changelog.columns import sequence_names
 from forebay.spark.keys.plan.determinism import unrepeatable
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.row_order import RowOrder, row_order, within
@@ -56,7 +56,7 @@ def choose_strategy(
         mode: `auto` materializes where disorder is possible, `none` never, `force` always.
         strategy: The strategy of a changelog that is materialized; None lets this function choose.
         sequence_by: Columns that order all changes of a key, over all splits; by default `_sequence` or
-            `_commit_version`, if the frame has it.
+            `_commit_version`, if the frame has it, and it is not that of a join.
 
     Raises:
         ConfigurationError: A column does not exist, the arguments contradict one another, an operator below cannot take
@@ -129,7 +129,7 @@ def _refuse_unrepeatable(plan: PlanNode) -> None:
 def _sequence(df: DataFrame, sequence_by: Sequence[str]) -> tuple[str, ...]:
     if sequence_by:
         return tuple(sequence_by)
-    return next(((name,) for name in (SEQUENCE, COMMIT_VERSION) if name in df.columns), ())
+    return sequence_names(df)
 
 
 def _check(df: DataFrame, key: Sequence[str], mode: str, strategy: str | None, sequence_by: Sequence[str]) -> None:

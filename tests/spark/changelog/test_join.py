@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.joining import changelog_join
+from forebay.spark.changelog.materialize import materialize
 
 SCHEMA = "side int, k int, v string, _change_type string"
 
@@ -70,6 +71,25 @@ def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_ba
         assert not any(count < 0 for count in folded.values())
         assert +folded == expected[number]
     assert len(expected) == number + 1
+
+
+def test_a_join_materializes_by_another_key_whatever_order_its_inputs_have(stream_of_files):
+    """C4: the old level of a row is retracted in a later micro-batch than its new one comes."""
+
+    def report(df, state):
+        students = df.where("side = 0").select("k", F.col("v").alias("level"), "_change_type")
+        awards = df.where("side = 1").select(F.col("v").alias("level"), F.col("k").alias("award"), "_change_type")
+        return materialize(changelog_join(students, awards, "level", state_location=state), "k", state_location=state)
+
+    query = stream_of_files(report, SCHEMA)
+    query.write([(0, 1, "10", "insert"), (1, 100, "10", "insert"), (1, 200, "20", "insert")])
+    query.write([(0, 1, "20", "update_postimage")])
+    query.write([(0, 1, "10", "update_preimage")])
+    assert query.run() == {
+        0: [("10", 1, 100, "insert", 0)],
+        1: [("20", 1, 200, "update_postimage", 1)],
+        2: [],
+    }
 
 
 def test_a_batch_join_is_the_same_operator(spark):
