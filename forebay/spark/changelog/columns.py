@@ -25,10 +25,10 @@ EXACT_JSON: Final = {
 }
 """Options of `to_json` that keep what it leaves out otherwise: NULL fields, and microseconds of times."""
 
-UNORDERED: Final = "forebay.unordered"
-"""Metadata of a `_commit_version` that does not order the changes of a key: that of a join.
+ORDERED_WITHIN: Final = "forebay.ordered_within"
+"""Metadata of a `_commit_version` that is a micro-batch: the key within which it orders changes, [] for a join.
 
-Its inputs come in any order, so a row may be retracted in a later micro-batch than the one of its successor.
+Input comes in any order, so a row of another key may be retracted in a later micro-batch than its successor comes.
 """
 
 
@@ -133,10 +133,14 @@ def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple
     return ((POSITION,) if POSITION in df.columns else ()), True
 
 
-def sequence_names(df: DataFrame) -> tuple[str, ...]:
-    """Return the column that orders the changes of any key over all splits and micro-batches, if there is one."""
-    orders = [name for name in (SEQUENCE, COMMIT_VERSION) if name in df.columns]
-    return tuple(name for name in orders if UNORDERED not in df.schema[name].metadata)[:1]
+def sequence_names(df: DataFrame, key: Sequence[str]) -> tuple[str, ...]:
+    """Return the column that orders all changes of a key of the target, if there is one."""
+    for name in (SEQUENCE, COMMIT_VERSION):
+        if name in df.columns:
+            within = df.schema[name].metadata.get(ORDERED_WITHIN)
+            if within is None or (within and {*within} <= {*key}):
+                return (name,)
+    return ()
 
 
 def quoted(name: str) -> Column:

@@ -17,7 +17,6 @@ from forebay.changelog.state.location import OperatorState
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import (
-    UNORDERED,
     all_set,
     check_comparable,
     hash_of,
@@ -89,13 +88,12 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     payload += [StructField(side, struct) for side, struct in zip(_SIDES, structs, strict=True)]
     plan = _plan(Join(how), keys, payload, microseconds(state_ttl), state)
     prepared = _prepared(left, keys, keys, plan, 0).unionByName(_prepared(right, others, keys, plan, 1))
-    joined = run_prepared(prepared, plan, changelog_schema(StructType(payload)))
+    joined = run_prepared(prepared, plan, changelog_schema(StructType(payload), ()))
     shown = [quoted(key) for key in keys]
     shown += [F.col(LEFT).getField(field.name).alias(field.name) for field in structs[0]]
     if how in ("inner", "left"):
         shown += [F.col(RIGHT).getField(field.name).alias(field.name) for field in structs[1]]
-    version = quoted(COMMIT_VERSION).alias(COMMIT_VERSION, metadata={UNORDERED: True})
-    return strip_keys(joined.select(*shown, CHANGE_TYPE, version))
+    return strip_keys(joined.select(*shown, CHANGE_TYPE, COMMIT_VERSION))
 
 
 def _plan(

@@ -64,7 +64,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
             changes of a key arrive in order.
         strategy: Take this strategy, instead of a choice.
         sequence_by: Columns that order the changes of a key; by default `_sequence` or `_commit_version`, if there
-            (that of a join orders nothing, because its inputs come in any order).
+            (not that of a join or of a changelog by another key, whose input came in any order).
         on_conflict: Which of several live rows of a key is its row: the last one, the first one, or an error. By
             default `error` for `barrier`, otherwise `deduplicate`.
         on_missing_retraction: What a retraction without its row does: it is held and logged, is an error, or is held.

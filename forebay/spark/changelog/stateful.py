@@ -7,7 +7,7 @@ The result is an ordinary DataFrame, for any sink; a retried or repeated micro-b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from forebay.changelog.state.location import OperatorState
 from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.snapshot import lookup
 from forebay.errors import FatalError
-from forebay.spark.changelog.columns import hash_of, kind_column, quoted
+from forebay.spark.changelog.columns import ORDERED_WITHIN, hash_of, kind_column, quoted
 from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.changelog.state_options import with_shards
 from forebay.spark.conform import arrow_schema
@@ -163,7 +163,7 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     types = tuple((name, schema[name].dataType.simpleString()) for name in plan.key)
     task = _Task(replace(plan, state=state), layout, shards, types)
     shard = F.pmod(F.col(KEY_HASH), F.lit(shards)).cast("int")
-    result = output or changelog_schema(schema)
+    result = output or changelog_schema(schema, plan.key)
     if state is None:
         return map_in_arrow(prepared.repartitionById(shards, shard), task, result)
     # Spark removes parts of a plan that have no rows, but no observation: so each micro-batch runs all shards.
@@ -175,8 +175,7 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     return numbered.repartitionById(shards, F.col(f"{PREFIX}shard")).drop(f"{PREFIX}shard")
 
 
-def changelog_schema(payload: StructType) -> StructType:
-    """Return the Spark schema of changes."""
-    return StructType(
-        [*payload.fields, StructField(CHANGE_TYPE, StringType()), StructField(COMMIT_VERSION, LongType())]
-    )
+def changelog_schema(payload: StructType, key: Sequence[str]) -> StructType:
+    """Return the Spark schema of changes. `key` is the key within which micro-batches order them."""
+    version = StructField(COMMIT_VERSION, LongType(), metadata={ORDERED_WITHIN: list(key)})
+    return StructType([*payload.fields, StructField(CHANGE_TYPE, StringType()), version])

@@ -56,7 +56,8 @@ def choose_strategy(
         mode: `auto` materializes where disorder is possible, `none` never, `force` always.
         strategy: The strategy of a changelog that is materialized; None lets this function choose.
         sequence_by: Columns that order all changes of a key, over all splits; by default `_sequence` or
-            `_commit_version`, if the frame has it, and it is not that of a join.
+            `_commit_version`, if the frame has it; not the `_commit_version` of a join, or of a changelog by another
+            key.
 
     Raises:
         ConfigurationError: A column does not exist, the arguments contradict one another, an operator below cannot take
@@ -68,7 +69,7 @@ def choose_strategy(
     else:
         plan = analysed_plan(df)
         changes = mode_of(df, plan)
-        verdict = _chosen(row_order(df, plan), key, mode, strategy, _sequence(df, sequence_by))
+        verdict = _chosen(row_order(df, plan), key, mode, strategy, _sequence(df, key, sequence_by))
         if verdict.strategy in ("barrier", "retract") and changes.retracts and plan is not None:
             _refuse_unrepeatable(plan)
     _log.info("materialize by (%s): %s, because %s", ", ".join(key), verdict.strategy, verdict.reason)
@@ -126,10 +127,10 @@ def _refuse_unrepeatable(plan: PlanNode) -> None:
         )
 
 
-def _sequence(df: DataFrame, sequence_by: Sequence[str]) -> tuple[str, ...]:
+def _sequence(df: DataFrame, key: Sequence[str], sequence_by: Sequence[str]) -> tuple[str, ...]:
     if sequence_by:
         return tuple(sequence_by)
-    return sequence_names(df)
+    return sequence_names(df, key)
 
 
 def _check(df: DataFrame, key: Sequence[str], mode: str, strategy: str | None, sequence_by: Sequence[str]) -> None:
@@ -147,7 +148,7 @@ def _check(df: DataFrame, key: Sequence[str], mode: str, strategy: str | None, s
         raise ConfigurationError(
             "there is no key", option="key", advice="name the key of the target; mode='force' takes the whole row"
         )
-    if strategy == "sequence" and not _sequence(df, sequence_by):
+    if strategy == "sequence" and not _sequence(df, key, sequence_by):
         raise ConfigurationError(
             "the strategy sequence needs columns that order all changes",
             option="sequence_by",
