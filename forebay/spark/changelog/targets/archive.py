@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
 from forebay.changelog.row_kind import RowKind
 from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
@@ -62,7 +62,7 @@ class ArchiveTarget(Target):
         if any(entry["query"] == query_id and entry["batch"] >= batch_id for entry in applied):
             return False
         stored = _stored(changes)
-        self._check_sidecar(stored.schema, changes)
+        self._check_sidecar(_nullable(stored.schema), changes)
         begin = hashlib.blake2s(query_id.encode(), digest_size=8).hexdigest()
         for left in (self._root / _STAGING).glob(f"{begin}.*"):
             shutil.rmtree(left)
@@ -173,6 +173,19 @@ def _stored(changes: Changes) -> DataFrame:
     return changes.df.select(*columns)
 
 
+def _nullable(schema: StructType) -> StructType:
+    """Return a schema whose values may all be NULL; in that of `array(1)` the elements may not."""
+
+    def whole(kind: DataType) -> DataType:
+        if isinstance(kind, ArrayType):
+            return ArrayType(whole(kind.elementType))
+        if isinstance(kind, MapType):
+            return MapType(whole(kind.keyType), whole(kind.valueType))
+        return _nullable(kind) if isinstance(kind, StructType) else kind
+
+    return StructType([StructField(one.name, whole(one.dataType), True, one.metadata) for one in schema])
+
+
 def _sidecar(root: Path) -> tuple[list[str], StructType]:
     try:
         found = json.loads((root / _SIDECAR).read_text())
@@ -187,7 +200,7 @@ def _sidecar(root: Path) -> tuple[list[str], StructType]:
             f"the archive {root} has the format {found['format']}, and this version reads {_FORMAT}",
             advice="read it with the version of forebay that wrote it",
         )
-    return found["keys"], StructType.fromJson(found["schema"])
+    return found["keys"], _nullable(StructType.fromJson(found["schema"]))
 
 
 def _versions(root: Path) -> list[int]:

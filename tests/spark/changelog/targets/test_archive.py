@@ -121,6 +121,13 @@ def test_another_schema_is_refused_before_any_write(spark, target, tmp_path, sel
     assert sorted((tmp_path / PLACE).rglob("*")) == before
 
 
+def test_a_later_micro_batch_may_have_null_where_an_earlier_one_cannot(spark, target, tmp_path):
+    """Spark's type of `array(1)` says that no element is NULL."""
+    target.apply(spark.sql("SELECT 1 AS id, array(named_struct('x', 1)) AS a"), 0, "q", keys="id")
+    target.apply(spark.sql("SELECT 2 AS id, array(named_struct('x', int(NULL)), NULL) AS a"), 1, "q", keys="id")
+    assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, [(1,)]), (2, [(None,), None])]
+
+
 def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
     """K7: a NULL key."""
     with pytest.raises(DataError, match="'id' is NULL, _pos 1"):
