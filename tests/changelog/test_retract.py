@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
@@ -147,3 +148,14 @@ def test_a_held_retraction_gives_its_row_no_place(tmp_path):
     row, other = (1, "a", 0.5), (1, "b", 0.5)
     assert table.step([(3, row)], orders=[9]) == []
     assert table.step([(0, row), (0, row), (0, other)], orders=[1, 2, 5]) == [("+I", other)]
+
+
+@pytest.mark.parametrize("on_missing", ["warn", "error"])
+def test_a_second_early_retraction_of_a_row_names_its_key(tmp_path, caplog, on_missing):
+    row, other = sorted([(1, "a", 0.5), (1, "b", 0.5)], key=lambda row: hashed(row, 63))  # the order of entries
+    table = Table(tmp_path, operator=Retract(on_missing="hold"))
+    table.step([(3, row), (0, other)])
+    table.operator = Retract(on_missing=on_missing)
+    with pytest.raises(DataError, match=r"the key \(k=1\)") if on_missing == "error" else nullcontext():
+        table.step([(3, row)])
+    assert on_missing == "error" or "the first key is (k=1)" in caplog.text

@@ -30,6 +30,7 @@ class CountedRows:
         order_before: The place of each row in the order of changes before.
         order_after: The place after.
         source: The member that has the row after: its last (or first) ADD, else its entry, else a retraction.
+        any_event: An event of each row; -1 if it has none.
         expired: How many rows expired.
     """
 
@@ -77,13 +78,13 @@ class CountedRows:
         held = bare[any_event[bare] >= 0]
         self.source[held] = any_event[held] + stored
         self.order_after[held] = arriving[any_event[held]]
-        self._gone, self._has, self._any_event, self._expired = gone, has, any_event, expired
+        self._gone, self._has, self.any_event, self._expired = gone, has, any_event, expired
 
     def entries(self) -> pa.RecordBatch:
         """Return the entries that changed."""
         keys, groups = self.keys, self.groups
         events = keys.events
-        touched = self._any_event >= 0
+        touched = self.any_event >= 0
         moved = self.source != groups.entries
         changed = (self.after != self.before) | (moved & (self.after != 0))
         if events.layout.timed:

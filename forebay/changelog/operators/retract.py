@@ -96,9 +96,7 @@ class Retract:
         places = np.flatnonzero(missing > 0)
         total = int(missing[places].sum())
         if total and self.on_missing != "hold":
-            members = counted.source[places]
-            place = int(members[0]) - len(counted.keys.entries)
-            key = shown_key(counted.keys.events, place)
+            key = shown_key(counted.keys.events, int(counted.any_event[places[0]]))
             if self.on_missing == "error":
                 raise DataError(
                     f"{total} retractions have no row to retract; the first one is of the key {key}",
