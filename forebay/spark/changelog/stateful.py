@@ -25,8 +25,9 @@ from forebay.changelog.state.location import OperatorState
 from forebay.changelog.state.manifest import OperatorInfo
 from forebay.changelog.state.snapshot import lookup
 from forebay.errors import FatalError
-from forebay.spark.changelog.columns import ORDERED_WITHIN, hash_of, kind_column, quoted
+from forebay.spark.changelog.columns import ORDERED_WITHIN, hash_of, key_names, kind_column, quoted
 from forebay.spark.changelog.mapping import map_in_arrow
+from forebay.spark.changelog.newest import failure
 from forebay.spark.changelog.state_options import with_shards
 from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
@@ -127,9 +128,21 @@ def prepared_columns(df: DataFrame, plan: Plan) -> list[Column]:
     for place, name in enumerate(name for name in (SPLIT, POSITION) if name in df.columns):
         columns.append(quoted(name).alias(f"{PREFIX}at{place}"))
     if plan.time_to_live is not None:
-        time = F.current_timestamp() if plan.time is None else quoted(plan.time).cast("timestamp")
-        columns.append(F.coalesce(F.unix_micros(time), F.lit(0)).alias(TOUCHED))
+        columns.append(_time(df, plan).alias(TOUCHED))
     return columns
+
+
+def _time(df: DataFrame, plan: Plan) -> Column:
+    """Return the time of a row for the time to live, in microseconds; a NULL event time is an error."""
+    if plan.time is None:
+        return F.unix_micros(F.current_timestamp())
+    (name,) = key_names(df, plan.time, "event_time")
+    shown = F.to_json(F.struct(*(quoted(key) for key in plan.key)))
+    null = failure(
+        [f"the event time {name!r} is NULL for the key ", shown],
+        "fill the column before, or leave event_time out: then the time of the micro-batch counts",
+    )
+    return F.coalesce(F.unix_micros(quoted(name).cast("timestamp")), null.cast("bigint"))
 
 
 def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = None) -> DataFrame:

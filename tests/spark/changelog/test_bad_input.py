@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -164,6 +165,19 @@ def test_a_time_to_live_cannot_be_added_later(stream_of_files):
     query.write([(1, "b", "insert")])
     error = raised(query.run)
     assert isinstance(error, ConfigurationError) and error.option == "state_ttl"
+
+
+def test_an_event_time_that_is_null_is_told_with_its_key(stream_of_files):
+    """C11: it would count as 1970, and the row would expire at once."""
+    schema = "id long, v string, at timestamp, _change_type string"
+    options = {"state_ttl": "1 day", "event_time": "at"}
+    query = stream_of_files(lambda df, state: retracted(df, state, **options), schema)
+    query.write([(1, "a", datetime(2024, 1, 1, tzinfo=UTC), "insert"), (2, "b", None, "insert")])
+    error = raised(query.run)
+    assert isinstance(error, DataError) and "the event time 'at' is NULL for the key {\"id\":2}" in str(error)
+    query.transform = lambda df, state: retracted(df, state, state_ttl="1 day", event_time="missing")
+    error = raised(query.run)
+    assert isinstance(error, ConfigurationError) and error.option == "event_time"
 
 
 def test_payloads_of_5_mb(stream_of_files):
