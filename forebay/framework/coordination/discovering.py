@@ -277,7 +277,7 @@ class DiscoveringEnumerator(SplitEnumerator):
 
     def _answer_requests(self) -> None:
         readers = self._context.registered_readers()
-        waiting = iter(self._life.waiting()) if self._requests else iter(())
+        waiting = iter(self._life.waiting(len(self._requests)))
         assignment: dict[int, list[Split]] = {}
         while self._requests:
             subtask = self._requests[0]

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from enum import Enum
+from itertools import islice
 from types import MappingProxyType
 
 from forebay.errors import ContractError
@@ -30,7 +32,8 @@ class LifeCycle:
 
     def __init__(self) -> None:
         self._splits: dict[str, Split] = {}
-        self._new: dict[str, None] = {}
+        # Unlike a dict, it does not step over all removed splits to its first one.
+        self._new: OrderedDict[str, None] = OrderedDict()
         self._owner: dict[str, int | None] = {}
         self._finished: dict[str, None] = {}
 
@@ -84,7 +87,9 @@ class LifeCycle:
         for split in splits:
             self._leave_state(split.id)
             self._splits[split.id] = split
-        self._new = dict.fromkeys([split.id for split in splits]) | self._new
+        for split in reversed(splits):
+            self._new[split.id] = None
+            self._new.move_to_end(split.id, last=False)
 
     def finish(self, split: Split) -> bool:
         """ASSIGNED → FINISHED; return False, and do nothing, in any other state (a late or repeated message)."""
@@ -107,9 +112,9 @@ class LifeCycle:
             self.drop(split.id)
         return gone
 
-    def waiting(self) -> list[Split]:
-        """Return the NEW splits in the order of assignment."""
-        return [self._splits[split_id] for split_id in self._new]
+    def waiting(self, most: int | None = None) -> list[Split]:
+        """Return the NEW splits, at most `most`, in the order of assignment."""
+        return [self._splits[split_id] for split_id in islice(self._new, most)]
 
     def next_waiting(self) -> Split | None:
         """Return the NEW split that is assigned next, or None."""

@@ -82,17 +82,24 @@ def _character_class(pattern: str, start: int) -> tuple[int, str]:
     position = start + 1 + negated
     members: list[str] = []
     while position < len(pattern):
-        char = pattern[position]
-        if char == "]" and members:
+        if pattern[position] == "]" and members:
             return position, f"[{'^' if negated else ''}{''.join(members)}]"
-        if char == "\\":
-            position += 1
-            char = pattern[position : position + 1]
-            members.append("\\" + char if not char.isalnum() else char)
-        else:
-            members.append(char if char == "-" or char.isalnum() else "\\" + char)
-        position += 1
+        position, member = _class_member(pattern, position)
+        if pattern.startswith("-", position) and pattern[position + 1 : position + 2] not in ("", "]"):
+            position, last = _class_member(pattern, position + 1)
+            member += "-" + last
+        members.append(member)
     raise _bad(pattern, "a bracket is not closed")
+
+
+def _class_member(pattern: str, position: int) -> tuple[int, str]:
+    """Return the index after one character of a class, and its regular expression. `-` is escaped as well.
+
+    `re` warns of two hyphens in a row.
+    """
+    position += pattern[position] == "\\"
+    char = pattern[position : position + 1]
+    return position + 1, char if char.isalnum() else "\\" + char
 
 
 def _group_with_slash(pattern: str) -> tuple[str, list[str], str] | None:

@@ -43,6 +43,10 @@ def matches(pattern: str, name: str) -> bool:
         ("a.b*", "a.bc"),
         ("$(|)+^*", "$(|)+^"),
         ("[&&~|[x]", "["),
+        ("[+--]", ","),
+        ("[--/]", "."),
+        ("[a-]", "-"),
+        ("[-a]", "-"),
         ("x%2F*", "x%2Fy"),
     ],
 )
@@ -67,7 +71,7 @@ def test_does_not_match(pattern, name):
     assert not matches(pattern, name)
 
 
-@pytest.mark.parametrize("pattern", ["{a", "[a", "[]", "a\\", "*\\", "{a,{b}", "[z-a]", "[^]"])
+@pytest.mark.parametrize("pattern", ["{a", "[a", "[]", "a\\", "*\\", "{a,{b}", "[z-a]", "[?--]", "[^]", "[a\\"])
 def test_a_pattern_that_is_not_closed_is_refused_by_name(pattern):
     with pytest.raises(ConfigurationError, match=re.escape(repr(pattern))):
         globs.name_matcher(pattern)
