@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError
 from forebay.options.secret import Secret
+from forebay.stores.s3.direct_gets import DirectGets
 from forebay.stores.s3.settings import S3Settings
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.version import __version__
@@ -44,6 +45,7 @@ class S3Client:
         self.settings = settings
         self.boto = _make(settings)
         """The boto3 client; replaced when credentials expire."""
+        self._direct = DirectGets(self.boto)
         self._lock = threading.Lock()
         self.payer = {"RequestPayer": "requester"} if settings.requester_pays else {}
         """The argument `RequestPayer` for buckets whose reader pays for requests; empty for other buckets."""
@@ -65,10 +67,29 @@ class S3Client:
                 raise
             return getattr(self._renewed(boto), operation)(**arguments)
 
+    def get_range(self, bucket: str, key: str, start: int, end: int, etag: str | None) -> Any:  # noqa: ANN401 - as above
+        """Get the bytes `[start, end)` of an object, if it has the ETag. Raises botocore's errors.
+
+        Returns:
+            The answer of boto3 to `get_object`, or its `Body`, `ContentLength`, `ContentRange` and `ETag`. The last two
+            may be missing or None.
+        """
+        wanted, match = f"bytes={start}-{end - 1}", None if etag is None else f'"{etag}"'
+        headers = {"Range": wanted} if match is None else {"Range": wanted, "If-Match": match}
+        direct = self._direct
+        answer = direct.get(bucket, key, headers)
+        if answer is None:
+            condition = {} if match is None else {"IfMatch": match}
+            answer = self.call("get_object", Bucket=bucket, Key=key, Range=wanted, **condition)
+            if direct is self._direct:  # else it belongs to expired credentials
+                direct.learn(bucket, key)
+        return answer
+
     def _renewed(self, expired: Any) -> Any:  # noqa: ANN401 - as above
         with self._lock:
             if self.boto is expired:  # else another thread has made the new one
                 self.boto = _make(self.settings)
+                self._direct = DirectGets(self.boto)
             return self.boto
 
 

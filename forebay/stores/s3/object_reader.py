@@ -111,11 +111,8 @@ class ObjectReader:
         return done, None
 
     def _get(self, start: int, end: int) -> Any:  # noqa: ANN401 - boto3 has no types
-        condition = {} if self._etag is None else {"IfMatch": f'"{self._etag}"'}
         try:
-            answer = self._client.call(
-                "get_object", Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-{end - 1}", **condition
-            )
+            answer = self._client.get_range(self._bucket, self._key, start, end, self._etag)
         except Exception as error:
             if is_gone(error):
                 raise gone_error(self.file.path) from error

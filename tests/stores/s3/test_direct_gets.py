@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GETs on the connections of botocore: the same signatures and answers, and botocore where that cannot be."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import botocore.auth
+import pytest
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.stores.s3.client import S3Client
+from forebay.stores.s3.direct_gets import sign
+from forebay.stores.s3.settings import S3Settings
+from forebay.stores.storage_options import StorageOptions
+
+NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+KEYS = ["plain", "a%2Fb", "a b+c", "d//x", "😀/é", "tilde~/'quote\"", "#?&=", "k" * 1024]
+
+
+def client(bucket: Any, **more: object) -> S3Client:
+    return S3Client(S3Settings.of(bucket.options(**more)))
+
+
+def sent_by_botocore(found: S3Client) -> list[str]:
+    """Return a list that gets the URL of each GET that botocore sends."""
+    sent: list[str] = []
+    found.boto.meta.events.register("before-send.s3.GetObject", lambda request, **_: sent.append(request.url))
+    return sent
+
+
+def read(found: S3Client, bucket: Any, key: str, start: int = 0, end: int = 3) -> bytes:
+    body: bytes = found.get_range(bucket.name, key, start, end, None)["Body"].read()
+    return body
+
+
+@given(
+    path=st.text(alphabet="ab/~-._%20", max_size=20),
+    host=st.sampled_from(["h", "h:9000", "h:80"]),
+    token=st.sampled_from([None, "to+ken=="]),
+    more=st.dictionaries(
+        st.sampled_from(["Range", "If-Match", "User-Agent", "x-amz-request-payer"]), st.text('a "1', max_size=5)
+    ),
+)
+def test_the_signature_is_that_of_botocore(path, host, token, more):
+    url = f"http://{host}/{path}"
+    theirs = AWSRequest("GET", url, headers=more)
+    theirs.context["client_config"] = None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(botocore.auth, "get_current_datetime", lambda: NOW)
+        botocore.auth.S3SigV4Auth(Credentials("key", "secret", token), "s3", "eu-west-1").add_auth(theirs)
+    ours = {**more, "X-Amz-Content-SHA256": EMPTY}
+    sign(ours, url, "eu-west-1/s3/aws4_request", ("key", "secret", token), NOW)
+    assert ours["Authorization"] == theirs.headers["Authorization"]
+
+
+def test_only_the_first_get_of_a_bucket_is_sent_by_botocore_and_answers_are_the_same(bucket):
+    bucket.put(dict.fromkeys(KEYS, "abcdef"))
+    found = client(bucket)
+    sent = sent_by_botocore(found)
+    for key in KEYS:
+        theirs = found.call("get_object", Bucket=bucket.name, Key=key, Range="bytes=1-3")
+        sent.clear()
+        ours = found.get_range(bucket.name, key, 1, 4, theirs["ETag"].strip('"'))
+        assert [ours[name] for name in ("ContentLength", "ContentRange", "ETag")] == [3, "bytes 1-3/6", theirs["ETag"]]
+        assert ours["Body"].read() == theirs["Body"].read() == b"bcd"
+        assert len(sent) == (key == KEYS[0])
+
+
+def test_anonymous_gets_are_not_signed(bucket):
+    bucket.client.put_object(Bucket=bucket.name, Key="k", Body=b"abc", ACL="public-read")
+    found = S3Client(S3Settings.of(StorageOptions({"anon": True, "endpoint_url": bucket.endpoint})))
+    signed = []
+    bucket.intercept = lambda environ: signed.append("HTTP_AUTHORIZATION" in environ)
+    sent = sent_by_botocore(found)
+    assert [read(found, bucket, "k") for _ in range(2)] == [b"abc", b"abc"]
+    assert (signed, len(sent)) == ([False, False], 1)
+
+
+def test_a_failure_is_repeated_by_botocore_which_retries_and_names_it(bucket):
+    bucket.put({"k": "abc"})
+    found = client(bucket)
+    read(found, bucket, "k")
+    sent = sent_by_botocore(found)
+    answers = iter([("503 Slow Down", "SlowDown"), ("503 Slow Down", "SlowDown"), None, None])
+    bucket.intercept = lambda _: next(answers)
+    assert read(found, bucket, "k") == b"abc"
+    assert len(sent) == 2
+    assert read(found, bucket, "k") == b"abc"
+    assert len(sent) == 2
+    bucket.intercept = lambda _: None
+    with pytest.raises(ClientError, match="NoSuchKey"):
+        read(found, bucket, "none")
+    assert read(found, bucket, "k") == b"abc"
+    assert len(sent) == 3
+
+
+def test_botocore_sends_all_gets_of_a_bucket_that_refuses_direct_ones(bucket):
+    bucket.put({"k": "abc"})
+    found = client(bucket)
+    read(found, bucket, "k")
+    sent = sent_by_botocore(found)
+    answers = iter([("400 Bad Request", "AuthorizationHeaderMalformed")])
+    bucket.intercept = lambda _: next(answers, None)
+    assert [read(found, bucket, "k") for _ in range(3)] == [b"abc"] * 3
+    assert len(sent) == 3
+
+
+@pytest.mark.parametrize("more", [{"response_checksum_validation": "when_supported"}, {"signature_version": "s3"}])
+def test_botocore_sends_gets_that_only_it_can_sign_or_verify(bucket, more):
+    import json
+
+    bucket.put({"k": "abc"})
+    found = client(bucket, config_kwargs=json.dumps(more))
+    sent = sent_by_botocore(found)
+    assert [read(found, bucket, "k") for _ in range(2)] == [b"abc"] * 2
+    assert len(sent) == 2
+
+
+def test_a_server_that_is_gone_is_an_error_of_botocore(bucket):
+    bucket.put({"k": "abc"})
+    found = client(bucket)
+    read(found, bucket, "k")
+    sent = sent_by_botocore(found)
+    found._direct._examples[bucket.name] = found._direct._examples[bucket.name].__class__(
+        "http://127.0.0.1:9/", {}, None
+    )  # type: ignore[union-attr]
+    assert read(found, bucket, "k") == b"abc"
+    assert len(sent) == 1
