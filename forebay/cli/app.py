@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of the command line.
 
-Exit codes: 0 success, 1 error, 2 invalid command line, 3 lag above `--max-lag`.
+Exit codes: 0 success, 1 error, 2 invalid command line, 3 lag above `--max-lag`, or unknown.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _FORMAT: Final = "forebay_kafka"
 _SERVERS: Final = "kafka.bootstrap.servers"
 _HEADER: Final = ("topic", "partition", "position", "end", "lag", "note")
 _LAG_EXCEEDED: Final = 3
-"""Exit code for a lag above `--max-lag`."""
+"""Exit code for a lag above `--max-lag`, or an unknown lag."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def show(
     damaged = False
     for each in names:
         of = replace(given, name=each)
-        # Damage must not hide what is damaged, so it is looked for first.
+        # Verify before `report`, which raises at the first damaged manifest: `verify` lists all damaged files.
         verified = verify(of) if check else None
         damaged |= bool(verified and verified.problems)
         shown = None if verified and verified.problems else report(of, version)

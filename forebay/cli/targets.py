@@ -50,7 +50,7 @@ def target_class(target: str) -> type[Source]:
     except Exception as error:  # a module may raise anything when it is imported
         raise ConfigurationError(
             f"{target} cannot be imported: {error}",
-            advice="write MODULE:Class, for example shop.orders:Orders, in the directory from which Python imports it",
+            advice="write MODULE:Class, such as shop.orders:Orders, and run it where Python can import the module",
         ) from error
     if not (isinstance(found, type) and issubclass(found, Source)):
         raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The key in the metadata of columns: engines have no place for the key of a whole schema.
 
-Each column of a key has the whole declared key, its own place in it, and the id of this declaration. So a later reader
-finds lost columns, and tells the keys of two joined tables apart. Spark carries the metadata with the column.
+Each column of a key has the whole declared key, its own declared name, and the id of the declaration. So a later reader
+finds lost columns, and distinguishes the keys of two joined tables. Spark carries the metadata with the column.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 
 class OrderScope(IntEnum):
-    """Within what rows keep their order. A larger value is a stronger promise."""
+    """The scope within which rows keep their order. A larger value is a stronger promise."""
 
     NONE = 0
     PER_SPLIT = 1
@@ -21,7 +21,7 @@ class Guarantee:
     """A promise about the order of rows.
 
     Args:
-        scope: Within what rows keep their order.
+        scope: The scope within which rows keep their order.
         columns: For `PER_KEY`, the key columns by the names that they have at the source (K4, K15).
         weakest: The step of the query that weakens the order most, in words; None: nothing weakens it (K27). It is not
             compared.

@@ -32,8 +32,8 @@ def after_loss(key: KeySpec, lost: Collection[str], *, lenient: bool = False) ->
     """Return the key after columns are dropped or overwritten (K12, K13, K14).
 
     A partition key keeps its other columns. A primary key that loses a column is lost: the rest would merge records
-    that are distinct. It is lost with its deletion flag too: deleted records would come back. Ordering columns are lost
-    together.
+    that are distinct. If the deletion flag is lost, the primary key is lost too: deleted records would come back. If
+    one ordering column is lost, all are.
 
     Args:
         key: The key before.

@@ -141,7 +141,7 @@ def _sum_of_parts(text: str) -> Fraction:
     while at < len(text):
         part = _PART.match(text, at)
         if part is None:
-            raise ValueError("a number of the duration has no unit; the units are us, ms, s, m, h, d and w")
+            raise ValueError("write the duration as numbers with units: us, ms, s, m, h, d or w")
         number, unit = part.groups()
         if unit not in _TIME_UNITS:
             raise ValueError(f"{unit!r} is not a unit of time: use us, ms, s, m, h, d or w")

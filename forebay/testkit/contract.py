@@ -234,7 +234,7 @@ class SourceContract(ABC):
     # ---- the input
 
     def _written(self, *sizes: int) -> dict[str, Sequence[Row]]:
-        """Add splits and write rows to each; add fewer if the source has a limit."""
+        """Add one split per size, up to `most_splits`, and write its rows."""
         ids = [self._new_split() for _ in sizes[: self.most_splits]]
         return {
             split_id: self._write(split_id, size) if size else [] for split_id, size in zip(ids, sizes, strict=False)

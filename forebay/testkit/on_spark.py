@@ -154,7 +154,7 @@ def _reads_by_options(reads: _Reads) -> None:
     kind, name = type(reads.source), reads.source.name
     installed = any(entry.name == name and entry.origin != "registered here" for entry in default_registry.entries())
     if installed and default_registry.lookup(name) is not kind:
-        raise NotApplicable(f"the format {name!r} is of another class, which makes such sources of options")
+        raise NotApplicable(f"another class is installed as the format {name!r}, so options do not make this source")
     specs = class_options(kind)
     try:
         texts = format_options(specs, option_values(reads.source)) | reads.secrets

@@ -59,7 +59,7 @@ class ColumnTimestamps:
     """An assigner that reads the event times from a column and ignores those of the source.
 
     The column is a timestamp of any unit and zone (without a zone: UTC; nanoseconds are rounded down), or int64
-    microseconds since 1970-01-01 UTC. Nulls are ignored; a batch of nulls only has no event time.
+    microseconds since 1970-01-01 UTC. Nulls are ignored; an all-null batch has no event time.
 
     Args:
         column: The name of a top-level column; if there is none of this name, the dotted path of a field inside

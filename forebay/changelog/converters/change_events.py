@@ -129,7 +129,7 @@ def check_columns(key: pa.Schema, payload: pa.Schema) -> None:
     for name in key.names:
         if name not in payload.names or payload.field(name).type != key.field(name).type:
             raise ConfigurationError(
-                f"the key column {name!r} is not in the schema of the row with the type {key.field(name).type}",
+                f"the key column {name!r} is not in the schema of the row, or not of type {key.field(name).type}",
                 option="keySchema",
                 advice="give it the same name and type in keySchema and valueSchema",
             )

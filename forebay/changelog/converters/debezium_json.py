@@ -178,7 +178,7 @@ class DebeziumJsonReader:
 
 
 def _filled(before: pa.Array, after: pa.Array, rows: pa.Schema) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return `after` with unavailable texts from `before`, and the rows in which `before` does not have them."""
+    """Return `after` with Debezium's placeholders replaced from `before`, and which rows lack the value there."""
     columns, lost = children(after), np.zeros(len(after), np.bool_)
     changed = False
     for place, (old, new) in enumerate(zip(children(before), columns, strict=True)):
@@ -205,9 +205,9 @@ def _replaced(values: pa.Array, rows: npt.NDArray[np.int64], by: pa.Array) -> pa
 class DebeziumJsonWriter:
     """Writes the columns `key` (NULL without key columns) and `value`, without the schema of Kafka Connect.
 
-    The two rows of an update are one event, if they are neighbours. Another `update_preimage` is a delete, and another
-    `update_postimage` an update without `before`. `source` has `ts_ms`; it has no position of a log, because the rows
-    may come from anywhere.
+    Two adjacent rows of an update become one event. An `update_preimage` alone becomes a delete, an `update_postimage`
+    alone an update without `before`. `source` has `ts_ms`; it has no position of a log, because the rows may come from
+    anywhere.
 
     Args:
         rows: The schema of the changelog.

@@ -42,7 +42,7 @@ class TextReader:
     Args:
         fields: The fields.
         options: How to read.
-        required: The field without which an object is taken for one with a `payload`; None: all of them.
+        required: If this field is missing, look in `payload`; None: if all fields are missing.
     """
 
     def __init__(self, fields: pa.Schema, options: JsonOptions, required: str | None = None) -> None:

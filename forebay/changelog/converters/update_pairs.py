@@ -38,7 +38,7 @@ class PairedRows:
     pairs: npt.NDArray[np.bool_]
 
     def filter(self, kept: npt.NDArray[np.bool_]) -> PairedRows:
-        """Return some of the rows."""
+        """Return the kept rows."""
         return PairedRows(self.batch.filter(pa.array(kept)), self.kinds[kept], self.pairs[kept])
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
@@ -63,7 +63,7 @@ class PairedRows:
 
 
 def paired(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[PairedRows]:
-    """Yield the rows of consecutive record batches, never with the two rows of an update in two of them.
+    """Yield the rows of consecutive record batches, both rows of an update in one `PairedRows`.
 
     Args:
         batches: The record batches.

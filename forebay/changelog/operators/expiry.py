@@ -55,10 +55,10 @@ class Expiry:
         return np.unique(np.concatenate(found))
 
     def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:
-        """Return for each entry whether its key has expired before the events of the micro-batch.
+        """Return for each entry whether its key expires before the events of the micro-batch.
 
-        A key with events has expired if the first of them comes after the time to live; another key if the clock has
-        passed it. A key that expires after its events does so with the next micro-batch.
+        A key with events expires if its first event is at least the time to live after its last stored event. A key
+        without events expires if the clock is. A key that expires after its events is removed in the next micro-batch.
 
         Args:
             codes: The key of each entry, then of each event.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The join of two changelogs (C18): after each micro-batch its output, folded, is the join of both folded inputs.
+"""The join of two changelogs (C18): its output, applied to a table, equals the join of its inputs, each applied to one.
 
 The state has the rows of both inputs by the columns of the join. With counts before (b) and after (a) a micro-batch,
 the count of a pair of rows changes by `left_a * right_a - left_b * right_b`. Only pairs with a changed row are formed.

@@ -120,6 +120,6 @@ class Retract:
         raise DataError(
             f"{len(many)} keys have several rows at the end of the micro-batch; the first one is "
             f"{shown_key(counted.keys.events, member)} with {int(live[many[0]])} rows",
-            advice='give on_conflict="deduplicate" to keep the last one or "nothing" to keep the first one; or '
+            advice='give on_conflict="deduplicate" to keep the last row or "nothing" to keep the first row; or '
             "choose key columns that identify a row",
         )

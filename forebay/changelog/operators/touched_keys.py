@@ -81,7 +81,7 @@ def touched_keys(events: Events, entries: Entries) -> TouchedKeys:
     codes = codes.astype(np.int64)
     found = TouchedKeys(events, entries, codes, hashes, np.zeros(len(hashes), np.int64))
     entry_keys = entries.ordinals // KEY
-    # One entry speaks for its key; segments keep the ordinal of the key with each entry.
+    # If all key ordinals are 0, all entries of a hash have one key, so only the first entry of each hash is compared.
     if not entry_keys.any():
         spoken = np.concatenate([_firsts(codes[:stored]), np.arange(stored, len(codes))])
         leaders = np.full(len(hashes), -1)

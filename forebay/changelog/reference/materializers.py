@@ -15,10 +15,10 @@ OnConflict = Literal["error", "nothing", "deduplicate"]
 
 
 class ListMaterializer:
-    """Flink's `SinkUpsertMaterializer` (V1), exactly: a list of rows a key, and one answer a change.
+    """Flink's `SinkUpsertMaterializer` (V1), exactly: a list of rows per key, and at most one output per change.
 
-    It is right for legal orders of strict changelogs only, which the tests use: what passes every test with this in
-    place of the operator under test is no test of arbitrary orders.
+    It is right only for legal orders of strict changelogs. A test of arbitrary orders must fail if this class replaces
+    the operator under test.
 
     Args:
         key: The key of the sink.
@@ -176,7 +176,7 @@ class BarrierMaterializer:
 
     @property
     def stored(self) -> int:
-        """Rows in the state; at most one a key unless `on_conflict` is `deduplicate`."""
+        """Rows in the state, at most one per key; 0 with `deduplicate`, whose rows a `SignedMaterializer` keeps."""
         return len(self._view)
 
     def step(self, changes: Iterable[Change]) -> list[Change]:

@@ -24,7 +24,7 @@ class ShardReport:
     """A shard at one version.
 
     Args:
-        number: Its number; of all shards together, how many there are.
+        number: The number of the shard; in `OperatorReport.total`, the count of shards.
         first: The first version that can be read; None if there is none.
         last: The last one.
         entries: The stored entries, including tombstones and replaced ones.
@@ -236,6 +236,6 @@ def _wrong(store: StateStore, info: SegmentInfo) -> Iterator[str]:
         batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
         hashes = batch.column(KEY_HASH).to_numpy()
         if batch.num_rows != info.rows or (int(hashes[0]), int(hashes[-1])) != (info.first, info.last):
-            yield "its entries are not those that the manifest tells"
+            yield "its number of entries, or its first or last key hash, differs from the manifest"
         if np.any(hashes[1:] < hashes[:-1]):
             yield "its entries are not sorted"

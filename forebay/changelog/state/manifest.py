@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a version of a shard consists of, and what a state belongs to: two small JSON facts."""
+"""The metadata files of a state, as JSON: the manifest of each version of a shard, and the `OperatorInfo`."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: 
 
 
 def _remove_others(store: StateStore, directory: str, current: OperatorInfo) -> None:
-    """Remove the shards of older generations, and those of attempts at them that were killed."""
+    """Remove the shards of older generations, and what killed reshards up to this generation left behind."""
     for found in store.directories(directory):
         inside = found.removeprefix(directory)
         generation = int(inside[1:6]) if inside.startswith("g") else 0

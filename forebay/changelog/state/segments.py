@@ -34,7 +34,7 @@ BYTES: Final = 64 << 20
 """Maximum bytes of a segment, unless one entry is larger: what a merge holds in memory."""
 
 _UNLOAD: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None) if sys.platform == "linux" else None
-"""Elsewhere, this advice may not take pages out of memory."""
+"""The advice for `madvise` that unmaps pages; None outside Linux, where it need not unmap them."""
 
 _REMEMBERED: Final = 10_000
 """Maximum segments that a process remembers as checked."""

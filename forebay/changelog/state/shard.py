@@ -105,7 +105,7 @@ class Shard:
         return before
 
     def newest(self, version: int) -> Manifest | None:
-        """Return the manifest after a micro-batch, of a reshard if the micro-batch was not repeated since."""
+        """Return the manifest after a micro-batch; if it has none, the one that a reshard wrote for it, or None."""
         found = self.manifest(version)
         if found is not None or not self._resharded:
             return found
@@ -248,7 +248,7 @@ class Shard:
         return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
 
     def _remove_old(self, manifest: Manifest) -> None:
-        """Remove what only versions older than `keep` need. Segments stay in `retired` until the version after."""
+        """Remove what only versions more than `keep` behind need. `retired` lists segments until the next version."""
         oldest = manifest.version - self._keep
         names = [name for version, name in manifest.retired if version <= oldest]
         if oldest > 0:
@@ -312,9 +312,9 @@ def manifest_name(prefix: str, version: int) -> str:
 
 
 def reshard_name(prefix: str, version: int) -> str:
-    """Return the name of what a reshard wrote instead of the manifest after a micro-batch.
+    """Return the name of the manifest that a reshard writes for the last micro-batch.
 
-    Spark may not have logged that micro-batch as done. Then it repeats it, and that writes the manifest.
+    If Spark has not logged this micro-batch as done, Spark repeats it, and its tasks write `manifest_name`.
     """
     return f"{prefix}v{version:012d}-resharded.json"
 

@@ -17,7 +17,7 @@ from forebay.changelog.state.segments import Ints, Segment
 class Entries:
     """Entries that were found, sorted by key hash, row hash and ordinal; tombstones are left out.
 
-    Their numbers are at hand; their other columns are read with `take`.
+    The fields hold hashes, ordinals, counts and times; `take` reads the other columns.
     """
 
     key_hashes: Ints

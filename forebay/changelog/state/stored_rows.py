@@ -30,8 +30,8 @@ class StoredRow:
     Args:
         row: The payload.
         count: How often it was added minus how often it was retracted.
-        order: Its place in the order of changes.
-        touched: Microseconds of its last event; None without a time to live.
+        order: Its ordering column values.
+        touched: Its last event, µs since 1970; None without a time to live.
     """
 
     row: Mapping[str, Any]

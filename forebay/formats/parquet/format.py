@@ -193,9 +193,9 @@ class _Reader:
                 )
 
     def _buffer_bytes(self, groups: range) -> int:
-        """Return how much to read of a column at a time; 0 for whole column chunks, if none is longer than that.
+        """Return the bytes to read of a column at a time; 0 means whole column chunks, if no chunk is longer.
 
-        What the header of a page says about its size is a bound only for reads of whole column chunks.
+        Only a read of whole column chunks bounds the memory that a wrong size in a page header takes.
         """
         buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_AHEAD_BYTES // len(self._leaves)))
         return 0 if longest_chunk(self._open, groups, self._leaves) <= buffer else buffer

@@ -26,9 +26,10 @@ EXACT_JSON: Final = {
 """Options of `to_json` that keep what it leaves out otherwise: NULL fields, and microseconds of times."""
 
 ORDERED_WITHIN: Final = "forebay.ordered_within"
-"""Metadata of a `_commit_version` that is a micro-batch: the key within which it orders changes, [] for a join.
+"""Metadata of a `_commit_version` that is a micro-batch: the key whose changes it orders; [] for a join.
 
-Input comes in any order, so a row of another key may be retracted in a later micro-batch than its successor comes.
+It does not order the changes of other keys: the delete of a row may come in a later micro-batch than the insert of the
+row that replaces it.
 """
 
 

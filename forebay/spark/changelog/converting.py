@@ -129,7 +129,7 @@ def from_iceberg_changes(df: DataFrame) -> DataFrame:
     """Return the changelog of Iceberg's `create_changelog_view`; `_change_ordinal` becomes `_sequence`.
 
     Raises:
-        ConfigurationError: The DataFrame has no such columns.
+        ConfigurationError: There is no column `_change_type`.
     """
     return _renamed(df, ICEBERG_CHANGES)
 

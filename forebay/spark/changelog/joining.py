@@ -46,9 +46,9 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
 ) -> DataFrame:
     """Return the changelog of a join of two changelogs.
 
-    After each micro-batch the result, folded, is the join of both inputs, folded. Inputs without `_change_type` are
-    inserts. A pair that changes is retracted as a whole and inserted again; to write the result to a table by another
-    key than that of the join, pass it through `materialize`.
+    After each micro-batch, a table that applied the result equals the join of two tables that applied the inputs.
+    Inputs without `_change_type` are inserts. A pair that changes is retracted as a whole and inserted again; to write
+    the result to a table by another key than that of the join, pass it through `materialize`.
 
     Args:
         left: A batch or streaming DataFrame.

@@ -25,7 +25,7 @@ class _Named:
 
 
 def map_in_arrow(df: DataFrame, function: BatchFunction, schema: StructType) -> DataFrame:
-    """Return `df.mapInArrow(function, schema)`, which takes dots and backticks in names of columns for syntax."""
+    """Run `df.mapInArrow(function, schema)`, also for column names with dots or backticks, where Spark's own fails."""
     names = df.columns
     if not any(mark in name for name in names for mark in ".`"):
         return df.mapInArrow(function, schema)

@@ -63,11 +63,12 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         mode: `auto` chooses the strategy and logs why; `none` passes changes on; `force` keeps state even if the
             changes of a key arrive in order.
         strategy: Take this strategy, instead of a choice.
-        sequence_by: Columns that order the changes of a key; by default `_sequence` or `_commit_version`, if there
-            (not that of a join or of a changelog by another key, whose input came in any order).
+        sequence_by: Columns that order the changes of a key; by default `_sequence`, or `_commit_version` unless it is
+            that of a join or of a changelog with a key column outside `key`: such an input comes in any order.
         on_conflict: Which of several live rows of a key is its row: the last one, the first one, or an error. By
             default `error` for `barrier`, otherwise `deduplicate`.
-        on_missing_retraction: What a retraction without its row does: it is held and logged, is an error, or is held.
+        on_missing_retraction: Whether a retraction without its row is held and logged, is an error, or is only held;
+            always an error for `barrier`.
         state_ttl: A key without events for so long leaves the state, and its row is deleted from the result.
         event_time: The timestamp column for `state_ttl`; by default the time of the micro-batch.
         null_keys: Whether NULL is a value of the key.

@@ -55,7 +55,7 @@ def is_retraction(df: DataFrame) -> Column:
 
 
 def default_order(df: DataFrame) -> tuple[list[Column], str | None]:
-    """Return the columns that order the changes of a key, and the column within whose values alone the order holds."""
+    """Return the columns that order the changes of a key, and `_split` if they order only within a split, else None."""
     for name in (SEQUENCE, COMMIT_VERSION):
         if name in df.columns and (name == SEQUENCE or POSITION not in df.columns):
             return [quoted(name)], None
@@ -75,7 +75,7 @@ def newest(
         df: Rows or changes, in batch.
         keys: The columns of the key.
         order: The largest value is the newest row.
-        within: The column within whose values `order` holds: rows of one key with several values are ambiguous.
+        within: `order` holds only among equal values of this column. Different newest rows of two values are an error.
         null_keys: What a NULL in a key column is: an error, a value, or a row to drop.
 
     Raises:

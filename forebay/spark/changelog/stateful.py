@@ -179,11 +179,11 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     result = output or changelog_schema(schema, plan.key)
     if state is None:
         return map_in_arrow(prepared.repartitionById(shards, shard), task, result)
-    # Spark removes parts of a plan that have no rows, but no observation: so each micro-batch runs all shards.
+    # Spark prunes operators over an empty input, but not `observe`. So each micro-batch runs all shards.
     seen = prepared.observe(f"{state.location}/{state.name}", F.count(F.lit(1)).alias("events"))
     changes = map_in_arrow(seen.repartitionById(shards, shard), task, result)
-    # A stage of its own: in that of a coalesce, union or limit the numbers of tasks are not those of shards, and some
-    # shards would not run.
+    # This shuffle ends the stage. A coalesce, union or limit in the stage would change the partition ids, which are the
+    # shards, and some shards would not run.
     numbered = changes.withColumn(f"{PREFIX}shard", F.spark_partition_id())
     return numbered.repartitionById(shards, F.col(f"{PREFIX}shard")).drop(f"{PREFIX}shard")
 

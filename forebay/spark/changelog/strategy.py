@@ -122,7 +122,7 @@ def _refuse_unrepeatable(plan: PlanNode) -> None:
     found = unrepeatable(plan)
     if found:
         raise ConfigurationError(
-            f"{found[0]!r} is another value each time: a retraction never finds the row that it retracts",
+            f"{found[0]!r} has another value at each evaluation, so a retraction never matches its row",
             advice="compute it after materialize, or give sequence_by: then rows are not compared",
         )
 

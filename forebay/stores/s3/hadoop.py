@@ -56,7 +56,7 @@ def from_s3a(settings: Mapping[str, object]) -> dict[str, object]:
     """Translate Hadoop's settings to options of S3, named without `storage.`.
 
     Raises:
-        ConfigurationError: No option of forebay corresponds to a setting that would change what is read.
+        ConfigurationError: A setting that affects what can be read has no option in forebay.
     """
     given = {name.removeprefix(PREFIX): value for name, value in settings.items() if _text(value)}
     for name, value in given.items():

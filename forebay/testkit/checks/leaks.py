@@ -75,7 +75,7 @@ class Leaks:
             ]
             left = next((f"{count} {text}" for count, text in found if count >= _RUNS), "")
             if not left and len(dropped) >= _RUNS:
-                return f"{len(dropped)} connections or files to the garbage collector ({dropped[0]})"
+                return f"{len(dropped)} connections or files that only the garbage collector closed ({dropped[0]})"
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.02)

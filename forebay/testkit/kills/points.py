@@ -36,7 +36,7 @@ POINTS: Final = {
     "plan-ends": "the offset is made, and Spark has not logged it",
     "tasks-begin": "the offset is logged, and not yet turned into tasks",
     "tasks-end": "the tasks are made, and Spark has none of them",
-    "commit-begins": "Spark commits a micro-batch to the source, whose successor is logged",
+    "commit-begins": "Spark commits a micro-batch to the source; the offset of the next micro-batch is logged",
     "commit-ends": "the source has finished its work after a micro-batch",
     "read-begins": "a task begins, and nothing is read",
     "read-first": "a task has its first record batch, and has handed none on",

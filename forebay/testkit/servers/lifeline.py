@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs another program, and kills it when the owner of this process dies, which closes standard input.
+"""Runs a command, and kills it when the owner of this process dies: the death closes standard input.
 
 Started by path with ``python -I lifeline.py DIRECTORY COMMAND…`` in its own session; imports the standard library only,
-so that it starts at once. When the owner has died, the program also removes the directory.
+so that it starts at once. When the owner has died, this process also removes the directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> int:
         orphaned.set()
         child.kill()
 
-    # The first signal is passed on, so that the child ends in its own way.
+    # SIGTERM is passed on, so that the child can shut down cleanly.
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     threading.Thread(target=watch, daemon=True).start()
     code = child.wait()

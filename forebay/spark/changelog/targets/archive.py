@@ -158,7 +158,7 @@ def read_archive(
     if view == "changelog":
         return df
     there = quoted(CHANGE_TYPE) != F.lit(RowKind.DELETE.change_type)
-    # At one sequence a row counts and its retraction does not, in whatever micro-batches they came.
+    # If an upsert and a delete of a key have the same sequence, the upsert wins, whatever their micro-batches.
     order = [quoted(SEQUENCE), there] if SEQUENCE in df.columns else []
     rows = newest(df, keys, [*order, quoted(COMMIT_VERSION)], null_keys="error").where(there)
     return rows.select(*(quoted(name) for name in schema.names if name not in {CHANGE_TYPE, SEQUENCE}))
@@ -223,7 +223,7 @@ def _directory(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:", text) and not _FILE.match(text):
         raise ConfigurationError(
-            f"an archive cannot be at {text!r}: its micro-batches are renamed to their place at once",
+            f"an archive cannot be at {text!r}: it needs a file system with an atomic rename of directories",
             option="path",
             advice="give a directory that all machines share",
         )

@@ -137,7 +137,7 @@ def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
         read_archive(spark, tmp_path)
     with pytest.raises(ConfigurationError, match="view is 'all'"):
         read_archive(spark, tmp_path, view="all")
-    with pytest.raises(ConfigurationError, match="renamed to their place"):
+    with pytest.raises(ConfigurationError, match="atomic rename"):
         ArchiveTarget("s3://bucket/archive")
 
 

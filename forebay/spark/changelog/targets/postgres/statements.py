@@ -110,7 +110,7 @@ class Statements:
             yield f"{self._insert(self.changes.names)} {self._on_conflict(self.changes.names)}"
 
     def _merge_sequenced(self, *, deletes: bool) -> Iterator[str]:
-        """At one sequence a row counts and its retraction does not: both may come in either order."""
+        """An upsert wins over a delete with the same sequence from another micro-batch, whichever comes first."""
         sequence = quoted_name(SEQUENCE)
         names = [*self.changes.names, SEQUENCE]
         if deletes:
