@@ -24,7 +24,9 @@ JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
 # Spark without its pyspark.zip: from the zip, each worker compiles the modules of PySpark again (0.5 s of CPU). Without it,
 # workers import the installed package.
 NO_ZIP := $(abspath $(STAMPS))/spark
-PYTEST = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' \
+# The idle threads of OpenBLAS spin, in each process that imports numpy.
+PYTEST = OMP_NUM_THREADS=1 FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) \
+	SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' \
 	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka

@@ -20,6 +20,7 @@ from forebay.spark.coalescing import coalesced
 from forebay.spark.conform import Conformer
 from forebay.spark.errors import as_spark_error
 from forebay.spark.session_zone import in_zone_of_task
+from forebay.spark.worker_modules import freeze_modules
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read, and return one partition per task. Called in the planner process, once per `load()`."""
+        freeze_modules()
         readable = self._readable
         source = readable.source
         with as_spark_error(source.name, "planning"):
@@ -111,6 +113,7 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     value = partition.value
     if value is None:  # Spark makes such a partition from an empty plan
         return
+    freeze_modules()
     task, options = value.task, value.task.options
     name = task.source.name
     conformer = Conformer(

@@ -22,6 +22,7 @@ from forebay.spark.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.origin import Installed, Origin, Session
 from forebay.spark.planner_profiles import skip_empty_profiles
+from forebay.spark.worker_modules import freeze_modules
 
 if TYPE_CHECKING:
     from forebay.spark.stream import StreamReader
@@ -49,6 +50,7 @@ class ForebayDataSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         # The texts are not stored: they may contain secrets.
         super().__init__({})
+        freeze_modules()
         name = self._origin.name
         with as_spark_error(name, "the options"):
             if _in_program(_WRITING):  # the options are those of a sink

@@ -26,6 +26,7 @@ from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.conform import arrow_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.keys.set_keys import set_key
+from forebay.spark.worker_modules import freeze_modules
 
 _NAMES: Final = {"value_schema": "schema", "key_schema": "key"}
 _NAMES_OF_OPTIONS: Final = {name: name for name in ("sequence", "missing_before", "truncate")}
@@ -74,6 +75,7 @@ class EventReading:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the changes of the events of a partition."""
+        freeze_modules()
         converter: EventConverter | None = None
         for batch in batches:
             with as_spark_error(self.name, "reading change events"):
@@ -98,6 +100,7 @@ class EventWriting:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the events of the changes of a partition."""
+        freeze_modules()
         first = next(batches, None)
         if first is None:
             return

@@ -31,6 +31,7 @@ from forebay.spark.changelog.newest import failure
 from forebay.spark.changelog.state_options import with_shards
 from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
+from forebay.spark.worker_modules import freeze_modules
 
 _OUTPUT_ROWS = 50_000
 """Rows of a record batch that is handed to Spark."""
@@ -80,6 +81,7 @@ class _Task:
     keys: tuple[tuple[str, str], ...] = field(default=())
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
         with as_spark_error(self.plan.title, "running"):
             changes = self._run(batches)
         for start in range(0, changes.num_rows, _OUTPUT_ROWS):

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 
 from forebay.options import Secret
 from forebay.spark.changelog.targets.postgres.errors import connected
+from forebay.spark.worker_modules import freeze_modules
 
 TASK: Final = "__TASK"
 """The column of the task attempt that copied a row. Rows of attempts whose result Spark did not take do not count."""
@@ -41,6 +42,7 @@ class CopyPartition:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Copy all record batches in one transaction. Called by Spark in a worker."""
+        freeze_modules()
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
