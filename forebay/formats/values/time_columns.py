@@ -24,7 +24,7 @@ _OFFSET = r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 _STEP = 12 * 3600
 _MAX_STEPS = 120
 _TRIED_FIRST = 16
-_ARROW_RULES_END = pa.scalar(2_114_380_800 * MICROS, _NAIVE)  # 2037; Arrow has no rules for later years
+_ARROW_RULES_END = 2_114_380_800 * MICROS  # 2037; Arrow has no rules for later years
 
 
 def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Converter:
@@ -205,7 +205,7 @@ def _only_offset(values: pa.Array, zone: Zone) -> int | None:
 
 
 def _shifted_by_rules(values: pa.Array, zone: Zone) -> pa.Array:
-    late = pc.fill_null(pc.greater_equal(values, _ARROW_RULES_END), False)
+    late = pc.fill_null(pc.greater_equal(values, pa.scalar(_ARROW_RULES_END, _NAIVE)), False)
     try:
         key = zone.region.key if zone.region is not None else "UTC"
         early = pc.if_else(late, pa.scalar(None, _NAIVE), values)

@@ -58,7 +58,9 @@ def checked_splits(source: Source, result: object) -> Sequence[Split]:
     splits: object = discovered.splits
     if not isinstance(splits, Sequence):  # a generator can be iterated only once
         return list(checked_discovery(source, result)[1].values())
-    hashes = pa.array(array("q", (hash(_checked_split(source, found).id) for found in discovered.splits)), pa.int64())
+    values = array("q", (hash(_checked_split(source, found).id) for found in discovered.splits))
+    # `pa.array` would import pandas, which takes 0.17 s.
+    hashes = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
     ordered = hashes.take(pc.sort_indices(hashes))  # count_distinct would take 120 bytes for each
     if not pc.any(pc.equal(ordered[1:], ordered[:-1])).as_py():
         return discovered.splits

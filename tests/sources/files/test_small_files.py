@@ -205,13 +205,15 @@ def test_an_error_appears_when_its_object_is_read(server: Server, happens: str, 
         read_all(reader, found)
     reader.close()
     assert found == expected()[:5]
+    assert server.requests.pop(path) == 2  # botocore repeats a direct request that failed
     assert set(server.requests.values()) == {1}
 
 
 def test_a_missing_object_is_left_out_and_the_others_are_read_once(server: Server) -> None:
-    del server.objects["/b/o/5.txt"]
+    path = "/b/o/5.txt"
+    del server.objects[path]
     assert read_all(server.reader(ignore_missing_files=True)) == expected(5)
-    assert server.requests == dict.fromkeys(server.listed, 1)
+    assert server.requests == dict.fromkeys(server.listed, 1) | {path: 2}
 
 
 def test_an_object_that_could_not_be_fetched_ahead_is_requested_again(server: Server) -> None:
@@ -222,7 +224,7 @@ def test_an_object_that_could_not_be_fetched_ahead_is_requested_again(server: Se
         read_all(reader)
     del server.status[path]
     assert read_all(reader) == expected()[5:]
-    assert server.requests == dict.fromkeys(server.listed, 1) | {path: 2}
+    assert server.requests == dict.fromkeys(server.listed, 1) | {path: 3}
 
 
 @pytest.mark.usefixtures("alone")

@@ -7,20 +7,21 @@ import copy
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import pyarrow as pa
 
-from forebay.changelog.converters.event_formats import EventOptions
 from forebay.errors import ConfigurationError
 from forebay.formats.values.ddl import type_text
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
 from forebay.sources.kafka.options.bounds import Bound, OffsetRange
-from forebay.sources.kafka.options.changelogs import NAMES, Changelog
 from forebay.sources.kafka.options.payloads import Payloads, json_payload_options
 from forebay.sources.kafka.options.subscription import Subscription
+
+if TYPE_CHECKING:
+    from forebay.sources.kafka.options.changelogs import Changelog
 
 _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp")
 
@@ -222,6 +223,10 @@ class KafkaOptions(Source):
                 option="includeHeaders",
                 advice="remove it, and set kafkaColumns=headers for the headers of each change",
             )
+        # Imported here: the converters take 0.2 s, in each new process of a query.
+        from forebay.changelog.converters.event_formats import EventOptions
+        from forebay.sources.kafka.options.changelogs import NAMES, Changelog
+
         events = EventOptions(
             form=self.changelog_format,
             value_schema=self.value_schema,
