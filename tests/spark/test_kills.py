@@ -166,7 +166,8 @@ def test_kills_of_the_driver_lose_and_double_nothing(undisturbed, kills, tmp_pat
     assert starts == len(driver) + 1
 
 
-@pytest.mark.parametrize("file_format", ["json", pytest.param("parquet", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
 def test_a_new_column_over_an_error_kills_and_restarts_is_read_once(spark, program, kills, tmp_path, file_format):
     forebay.register(spark, *program.SOURCES)
     inbox, files = tmp_path / "in", MicroBatchFiles(tmp_path / "rows", kills)
