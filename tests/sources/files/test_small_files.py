@@ -122,6 +122,14 @@ def etag(body: bytes) -> str:
     return f"{len(body)}-{sum(body)}"
 
 
+def once_or_repeated(requests: Counter[str], path: str) -> bool:
+    """Whether each object was requested once. botocore repeats a direct GET that fails, here that of `path`.
+
+    The first GETs of a bucket are botocore's own, at the same time.
+    """
+    return all(count == 1 or (key == path and count == 2) for key, count in requests.items())
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
@@ -205,15 +213,15 @@ def test_an_error_appears_when_its_object_is_read(server: Server, happens: str, 
         read_all(reader, found)
     reader.close()
     assert found == expected()[:5]
-    assert server.requests.pop(path) == 2  # botocore repeats a direct request that failed
-    assert set(server.requests.values()) == {1}
+    assert once_or_repeated(server.requests, path)
 
 
 def test_a_missing_object_is_left_out_and_the_others_are_read_once(server: Server) -> None:
     path = "/b/o/5.txt"
     del server.objects[path]
     assert read_all(server.reader(ignore_missing_files=True)) == expected(5)
-    assert server.requests == dict.fromkeys(server.listed, 1) | {path: 2}
+    assert once_or_repeated(server.requests, path)
+    assert server.requests.keys() == server.listed.keys()
 
 
 def test_an_object_that_could_not_be_fetched_ahead_is_requested_again(server: Server) -> None:
@@ -224,7 +232,9 @@ def test_an_object_that_could_not_be_fetched_ahead_is_requested_again(server: Se
         read_all(reader)
     del server.status[path]
     assert read_all(reader) == expected()[5:]
-    assert server.requests == dict.fromkeys(server.listed, 1) | {path: 3}
+    server.requests[path] -= 1
+    assert once_or_repeated(server.requests, path)
+    assert server.requests.keys() == server.listed.keys()
 
 
 @pytest.mark.usefixtures("alone")
