@@ -57,6 +57,20 @@ def test_a_batch_read_loads_nothing_of_streams():
     assert not {"forebay.spark.stream", "forebay.framework.microbatch.stream_planner"} & loaded.keys()
 
 
+def test_planning_loads_no_pandas():
+    """Each streaming query has a new planner process. `pa.array` and `pa.scalar` would import pandas: 0.17 s."""
+    planning = "plan_bounded(RateSource(rows=100, num_splits=8), HostOptions(), parallelism=4)"
+    loaded = modules_loaded(
+        "import forebay.sources.kafka.source, forebay.spark.stream\n"
+        "from forebay.framework.microbatch.bounded import plan_bounded\n"
+        "from forebay.framework.runtime.host_options import HostOptions\n"
+        "from forebay.sources.rate import RateSource\n"
+        f"assert sum(map(len, {planning})) == 8"
+    )
+    assert not [name for name in loaded if name.startswith(("pandas", "forebay.changelog.converters"))]
+    assert "pandas" in modules_loaded("import pyarrow; pyarrow.array([1])")
+
+
 @pytest.mark.parametrize("extra", ["fsspec", "pyspark"])
 def test_the_measurement_sees_an_extra(extra):
     import_module(extra)
