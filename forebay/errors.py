@@ -189,7 +189,7 @@ def unwrap(error: BaseException) -> ForebayError | None:
 
 
 def _spark_error(text: str) -> ForebayError | None:
-    """Convert an error of Spark itself that a source caused."""
+    """Convert a known error text of Spark itself; else None."""
     if unknown := _UNKNOWN_FORMAT.search(text):
         return next((explain(unknown[1]) for explain in _explainers), None)
     crashed = _CRASHED.search(text)

@@ -126,7 +126,7 @@ def _texts(
         texts += [f"  {problem}" for problem in verified.problems]
     if verified is not None and verified.problems:
         texts.append(
-            "  next step: restore the state location from a backup that is as old as the checkpoint, or start the "
+            "  next step: restore the state location and the checkpoint from one backup, or start the "
             "query with a new checkpoint and a new state location"
         )
     return texts

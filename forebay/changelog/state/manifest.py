@@ -197,6 +197,6 @@ def damaged(name: str, reason: str) -> FatalError:
     return FatalError(
         f"the file {name} of the state is damaged: {reason}",
         option="state_location",
-        advice="restore the state location from a backup that is as old as the checkpoint, or start the query with a "
+        advice="restore the state location and the checkpoint from one backup, or start the query with a "
         "new checkpoint and a new state location",
     )

@@ -32,8 +32,8 @@ SWEEP: Final = 64
 """How many versions lie between two searches for segments that killed attempts left."""
 
 _NEW: Final = (
-    "start the query with a new checkpoint and a new state location, or restore the state location from a backup that "
-    "is as old as the checkpoint"
+    "start the query with a new checkpoint and a new state location, or restore the state location and the checkpoint "
+    "from one backup"
 )
 
 

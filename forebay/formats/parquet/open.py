@@ -64,8 +64,8 @@ class OpenParquet:
     def check_columns(self, groups: Sequence[int], columns: Sequence[str]) -> None:
         """Check the metadata of columns by path in some row groups; reads nothing.
 
-        Arrow builds its metadata of columns when it plans to read ahead, and then raises an error if they are damaged.
-        The read that follows is refused.
+        Arrow builds its metadata of columns when it plans to read ahead, and raises an error if they are damaged.
+        `_Checked` refuses the planned read.
 
         Raises:
             OSError: The metadata are encrypted or damaged.

@@ -171,9 +171,9 @@ class Run(Iterator[pa.RecordBatch]):
         if not self._source.bounded and not self._until_caught_up:
             self.close()
             raise ConfigurationError(
-                "to_table() needs a source with an end, and this source is unbounded",
+                "to_table() needs a source with an end; this source is unbounded",
                 source=self._source.name,
-                advice="set until_caught_up=True, iterate over the run, or call forebay.peek(source)",
+                advice="set until_caught_up=True, iterate over a new run, or call forebay.peek(source)",
             )
         with self:
             return pa.Table.from_batches(list(self), self.schema)

@@ -47,7 +47,7 @@ class HybridOptions(HybridSource):
         named = [key for key in given if key.lower() == _FORMAT]
         if not named:
             raise ConfigurationError(
-                f"the format of the source to read {prefix} is missing",
+                f"the source of the options {prefix}.* has no format",
                 source=self.name,
                 option=f"{prefix}.{_FORMAT}",
                 advice=f'add .option("{prefix}.{_FORMAT}", "forebay_files"), or another installed format',

@@ -85,5 +85,5 @@ def _differs(micro_batch: int, what: str) -> ContractError:
     return ContractError(
         f"two reads of micro-batch {micro_batch} differ: {what}",
         rule="S6",
-        advice="a read must depend on its slices alone: end exactly at split.end, with the same order each time",
+        advice="a read must depend on its split alone: the same rows in the same order, exactly up to split.end",
     )

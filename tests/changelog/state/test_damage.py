@@ -12,7 +12,7 @@ from forebay.changelog.operators.latest import Latest
 from forebay.changelog.state import segments
 from forebay.errors import ConfigurationError, FatalError
 
-ADVICE = ("backup that is as old as the checkpoint", "new checkpoint and a new state location")
+ADVICE = ("state location and the checkpoint from one backup", "new checkpoint and a new state location")
 
 
 @pytest.fixture

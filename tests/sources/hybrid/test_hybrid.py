@@ -404,8 +404,8 @@ def test_options_with_prefixes_name_the_two_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"first.path": "x", "then.format": "forebay_rate"}, "the format of the source to read first is missing"),
-        ({"first.format": "forebay_rate"}, "the format of the source to read then is missing"),
+        ({"first.path": "x", "then.format": "forebay_rate"}, r"the source of the options first\.\* has no format"),
+        ({"first.format": "forebay_rate"}, r"the source of the options then\.\* has no format"),
         (
             {"first.format": "forebay_hybrid", "then.format": "forebay_rate"},
             "forebay_hybrid cannot be a part of a hybrid",

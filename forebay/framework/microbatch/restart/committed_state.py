@@ -107,7 +107,7 @@ class CommittedState:
         self._quietly(report)
 
     def negotiation(self, offset: Offset) -> NegotiatedSplits:
-        """Return the object that knows the negotiated ends of a micro-batch.
+        """Return the `NegotiatedSplits`, for an offset with negotiated ends.
 
         Raises:
             ConfigurationError: Ends cannot be negotiated, because `stateLocation` is not set.

@@ -274,8 +274,8 @@ class PartitionFetcher:
     def _bounds(self, ranges: Sequence[FetchRange]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
         """Return first and last offsets of the partitions, and the last stable offsets that hold back wanted records.
 
-        A micro-batch planned before a change to read_committed may end inside an open transaction. The records of open
-        transactions exist, so the first result includes them.
+        A micro-batch planned before a change to read_committed may end inside an open transaction. Its
+        records exist, so the first result then includes them.
         """
         bounds = self._probe.bounds([one.key for one in ranges])
         if not self._committed:

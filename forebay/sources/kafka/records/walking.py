@@ -105,7 +105,7 @@ def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
                 length = cursor.varint() * 2
                 at = cursor.at
             if length & 1 or length < 0:
-                raise MalformedError("the length of a field is negative")
+                raise MalformedError("a record's length is negative")
             begun.append(at)
             at += length >> 1
             ended.append(at)
