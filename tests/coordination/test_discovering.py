@@ -509,7 +509,7 @@ def test_closing_closes_the_author(discovering, author):
 # ---- everything at once
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_split_is_lost_or_held_twice_whatever_fails(discovering, author_class, data):
     """ENU-3, ENU-5, SPL-1: under resets, restarts, discoveries and ends in any order, every split ends exactly once."""

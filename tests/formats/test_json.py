@@ -73,7 +73,6 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=60)
 @given(
     lines=st.lists(LINES, max_size=30),
     ends=st.sampled_from([b"\n", b"\r\n", b"\r"]),
@@ -196,7 +195,7 @@ def records(draw: st.DrawFn) -> bytes:
     return (text + draw(st.sampled_from(["", "", "", "}", " x", '{"i":1}', " "]))).encode()
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(record=records())
 def test_arrow_reads_a_safe_record_like_the_jackson_parser(record: bytes) -> None:
     options = JsonOptions(time_zone="Europe/Berlin")

@@ -481,7 +481,7 @@ def test_a_directory_that_is_a_file_is_refused(tmp_path):
 # ---- everything at once
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_crashes_at_any_moment_repeat_only_what_was_not_covered(kit, tmp_path_factory, data):
     """RDR-5, ENU-5: with the positions of `delivered` the consumer has every row exactly once."""

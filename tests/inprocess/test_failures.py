@@ -320,7 +320,7 @@ def test_an_error_keeps_its_own_context():
         failed(0, KeyboardInterrupt())
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_readers_that_fail_at_any_moment_cost_no_row_and_double_none(kit, data):
     """ENU-3: exactly once without a crash of the consumer, whatever fails, order per split kept."""

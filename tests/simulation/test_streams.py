@@ -186,7 +186,7 @@ def test_a_planted_bug_is_found(monkeypatch, capsys, name):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", [250, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_seeds_of_streams_are_clean(record_property, capsys, seeds):
     status = main(["--streams", "--seeds", str(seeds)])
     output = capsys.readouterr().out

@@ -198,7 +198,7 @@ def test_metadata_names_and_times_are_sparks(spark, tmp_path):
 GLOB_NAMES = ["a", "b", "ab", "a.b", "a,b", "[a]", "{a}", "a*", "-", "^a", "a b", "é", ".h", "]", "!", "a\nb", "\\"]
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pattern=st.one_of(
         st.text(alphabet="ab*?[]{},\\^!-. é\n", min_size=1, max_size=7),

@@ -148,7 +148,7 @@ moments = st.from_regex(r"\A[+-]?[0-9]{4,5}-[0-9]{1,2}-[0-9]{2}( [0-9]{2}(:|%3A)
 texts = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/\x00"), min_size=1, max_size=6)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.one_of(numbers, moments, texts, st.sampled_from(VALUES)).filter(lambda text: text not in ("", ".", "..")))
 def test_any_value_has_sparks_type_and_value(partitioner, raw):
     pair = ours([f"/t/a={raw}"], ["/t"], "UTC"), partitioner([f"/t/a={raw}"], ["/t"], "UTC")
@@ -196,7 +196,7 @@ parts = st.sampled_from(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.lists(st.lists(parts, max_size=3), min_size=1, max_size=4),
     base=st.sampled_from(["/t", "/other", "/t/a=1"]),
