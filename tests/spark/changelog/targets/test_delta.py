@@ -20,6 +20,8 @@ MODULES = [
     for name in ("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults")
 ]
 PROGRAM = Path(__file__).parent / "delta_program.py"
+# Its JVM loads Delta and compiles its plans: 32 s of CPU time.
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
