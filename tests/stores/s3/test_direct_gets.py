@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from typing import Any
 
@@ -128,8 +129,8 @@ def test_a_server_that_is_gone_is_an_error_of_botocore(bucket):
     found = client(bucket)
     read(found, bucket, "k")
     sent = sent_by_botocore(found)
-    found._direct._examples[bucket.name] = found._direct._examples[bucket.name].__class__(
-        "http://127.0.0.1:9/", {}, None
-    )  # type: ignore[union-attr]
+    example = found._direct._examples[bucket.name]
+    assert example is not None
+    found._direct._examples[bucket.name] = dataclasses.replace(example, base="http://127.0.0.1:9/")
     assert read(found, bucket, "k") == b"abc"
     assert len(sent) == 1
