@@ -30,7 +30,7 @@ PYTEST = OMP_NUM_THREADS=1 FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HO
 	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka
-CHANGELOGS := tests/spark/changelog tests/spark/keys tests/changelog tests/keys
+CHANGELOGS := tests/spark/changelog tests/spark/keys tests/table
 STREAMS := tests/microbatch tests/spark tests/golden
 # The rest of the tests takes longest, so that these are not among them.
 KIT := tests/testkit tests/examples tests/simulation tests/inprocess tests/framework tests/reading tests/coordination tests/formats

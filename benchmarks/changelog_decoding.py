@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from forebay.changelog.converters.debezium_json import DebeziumJsonWriter
-from forebay.changelog.converters.event_converter import EventConverter
-from forebay.changelog.converters.event_formats import EventFormat, EventOptions
 from forebay.formats.json.options import JsonOptions
+from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.table.changelog.converters.event_converter import EventConverter
+from forebay.table.changelog.converters.event_formats import EventFormat, EventOptions
 
 SCHEMA = "id BIGINT, name STRING, weight DOUBLE, amount INT"
 NAMES = {name: name for name in ("value_schema", "key_schema", "sequence", "missing_before", "truncate")}

@@ -22,16 +22,16 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from forebay.changelog.operators.events import Layout
-from forebay.changelog.operators.micro_batch import run_micro_batch
-from forebay.changelog.operators.retract import Retract
-from forebay.changelog.row_kind import RowKind
-from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
-from forebay.changelog.state.manifest import OperatorInfo
-from forebay.changelog.state.segments import StoredSegments
-from forebay.changelog.state.shard import Shard
 from forebay.inspection.tables import text_table
 from forebay.state.local_state_store import LocalStateStore
+from forebay.table.changelog.operators.events import Layout
+from forebay.table.changelog.operators.micro_batch import run_micro_batch
+from forebay.table.changelog.operators.retract import Retract
+from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
+from forebay.table.changelog.state.manifest import OperatorInfo
+from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.shard import Shard
 
 EVENTS = 10_000
 BATCHES = 20

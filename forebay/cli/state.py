@@ -12,14 +12,21 @@ from typing import Annotated, Any
 
 import typer
 
-from forebay.changelog.state.inspection import OperatorReport, ShardReport, Verification, operators, report, verify
-from forebay.changelog.state.location import OperatorState
-from forebay.changelog.state.reshard import reshard as reshard_state
-from forebay.changelog.state.stored_rows import StoredRow, stored_rows
 from forebay.cli.arguments import Json, option_texts, say
 from forebay.errors import ConfigurationError
 from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
+from forebay.table.changelog.state.inspection import (
+    OperatorReport,
+    ShardReport,
+    Verification,
+    operators,
+    report,
+    verify,
+)
+from forebay.table.changelog.state.location import OperatorState
+from forebay.table.changelog.state.reshard import reshard as reshard_state
+from forebay.table.changelog.state.stored_rows import StoredRow, stored_rows
 
 _Location = Annotated[str, typer.Argument(help="The state_location of a query.", show_default=False)]
 _Storage = Annotated[

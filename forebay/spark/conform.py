@@ -23,8 +23,8 @@ from forebay.framework.arrow.casting import (
     refuse_nulls,
     schema_problems,
 )
-from forebay.keys.stamping import stamped
 from forebay.spark.arrays import normal_type
+from forebay.table.keys.stamping import stamped
 
 
 def spark_schema(schema: pa.Schema, source: str) -> StructType:

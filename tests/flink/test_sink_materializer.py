@@ -13,9 +13,9 @@ from changelogs.cases import cut
 from changelogs.seeded import Judged, selected, strict_case, upsert_case
 from changelogs.vectorised import run_together
 
-from forebay.changelog.reference.changes import Change, columns, fold
-from forebay.changelog.reference.materializers import ListMaterializer, SignedMaterializer
-from forebay.changelog.row_kind import RowKind
+from forebay.table.changelog.reference.changes import Change, columns, fold
+from forebay.table.changelog.reference.materializers import ListMaterializer, SignedMaterializer
+from forebay.table.changelog.row_kind import RowKind
 
 pytestmark = pytest.mark.soak
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from forebay.changelog.mode import ALL, APPEND, UPDATES, UPSERT, ChangelogMode
-from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
 from forebay.spark.keys.found_keys import find_key
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
+from forebay.table.changelog.mode import ALL, APPEND, UPDATES, UPSERT, ChangelogMode
+from forebay.table.changelog.shape import CHANGE_TYPE
 
 
 def changelog_mode(df: DataFrame) -> ChangelogMode:

@@ -13,10 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
-from forebay.changelog.row_kind import CHANGE_TYPES
-from forebay.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, POSITION, SEQUENCE
-from forebay.changelog.state.entries import PREFIX
 from forebay.errors import ConfigurationError
+from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, POSITION, SEQUENCE
+from forebay.table.changelog.state.entries import PREFIX
 
 EXACT_JSON: Final = {
     "ignoreNullFields": "false",

@@ -11,7 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark 
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BooleanType
 
-from forebay.changelog.converters.column_formats import (
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.event_functions import EventReading, EventWriting, read_events, write_events
+from forebay.table.changelog.converters.column_formats import (
     DELTA_CDF,
     HUDI,
     ICEBERG_CHANGES,
@@ -19,16 +22,13 @@ from forebay.changelog.converters.column_formats import (
     check_flag,
     delta_cdf_names,
 )
-from forebay.changelog.converters.debezium_json import DebeziumJsonWriter
-from forebay.changelog.converters.event_converter import Mode
-from forebay.changelog.converters.maxwell_json import MaxwellJsonWriter
-from forebay.changelog.converters.positions import Sequence as SequenceSource
-from forebay.changelog.converters.upsert_json import UpsertJsonWriter
-from forebay.changelog.row_kind import CHANGE_TYPES
-from forebay.changelog.shape import CHANGE_TYPE, TYPES
-from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import quoted
-from forebay.spark.changelog.event_functions import EventReading, EventWriting, read_events, write_events
+from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.table.changelog.converters.event_converter import Mode
+from forebay.table.changelog.converters.maxwell_json import MaxwellJsonWriter
+from forebay.table.changelog.converters.positions import Sequence as SequenceSource
+from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter
+from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPE, TYPES
 
 _INSERT, _BEFORE, _AFTER, _DELETE = CHANGE_TYPES
 

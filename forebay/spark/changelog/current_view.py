@@ -9,13 +9,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import BooleanType
 
-from forebay.changelog.row_kind import CHANGE_TYPES
-from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import all_set, key_names, order_names, payload_fields, quoted
 from forebay.spark.changelog.keyed import latest_per_key
 from forebay.spark.changelog.newest import NullKeys, default_order, is_retraction, newest
 from forebay.spark.keys.found_keys import keys_of
+from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPE
 
 
 def current_view(

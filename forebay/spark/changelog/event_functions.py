@@ -13,20 +13,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import BinaryType, StringType
 
-from forebay.changelog.converters.debezium_json import DebeziumJsonWriter
-from forebay.changelog.converters.event_converter import EventConverter, Mode
-from forebay.changelog.converters.event_formats import EventFormat, keyed_options
-from forebay.changelog.converters.json_texts import json_text_options
-from forebay.changelog.converters.maxwell_json import MaxwellJsonWriter
-from forebay.changelog.converters.upsert_json import UpsertJsonWriter
-from forebay.changelog.shape import POSITION, SEQUENCE, SPLIT
 from forebay.errors import ConfigurationError
-from forebay.keys.key_spec import KeySpec
 from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.conform import arrow_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.keys.set_keys import set_key
 from forebay.spark.worker_modules import freeze_modules
+from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.table.changelog.converters.event_converter import EventConverter, Mode
+from forebay.table.changelog.converters.event_formats import EventFormat, keyed_options
+from forebay.table.changelog.converters.json_texts import json_text_options
+from forebay.table.changelog.converters.maxwell_json import MaxwellJsonWriter
+from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter
+from forebay.table.changelog.shape import POSITION, SEQUENCE, SPLIT
+from forebay.table.keys.key_spec import KeySpec
 
 _NAMES: Final = {"value_schema": "schema", "key_schema": "key"}
 _NAMES_OF_OPTIONS: Final = {name: name for name in ("sequence", "missing_before", "truncate")}

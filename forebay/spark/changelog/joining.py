@@ -10,10 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import StructField, StructType
 
-from forebay.changelog.operators.join import LEFT, RIGHT, Join
-from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
-from forebay.changelog.state.entries import KEY_HASH, KIND, PREFIX, ROW_HASH, TOUCHED
-from forebay.changelog.state.location import OperatorState
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import (
@@ -28,6 +24,10 @@ from forebay.spark.changelog.columns import (
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, changelog_schema, run_prepared
 from forebay.spark.keys.set_keys import strip_keys
+from forebay.table.changelog.operators.join import LEFT, RIGHT, Join
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
+from forebay.table.changelog.state.entries import KEY_HASH, KIND, PREFIX, ROW_HASH, TOUCHED
+from forebay.table.changelog.state.location import OperatorState
 
 _SIDES = (LEFT, RIGHT)
 

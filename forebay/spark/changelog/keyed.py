@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from forebay.changelog.operators.first import First
-from forebay.changelog.operators.latest import Latest
-from forebay.changelog.operators.micro_batch import Operator
 from forebay.errors import ConfigurationError
-from forebay.keys.key_spec import KeySpec
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import comparable_names, key_names, order_names, payload_fields, quoted
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.keys.set_keys import set_key
+from forebay.table.changelog.operators.first import First
+from forebay.table.changelog.operators.latest import Latest
+from forebay.table.changelog.operators.micro_batch import Operator
+from forebay.table.keys.key_spec import KeySpec
 
 
 def latest_per_key(  # noqa: PLR0913 - keywords of a function for users

@@ -9,19 +9,19 @@ from typing import Literal, get_args
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
 
-from forebay.changelog.operators.latest import Latest
-from forebay.changelog.operators.micro_batch import Operator
-from forebay.changelog.operators.retract import Retract
-from forebay.changelog.row_kind import RowKind
-from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
-from forebay.keys.key_spec import KeySpec
 from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import check_comparable, comparable_names, key_names, order_names, payload_fields
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.changelog.strategy import choose_strategy
 from forebay.spark.keys.set_keys import set_key
+from forebay.table.changelog.operators.latest import Latest
+from forebay.table.changelog.operators.micro_batch import Operator
+from forebay.table.changelog.operators.retract import Retract
+from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import CHANGE_TYPE
+from forebay.table.keys.key_spec import KeySpec
 
 Strategy = Literal["none", "sequence", "barrier", "retract"]
 

@@ -10,10 +10,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SEQUENCE, SPLIT
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import EXACT_JSON, all_set, quoted
+from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SEQUENCE, SPLIT
 
 NullKeys = Literal["error", "allow", "drop"]
 

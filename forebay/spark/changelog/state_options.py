@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
-from forebay.changelog.state.location import OperatorState
 from forebay.errors import ConfigurationError
 from forebay.options import Duration
 from forebay.options.quantities import DurationLike
+from forebay.table.changelog.state.location import OperatorState
 
 
 def operator_state(

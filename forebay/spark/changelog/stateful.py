@@ -16,14 +16,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from forebay.changelog.operators.events import Layout, collect
-from forebay.changelog.operators.expiry import Expiry
-from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
-from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
-from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, TOUCHED
-from forebay.changelog.state.location import OperatorState
-from forebay.changelog.state.manifest import OperatorInfo
-from forebay.changelog.state.snapshot import lookup
 from forebay.errors import FatalError
 from forebay.spark.changelog.columns import ORDERED_WITHIN, hash_of, key_names, kind_column, quoted
 from forebay.spark.changelog.mapping import map_in_arrow
@@ -32,6 +24,14 @@ from forebay.spark.changelog.state_options import with_shards
 from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.worker_modules import freeze_modules
+from forebay.table.changelog.operators.events import Layout, collect
+from forebay.table.changelog.operators.expiry import Expiry
+from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
+from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, TOUCHED
+from forebay.table.changelog.state.location import OperatorState
+from forebay.table.changelog.state.manifest import OperatorInfo
+from forebay.table.changelog.state.snapshot import lookup
 
 _OUTPUT_ROWS = 50_000
 """Rows of a record batch that is handed to Spark."""

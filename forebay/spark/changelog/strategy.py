@@ -11,12 +11,12 @@ from typing import Final, Literal
 from pyspark.sql import DataFrame
 
 from forebay.errors import ConfigurationError
-from forebay.keys.order_guarantee import OrderScope
 from forebay.spark.changelog.changelog_modes import mode_of
 from forebay.spark.changelog.columns import sequence_names
 from forebay.spark.keys.plan.determinism import unrepeatable
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.row_order import RowOrder, row_order, within
+from forebay.table.keys.order_guarantee import OrderScope
 
 _log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from functools import lru_cache
 
 from pyspark.sql import DataFrame
 
-from forebay.keys.field_metadata import Declaration, declarations
-from forebay.keys.key_spec import KeySpec
-from forebay.keys.propagation import after_stateful
 from forebay.spark.keys.key_losses import KeyLosses, key_losses
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
+from forebay.table.keys.field_metadata import Declaration, declarations
+from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys.propagation import after_stateful
 
 _log = logging.getLogger("forebay.keys")
 

@@ -11,10 +11,10 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
 from forebay.errors import ConfigurationError
-from forebay.keys.foundry import custom_metadata_json, key_of_json, primary_key_json
-from forebay.keys.key_spec import KeySpec
 from forebay.spark.keys.found_keys import keys_of
 from forebay.spark.keys.set_keys import set_key, strip_keys
+from forebay.table.keys.foundry import custom_metadata_json, key_of_json, primary_key_json
+from forebay.table.keys.key_spec import KeySpec
 
 _NAMES: Final[dict[type[DataType], str]] = {
     spark_types.BooleanType: "BOOLEAN",

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forebay.changelog.shape import CHANGE_TYPE
 from forebay.spark.keys.key_losses import join_type
 from forebay.spark.keys.lineage import Lineage, UniqueKey
 from forebay.spark.keys.plan.column_origins import equal_columns, origins_after
 from forebay.spark.keys.plan.plan_node import PlanNode
+from forebay.table.changelog.shape import CHANGE_TYPE
 
 
 def joined(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forebay.errors import ConfigurationError
-from forebay.keys.field_metadata import FIELD_KEY, Declaration, declarations
-from forebay.keys.key_spec import KeySpec
-from forebay.keys.propagation import JoinType, after_join, after_union
 from forebay.spark.keys.plan.plan_node import PlanNode
+from forebay.table.keys.field_metadata import FIELD_KEY, Declaration, declarations
+from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys.propagation import JoinType, after_join, after_union
 
 STATEFUL: Final = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
 """Operators that keep the partition key and lose the primary key (K17)."""

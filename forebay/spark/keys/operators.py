@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from forebay.changelog.shape import POSITION, SPLIT
-from forebay.keys.field_metadata import Declaration
 from forebay.spark.keys.joins import joined
 from forebay.spark.keys.key_losses import FUNCTIONS, declared
 from forebay.spark.keys.lineage import GONE, Lanes, Lineage, UniqueKey
 from forebay.spark.keys.plan.column_origins import origin_of, origins_after, origins_of
 from forebay.spark.keys.plan.plan_node import Expression, PlanNode
 from forebay.spark.keys.upsert_mark import marked_keys
+from forebay.table.changelog.shape import POSITION, SPLIT
+from forebay.table.keys.field_metadata import Declaration
 
 _NARROW: Final = frozenset(
     {

@@ -9,14 +9,14 @@ from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame
 
-from forebay.changelog.shape import POSITION, SEQUENCE, SPLIT
-from forebay.keys.field_metadata import declarations
-from forebay.keys.order_guarantee import NONE, Guarantee, OrderScope
 from forebay.spark.keys.found_keys import find_key, warn_once
 from forebay.spark.keys.lineage import Lanes, Lineage
 from forebay.spark.keys.operators import lineage_of
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.upsert_mark import marked_keys
+from forebay.table.changelog.shape import POSITION, SEQUENCE, SPLIT
+from forebay.table.keys.field_metadata import declarations
+from forebay.table.keys.order_guarantee import NONE, Guarantee, OrderScope
 
 Columns: TypeAlias = tuple[frozenset[str], ...]
 

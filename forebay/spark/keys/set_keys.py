@@ -11,15 +11,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody uses
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from forebay.changelog.shape import COMMIT_VERSION, SEQUENCE
 from forebay.errors import ConfigurationError
-from forebay.keys.field_metadata import declaration_id, key_metadata, without_key
-from forebay.keys.key_spec import KeySpec
-from forebay.keys.order_guarantee import OrderScope
 from forebay.spark.keys.found_keys import keys_of, warn_once
 from forebay.spark.keys.plan.plan_node import analysed_plan
 from forebay.spark.keys.row_order import RowOrder, row_order, within
 from forebay.spark.keys.upsert_mark import FIELD_UPSERT_KEY, upsert_marks
+from forebay.table.changelog.shape import COMMIT_VERSION, SEQUENCE
+from forebay.table.keys.field_metadata import declaration_id, key_metadata, without_key
+from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys.order_guarantee import OrderScope
 
 _VOUCHED: Final = {SEQUENCE, COMMIT_VERSION}
 

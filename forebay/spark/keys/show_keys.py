@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody uses
 
 from forebay.errors import ConfigurationError
-from forebay.keys.key_spec import KeySpec
 from forebay.spark.keys.found_keys import find_key, keys_of
 from forebay.spark.keys.plan.plan_node import analysed_plan
 from forebay.spark.keys.row_order import guarantee
+from forebay.table.keys.key_spec import KeySpec
 
 
 def describe_keys(df: DataFrame) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from forebay.keys.field_metadata import Metadata
+from forebay.table.keys.field_metadata import Metadata
 
 FIELD_UPSERT_KEY: Final = "forebay.upsert_key"
 

@@ -10,13 +10,13 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from forebay.changelog.state import shard
-from forebay.changelog.state.manifest import Manifest
-from forebay.changelog.state.merging import merge
-from forebay.changelog.state.segments import StoredSegments
-from forebay.changelog.state.shard import Shard
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.s3_state_store import S3StateStore
+from forebay.table.changelog.state import shard
+from forebay.table.changelog.state.manifest import Manifest
+from forebay.table.changelog.state.merging import merge
+from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.shard import Shard
 from forebay.testkit.kills.killable import is_new, meet
 from forebay.testkit.kills.points import KillList
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from forebay.changelog.reference.changes import Change, Row, Select, columns
-from forebay.changelog.row_kind import RowKind
+from forebay.table.changelog.reference.changes import Change, Row, Select, columns
+from forebay.table.changelog.row_kind import RowKind
 
 KEY = columns(0)
 """The key of the sink: the first column."""

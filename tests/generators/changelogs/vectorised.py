@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.changelog.operators.events import Layout
-from forebay.changelog.operators.micro_batch import Operator, run_micro_batch
-from forebay.changelog.operators.retract import Retract
-from forebay.changelog.reference.changes import Change
-from forebay.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
-from forebay.changelog.state.manifest import OperatorInfo, SegmentInfo
-from forebay.changelog.state.segments import Segment, StoredSegments
-from forebay.changelog.state.shard import Shard
+from forebay.table.changelog.operators.events import Layout
+from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
+from forebay.table.changelog.operators.retract import Retract
+from forebay.table.changelog.reference.changes import Change
+from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
+from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
+from forebay.table.changelog.state.manifest import OperatorInfo, SegmentInfo
+from forebay.table.changelog.state.segments import Segment, StoredSegments
+from forebay.table.changelog.state.shard import Shard
 
 PAYLOAD = pa.schema([("c0", pa.int64()), ("c1", pa.int64()), ("c2", pa.string())])
 _INFO = OperatorInfo("query", "materialize retract", 1, (("c0", "bigint"),), 0)

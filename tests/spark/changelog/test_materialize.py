@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from forebay.changelog.row_kind import CHANGE_TYPES
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.converting import to_upsert_kafka
 from forebay.spark.changelog.joining import changelog_join
@@ -17,6 +16,7 @@ from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
 from forebay.spark.changelog.materialize import materialize
 from forebay.spark.keys.found_keys import keys_of
 from forebay.spark.keys.set_keys import key_by
+from forebay.table.changelog.row_kind import CHANGE_TYPES
 
 
 def short(rows):

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from forebay.changelog.state.location import OperatorState
-from forebay.changelog.state.reshard import reshard
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.materialize import materialize
+from forebay.table.changelog.state.location import OperatorState
+from forebay.table.changelog.state.reshard import reshard
 
 CHANGES = "id long, v string, _change_type string"
 

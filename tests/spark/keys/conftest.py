@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import forebay
-from forebay.keys.key_spec import KeySpec
-from forebay.keys.stamping import stamp
 from forebay.spark.keys.found_keys import warn_once
+from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys.stamping import stamp
 
 KEY = KeySpec(("id",), ("id",), "gone")
 

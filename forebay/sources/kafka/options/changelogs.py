@@ -9,15 +9,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from forebay.changelog.converters.event_converter import EventConverter
-from forebay.changelog.converters.event_formats import EventOptions
-from forebay.changelog.shape import SEQUENCE
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
-from forebay.keys.key_spec import KeySpec
-from forebay.keys.stamping import stamp
 from forebay.sources.kafka.options.payloads import CORRUPT, POSITIONS
 from forebay.sources.kafka.records.decoding import COLUMNS
+from forebay.table.changelog.converters.event_converter import EventConverter
+from forebay.table.changelog.converters.event_formats import EventOptions
+from forebay.table.changelog.shape import SEQUENCE
+from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys.stamping import stamp
 
 NAMES: Final = {
     "value_schema": "valueSchema",

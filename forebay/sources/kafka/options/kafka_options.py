@@ -224,8 +224,8 @@ class KafkaOptions(Source):
                 advice="remove it, and set kafkaColumns=headers for the headers of each change",
             )
         # Imported here: the converters take 0.2 s, in each new process of a query.
-        from forebay.changelog.converters.event_formats import EventOptions
         from forebay.sources.kafka.options.changelogs import NAMES, Changelog
+        from forebay.table.changelog.converters.event_formats import EventOptions
 
         events = EventOptions(
             form=self.changelog_format,

@@ -9,12 +9,12 @@ from typing import Final, Literal, Self
 
 import pyarrow as pa
 
-from forebay.changelog.shape import POSITION, SPLIT, TYPES
 from forebay.errors import ConfigurationError
 from forebay.formats.json.jackson.values import check_type
 from forebay.formats.json.options import JsonOptions, text_options
 from forebay.formats.values.ddl import parse_schema
 from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
+from forebay.table.changelog.shape import POSITION, SPLIT, TYPES
 
 CORRUPT = pa.struct(
     [

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.changelog.shape import POSITION, SPLIT
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.reading.payload_decoder import PayloadDecoder
 from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import TopicPartition
+from forebay.table.changelog.shape import POSITION, SPLIT
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.options.changelogs import Changelog

@@ -19,8 +19,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
 
-from forebay.changelog.row_kind import RowKind
-from forebay.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.newest import newest
@@ -28,6 +26,8 @@ from forebay.spark.changelog.targets import changes as folded
 from forebay.spark.changelog.targets.apply import apply_changes
 from forebay.spark.changelog.targets.changes import DELETED, Changes
 from forebay.spark.changelog.targets.target import Target, check_owner
+from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
 
 _SIDECAR: Final = "_schema.json"
 _APPLIED: Final = "_applied.json"

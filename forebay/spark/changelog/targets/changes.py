@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructField, StructType, VariantType
 
-from forebay.changelog.shape import CHANGE_TYPE
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import key_names, payload_fields, quoted
 from forebay.spark.changelog.newest import default_order, failure, is_retraction, newest
+from forebay.table.changelog.shape import CHANGE_TYPE
 
 DELETED: Final = "__DELETED"
 """Boolean: whether the change deletes its key."""

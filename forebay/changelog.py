@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changelogs: rows with a change kind, converted, materialized and applied to targets. All public names are here.
+
+Names that need Spark are imported on first use, so `import forebay.changelog` needs only pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from forebay.errors import ConfigurationError
+from forebay.table.changelog.mode import ChangelogMode
+from forebay.table.changelog.row_kind import RowKind
+
+if TYPE_CHECKING:
+    from forebay.spark.changelog.changelog_modes import changelog_mode
+    from forebay.spark.changelog.converting import (
+        from_append,
+        from_debezium,
+        from_delta_cdf,
+        from_hudi,
+        from_iceberg_changes,
+        from_is_deleted,
+        from_maxwell,
+        from_upsert_kafka,
+        to_debezium,
+        to_delta_cdf,
+        to_is_deleted,
+        to_maxwell,
+        to_upsert_kafka,
+    )
+    from forebay.spark.changelog.current_view import current_view
+    from forebay.spark.changelog.joining import changelog_join
+    from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
+    from forebay.spark.changelog.materialize import materialize
+    from forebay.spark.changelog.targets.apply import apply_changes
+    from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive, write_archive
+    from forebay.spark.changelog.targets.delta import DeltaTarget
+    from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+    from forebay.spark.keys.row_order import upsert_keys
+    from forebay.spark.keys.set_keys import with_upsert_key
+
+_LAZY = {
+    "ArchiveTarget": "forebay.spark.changelog.targets.archive",
+    "DeltaTarget": "forebay.spark.changelog.targets.delta",
+    "PostgresTarget": "forebay.spark.changelog.targets.postgres.target",
+    "apply_changes": "forebay.spark.changelog.targets.apply",
+    "changelog_join": "forebay.spark.changelog.joining",
+    "changelog_mode": "forebay.spark.changelog.changelog_modes",
+    "current_view": "forebay.spark.changelog.current_view",
+    "deduplicate": "forebay.spark.changelog.keyed",
+    "from_append": "forebay.spark.changelog.converting",
+    "from_debezium": "forebay.spark.changelog.converting",
+    "from_delta_cdf": "forebay.spark.changelog.converting",
+    "from_hudi": "forebay.spark.changelog.converting",
+    "from_iceberg_changes": "forebay.spark.changelog.converting",
+    "from_is_deleted": "forebay.spark.changelog.converting",
+    "from_maxwell": "forebay.spark.changelog.converting",
+    "from_upsert_kafka": "forebay.spark.changelog.converting",
+    "latest_per_key": "forebay.spark.changelog.keyed",
+    "materialize": "forebay.spark.changelog.materialize",
+    "normalize": "forebay.spark.changelog.keyed",
+    "read_archive": "forebay.spark.changelog.targets.archive",
+    "to_debezium": "forebay.spark.changelog.converting",
+    "to_delta_cdf": "forebay.spark.changelog.converting",
+    "to_is_deleted": "forebay.spark.changelog.converting",
+    "to_maxwell": "forebay.spark.changelog.converting",
+    "to_upsert_kafka": "forebay.spark.changelog.converting",
+    "upsert_keys": "forebay.spark.keys.row_order",
+    "with_upsert_key": "forebay.spark.keys.set_keys",
+    "write_archive": "forebay.spark.changelog.targets.archive",
+}
+
+__all__ = [
+    "ArchiveTarget",
+    "ChangelogMode",
+    "DeltaTarget",
+    "PostgresTarget",
+    "RowKind",
+    "apply_changes",
+    "changelog_join",
+    "changelog_mode",
+    "current_view",
+    "deduplicate",
+    "from_append",
+    "from_debezium",
+    "from_delta_cdf",
+    "from_hudi",
+    "from_iceberg_changes",
+    "from_is_deleted",
+    "from_maxwell",
+    "from_upsert_kafka",
+    "latest_per_key",
+    "materialize",
+    "normalize",
+    "read_archive",
+    "to_debezium",
+    "to_delta_cdf",
+    "to_is_deleted",
+    "to_maxwell",
+    "to_upsert_kafka",
+    "upsert_keys",
+    "with_upsert_key",
+    "write_archive",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a lazy name on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'forebay.changelog' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("numpy", "pyspark"):
+            raise
+        raise ConfigurationError(
+            f"forebay.changelog.{name} needs {package}, which is not installed",
+            advice='pip install "forebay[spark,changelog]"',
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """Return the public names, including lazy ones."""
+    return __all__

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming keys: which columns order and identify rows. All public names are here.
+
+Names that need Spark are imported on first use, so `import forebay.keys` needs only pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from forebay.errors import ConfigurationError
+from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys.order_guarantee import NONE, PER_SPLIT, Guarantee, OrderScope
+from forebay.table.keys.stamping import stamp
+
+if TYPE_CHECKING:
+    from forebay.spark.keys.found_keys import keys_of
+    from forebay.spark.keys.foundry_schema import from_foundry_schema, to_foundry_schema
+    from forebay.spark.keys.row_order import guarantee
+    from forebay.spark.keys.set_keys import key_by, strip_keys, union_keyed
+    from forebay.spark.keys.show_keys import KeyProfile, describe_keys, key_profile
+
+_LAZY = {
+    "KeyProfile": "forebay.spark.keys.show_keys",
+    "describe_keys": "forebay.spark.keys.show_keys",
+    "from_foundry_schema": "forebay.spark.keys.foundry_schema",
+    "guarantee": "forebay.spark.keys.row_order",
+    "key_by": "forebay.spark.keys.set_keys",
+    "key_profile": "forebay.spark.keys.show_keys",
+    "keys_of": "forebay.spark.keys.found_keys",
+    "strip_keys": "forebay.spark.keys.set_keys",
+    "to_foundry_schema": "forebay.spark.keys.foundry_schema",
+    "union_keyed": "forebay.spark.keys.set_keys",
+}
+
+__all__ = [
+    "NONE",
+    "PER_SPLIT",
+    "Guarantee",
+    "KeyProfile",
+    "KeySpec",
+    "OrderScope",
+    "describe_keys",
+    "from_foundry_schema",
+    "guarantee",
+    "key_by",
+    "key_profile",
+    "keys_of",
+    "stamp",
+    "strip_keys",
+    "to_foundry_schema",
+    "union_keyed",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a lazy name on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'forebay.keys' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pyspark":
+            raise
+        raise ConfigurationError(
+            f"forebay.keys.{name} needs PySpark, which is not installed", advice='pip install "forebay[spark]"'
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """Return the public names, including lazy ones."""
+    return __all__

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface between formats and `EventConverter`: what each event of a record batch says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.table.changelog.shape import COMMIT_TIMESTAMP, POSITION, SEQUENCE, SPLIT, TRANSACTION, TYPES
+
+
+class EventKind(IntEnum):
+    """What an event says about its key. `UPSERT` is an update without the row before it."""
+
+    SKIP = 0
+    INSERT = 1
+    UPDATE = 2
+    UPSERT = 3
+    DELETE = 4
+    MALFORMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEvents:
+    """The events of a record batch, one for each row of the batch.
+
+    Args:
+        kinds: The `EventKind` of each event.
+        before: The rows before the changes, as structs; only those of updates and deletes are used.
+        after: The rows after the changes, as structs; only those of inserts, updates and upserts are used.
+        columns: The columns beside kind and payload, such as `_sequence`.
+        reason: Returns why an event is malformed. Called for malformed events only.
+    """
+
+    kinds: npt.NDArray[np.int8]
+    before: pa.Array
+    after: pa.Array
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    reason: Callable[[int], str] = str
+
+
+class EventReader(Protocol):
+    """Reads change events of one format."""
+
+    @property
+    def payload(self) -> pa.Schema:
+        """The columns of a row."""
+        ...
+
+    @property
+    def added(self) -> pa.Schema:
+        """The columns beside kind and payload."""
+        ...
+
+    def read(self, batch: pa.RecordBatch) -> ChangeEvents:
+        """Read the events of a record batch with the columns `key` and `value`.
+
+        Raises:
+            DataError: An event is well-formed, but is no change of a row.
+        """
+        ...
+
+
+def children(structs: pa.Array) -> list[pa.Array]:
+    """Return the columns of a column of structs; NULL in the rows whose struct is NULL."""
+    return cast("pa.StructArray", structs).flatten()
+
+
+def valid(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which values are not NULL, as an array that may be changed."""
+    return np.array(column.is_valid(), np.bool_)
+
+
+def added_columns(sequence: pa.DataType | None) -> pa.Schema:
+    """Return the columns that a format adds; `_sequence` with its type, if the format is asked for it."""
+    types = {} if sequence is None else {SEQUENCE: sequence}
+    types |= {name: TYPES[name] for name in (TRANSACTION, COMMIT_TIMESTAMP)}
+    return pa.schema(list(types.items()))
+
+
+def place_of(batch: pa.RecordBatch, row: int) -> dict[str, str | None]:
+    """Return the labels `split` and `position` of an error about one row."""
+    names = batch.schema.names
+    if SPLIT in names and POSITION in names:
+        split, position = batch.column(SPLIT)[row].as_py(), batch.column(POSITION)[row].as_py()
+    elif {"topic", "partition", "offset"} <= set(names):
+        topic, partition, position = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+        split = f"{topic}/{partition}"
+    else:
+        split, position = None, f"row {row} of a record batch"
+    return {"split": split, "position": str(position)}
+
+
+def refuse_event(batch: pa.RecordBatch, row: int, message: str, advice: str, option: str | None = None) -> DataError:
+    """Return the error for an event that no `mode` may pass over, because the target would be wrong without it."""
+    where = place_of(batch, row)
+    shown = " ".join(f"{label} {value}" for label, value in where.items() if value is not None)
+    return DataError(f"{message}, at {shown}", **where, option=option, advice=advice)
+
+
+def check_payload(payload: pa.Schema, option: str) -> None:
+    """Refuse fields with the name of a column of the shape, and payloads without fields.
+
+    Raises:
+        ConfigurationError: It names the field.
+    """
+    taken = next((name for name in payload.names if name in {*TYPES, SEQUENCE}), None)
+    if taken is not None:
+        raise ConfigurationError(
+            f"the field {taken!r} of {option} has the name of a column of the changelog",
+            option=option,
+            advice="read it under another name: rename it at the producer, or leave it out of the schema",
+        )
+
+
+def check_columns(key: pa.Schema, payload: pa.Schema) -> None:
+    """Refuse a key with a column that the row does not have, or has with another type.
+
+    Raises:
+        ConfigurationError: It names the column.
+    """
+    for name in key.names:
+        if name not in payload.names or payload.field(name).type != key.field(name).type:
+            raise ConfigurationError(
+                f"the key column {name!r} is not in the schema of the row, or not of type {key.field(name).type}",
+                option="keySchema",
+                advice="give it the same name and type in keySchema and valueSchema",
+            )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formats whose rows already have columns: change feeds of tables, deletion flags, plain appends (C17).
+
+A format is a table of words and names, so hosts can convert it by expressions of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import ConfigurationError
+from forebay.table.changelog.converters.change_events import refuse_event
+from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
+from forebay.table.changelog.shape import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    SEQUENCE,
+    TRANSACTION,
+    TYPES,
+)
+
+_INSERT, _BEFORE, _AFTER, _DELETE = CHANGE_TYPES
+
+
+@dataclass(frozen=True)
+class ColumnFormat:
+    """How the columns of a change feed become those of a changelog.
+
+    Args:
+        name: The name for errors.
+        kind: The column with the kind.
+        words: The word of the feed → the word of `_change_type`.
+        renamed: The column of the changelog → the column of the feed it comes from, cast to the type of the first.
+        dropped: Other columns of the feed that are no payload.
+    """
+
+    name: str
+    kind: str
+    words: Mapping[str, str]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+
+    def payload(self, names: list[str]) -> list[str]:
+        """Return the columns of a row.
+
+        Raises:
+            ConfigurationError: The feed has no column with the kind.
+        """
+        if self.kind not in names:
+            raise ConfigurationError(
+                f"the rows have no column {self.kind!r}, so they are no {self.name}",
+                advice=f"they have {', '.join(names)}; read the changes of the table, not its rows",
+            )
+        own = {self.kind, *self.renamed.values(), *self.dropped}
+        return [name for name in names if name not in own]
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changelog of a record batch of the feed.
+
+        Raises:
+            DataError: A kind is unknown or NULL.
+        """
+        names = self.payload(batch.schema.names)
+        kinds = batch.column(self.kind)
+        codes = pc.index_in(kinds, pa.array(list(self.words), pa.string()))
+        if codes.null_count:
+            row = codes.is_null().to_pylist().index(True)
+            message = f"unknown kind {kinds[row].as_py()!r} in {self.name}"
+            raise refuse_event(batch, row, message, f"known are {', '.join(self.words)}")
+        columns = {name: batch.column(name) for name in names}
+        columns[CHANGE_TYPE] = pa.array(list(self.words.values()), pa.string()).take(codes)
+        for name, there in self.renamed.items():
+            if there in batch.schema.names:
+                found = batch.column(there)
+                columns[name] = found.cast(TYPES.get(name, found.type))
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+DELTA_CDF: Final = ColumnFormat(
+    "change data feed of Delta",
+    CHANGE_TYPE,
+    dict(zip(CHANGE_TYPES, CHANGE_TYPES, strict=True)),
+    {COMMIT_VERSION: COMMIT_VERSION, COMMIT_TIMESTAMP: COMMIT_TIMESTAMP},
+)
+"""Also what Spark's `changes()` returns."""
+
+ICEBERG_CHANGES: Final = ColumnFormat(
+    "changelog view of Iceberg",
+    CHANGE_TYPE,
+    {"INSERT": _INSERT, "UPDATE_BEFORE": _BEFORE, "UPDATE_AFTER": _AFTER, "DELETE": _DELETE},
+    {SEQUENCE: "_change_ordinal", TRANSACTION: "_commit_snapshot_id"},
+)
+"""`_change_ordinal` counts the snapshots of the view, so it orders the changes."""
+
+HUDI: Final = ColumnFormat(
+    "change stream of Hudi",
+    "_hoodie_operation",
+    {"I": _INSERT, "-U": _BEFORE, "U": _AFTER, "D": _DELETE},
+    {SEQUENCE: "_hoodie_commit_time"},
+    frozenset({"_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name"}),
+)
+"""`_hoodie_commit_time` is a text that sorts as the instants of the timeline do."""
+
+
+def from_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
+    """Return the changelog of rows with a deletion flag: `delete` where it is true, else `update_postimage`.
+
+    Raises:
+        ConfigurationError: There is no such column, or it is not boolean.
+    """
+    check_flag(flag, {field.name: pa.types.is_boolean(field.type) for field in batch.schema})
+    deleted = batch.column(flag).fill_null(False)
+    rows = batch.drop_columns([flag])
+    return rows.append_column(CHANGE_TYPE, pc.if_else(deleted, _DELETE, _AFTER))
+
+
+def check_flag(flag: str, booleans: Mapping[str, bool]) -> None:
+    """Refuse a deletion flag that does not exist or is not boolean. `booleans` says which columns are.
+
+    Raises:
+        ConfigurationError: It names the column.
+    """
+    if not booleans.get(flag):
+        found = "is not boolean" if flag in booleans else "does not exist"
+        raise ConfigurationError(
+            f"the deletion flag {flag!r} {found}", option="deleted", advice=f"the columns are {', '.join(booleans)}"
+        )
+
+
+def to_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
+    """Return rows with a deletion flag; each `update_preimage` is left out, because its `update_postimage` follows."""
+    kinds = batch.column(CHANGE_TYPE)
+    rows = batch.drop_columns([CHANGE_TYPE]).append_column(flag, pc.equal(kinds, _DELETE))
+    return rows.filter(pc.not_equal(kinds, _BEFORE))
+
+
+def from_append(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the changelog of rows that are never changed: every row is an `insert`."""
+    return batch.append_column(CHANGE_TYPE, pa.array([RowKind.INSERT.change_type] * batch.num_rows, pa.string()))
+
+
+def to_delta_cdf(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns of a change data feed: the payload, the kind, and the commit's columns if they are there."""
+    return batch.select(delta_cdf_names(batch.schema.names))
+
+
+def delta_cdf_names(names: list[str]) -> list[str]:
+    """Return which columns of a changelog are those of a change data feed."""
+    own = {CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP}
+    return [name for name in names if name in own or name not in {*TYPES, SEQUENCE}]

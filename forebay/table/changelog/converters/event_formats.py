@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats of change events by name, as Flink names them, with the options that each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.formats.json.options import JsonOptions
+from forebay.table.changelog.converters import positions
+from forebay.table.changelog.converters.change_events import EventReader, check_columns
+from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader
+from forebay.table.changelog.converters.json_texts import payload_schema, wanted_fields
+from forebay.table.changelog.converters.maxwell_json import MaxwellJsonReader
+from forebay.table.changelog.converters.upsert_json import UpsertJsonReader
+
+EventFormat = Literal["debezium-json", "maxwell-json", "upsert-json"]
+
+_OPTIONS: Final[dict[str, dict[str, tuple[object, ...]]]] = {
+    "debezium-json": {
+        "sequence": ("lsn", "binlog"),
+        "missing_before": ("postimage", "error"),
+        "truncate": ("error", "ignore"),
+        "key_schema": (),
+    },
+    "maxwell-json": {"sequence": ("binlog",), "missing_before": ("postimage", "error")},
+    "upsert-json": {"key_schema": ()},
+}
+"""Format → the options that it has → their values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventOptions:
+    """How change events are read. The names of the options in errors are those in `names`.
+
+    Args:
+        form: The format.
+        value_schema: The columns of a row, as for Spark's `from_json`.
+        key_schema: The columns of the key, likewise.
+        sequence: Where `_sequence` comes from; None: there is no such column.
+        missing_before: What an update without the row before is: only its `update_postimage`, or an error.
+        truncate: Whether truncates are an error, or passed over.
+        names: The name of an option here → its name for the user.
+    """
+
+    form: EventFormat
+    value_schema: str | pa.Schema | None
+    key_schema: str | pa.Schema | None = None
+    sequence: positions.Sequence | None = None
+    missing_before: Literal["postimage", "error"] = "postimage"
+    truncate: Literal["error", "ignore"] = "error"
+    names: Mapping[str, str]
+
+    def reader(self, options: JsonOptions, columns: Sequence[str] | None = None) -> EventReader:
+        """Return the reader.
+
+        Args:
+            options: How to read JSON.
+            columns: The columns that are wanted; other columns of a row are not read. None: all.
+
+        Raises:
+            ConfigurationError: An option does not fit the format, or a schema is not valid.
+        """
+        self._check()
+        payload = payload_schema(self.value_schema, self.names["value_schema"], options)
+        key = None
+        if self.key_schema is not None:
+            key = payload_schema(self.key_schema, self.names["key_schema"], options)
+        if self.form == "upsert-json":
+            return UpsertJsonReader(payload, key, options, columns)
+        if key is not None:
+            check_columns(key, payload)
+        wanted = wanted_fields(list(payload), columns)
+        found: dict[str, Any] = {"sequence": self.sequence, "missing_before": self.missing_before}
+        if self.form == "maxwell-json":
+            return MaxwellJsonReader(wanted, options, **found)
+        return DebeziumJsonReader(wanted, options, key=key, truncate=self.truncate, **found)
+
+    def key_names(self, options: JsonOptions) -> list[str]:
+        """Return the columns of the key, if `key_schema` gives them."""
+        if self.key_schema is None:
+            return []
+        return payload_schema(self.key_schema, self.names["key_schema"], options).names
+
+    def _check(self) -> None:
+        known = _OPTIONS[self.form]
+        defaults = {"sequence": None, "missing_before": "postimage", "truncate": "error", "key_schema": None}
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            allowed = known.get(name)
+            if value == default or (allowed is not None and (not allowed or value in allowed)):
+                continue
+            values = f"; it has {' and '.join(map(str, allowed))}" if allowed else ""
+            raise ConfigurationError(
+                f"{self.form} has no {self.names[name]}={value}{values}",
+                option=self.names[name],
+                advice=f"remove {self.names[name]}, or give another format",
+            )
+
+
+def keyed_options(
+    form: EventFormat,
+    schema: str,
+    key: Sequence[str],
+    json: JsonOptions,
+    names: Mapping[str, str],
+    *,
+    from_message: bool,
+    **options: Any,  # noqa: ANN401 - fields of `EventOptions`
+) -> EventOptions:
+    """Return the options for a row whose key is given by the names of its columns.
+
+    Args:
+        form: The format.
+        schema: The columns of a row, as for Spark's `from_json`.
+        key: The columns of the key.
+        json: How to read JSON.
+        names: The names of the options for the user.
+        from_message: Whether the column `key` has the columns of the key.
+        options: Other fields of `EventOptions`.
+
+    Raises:
+        ConfigurationError: The schema is not valid, or has no such column.
+    """
+    row = payload_schema(schema, names["value_schema"], json)
+    missing = next((name for name in key if name not in row.names), None)
+    if missing is not None:
+        raise ConfigurationError(
+            f"the key column {missing!r} is not in the schema",
+            option=names["key_schema"],
+            advice=f"give some of {', '.join(row.names)}",
+        )
+    keys = pa.schema([row.field(name) for name in key]) if key and from_message else None
+    return EventOptions(form=form, value_schema=row, key_schema=keys, names=names, **options)

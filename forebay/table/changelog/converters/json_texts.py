@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a column of JSON texts, bare or inside the `schema` and `payload` of Kafka Connect's JSON converter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.formats.json.cells import CellReader
+from forebay.formats.json.jackson.values import check_type
+from forebay.formats.json.options import JsonOptions, text_options
+from forebay.formats.values.ddl import parse_schema
+from forebay.table.changelog.converters.change_events import check_payload, children, valid
+
+_PAYLOAD: Final = "payload"
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """JSON texts that were read.
+
+    Args:
+        fields: The column of each field.
+        bad: Which texts are malformed or do not fit.
+        reason: Returns why a text is bad.
+    """
+
+    fields: dict[str, pa.Array]
+    bad: npt.NDArray[np.bool_]
+    reason: Callable[[int], str]
+
+
+class TextReader:
+    """Reads JSON objects with given fields. A text whose fields are all in its `payload` is read too.
+
+    Args:
+        fields: The fields.
+        options: How to read.
+        required: If this field is missing, look in `payload`; None: if all fields are missing.
+    """
+
+    def __init__(self, fields: pa.Schema, options: JsonOptions, required: str | None = None) -> None:
+        self._names = fields.names
+        self._required = self._names if required is None else [required]
+        wrapped = pa.schema([pa.field(_PAYLOAD, pa.struct(list(fields)))])
+        self._readers = [CellReader(fields, options), CellReader(wrapped, options)]
+        self._first = 0
+
+    def read(self, texts: pa.Array) -> Texts:
+        """Read a column of texts, which may be strings or binary."""
+        texts = texts.cast(pa.binary())
+        count = len(texts)
+        values, bad = self._read_as(self._first, texts)
+        form = np.full(count, self._first)
+        missing = np.flatnonzero(self._is_missing(values) & valid(texts))
+        if len(missing):
+            others, others_bad = self._read_as(1 - self._first, texts.take(pa.array(missing)))
+            there = np.flatnonzero(~self._is_missing(others))
+            rows = missing[there]
+            form[rows], bad[rows] = 1 - self._first, others_bad[there]
+            if len(rows):
+                places = np.arange(count)
+                places[rows] = count + there
+                values = pa.concat_arrays([values, others]).take(pa.array(places))
+                self._first = 1 - self._first if 2 * len(rows) > count else self._first
+
+        def reason(row: int) -> str:
+            found: str = self._readers[form[row]].reason(texts[row].as_py())
+            return found
+
+        return Texts(dict(zip(self._names, children(values), strict=True)), bad, reason)
+
+    def _read_as(self, form: int, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+        found = self._readers[form].read(texts)
+        bad = np.zeros(len(texts), np.bool_)
+        bad[found.bad] = True
+        return (children(found.values)[0] if form else found.values), bad
+
+    def _is_missing(self, values: pa.Array) -> npt.NDArray[np.bool_]:
+        missing = np.ones(len(values), np.bool_)
+        for name, column in zip(self._names, children(values), strict=True):
+            if name in self._required:
+                missing &= ~valid(column)
+        return missing
+
+
+def payload_schema(text: str | pa.Schema | None, option: str, options: JsonOptions) -> pa.Schema:
+    """Return the fields of a row from the text of an option.
+
+    Raises:
+        ConfigurationError: There is no schema, it is not valid, has a type that JSON does not support, or a name of the
+            changelog's own columns.
+    """
+    if text is None:
+        raise ConfigurationError(
+            f"the events need a schema: the option {option} is missing",
+            option=option,
+            advice=f"give {option} the columns of a row as for Spark's from_json: 'id BIGINT, name STRING'",
+        )
+    schema = text if isinstance(text, pa.Schema) else parse_schema(text, option)
+    check_payload(schema, option)
+    try:
+        for field in schema:
+            check_type(field.type, field.name, options)
+    except ConfigurationError as error:
+        error.option = option
+        raise
+    return schema
+
+
+def key_rows(keys: Texts, rows: pa.Schema) -> pa.Array:
+    """Return rows that have only the columns of a key; NULL for keys that are malformed or have no column."""
+    count = len(keys.bad)
+    there = np.zeros(count, np.bool_)
+    for column in keys.fields.values():
+        there |= valid(column)
+    columns = [keys.fields.get(field.name, pa.nulls(count, field.type)) for field in rows]
+    return pa.StructArray.from_arrays(columns, fields=list(rows), mask=pa.array(~there | keys.bad))
+
+
+def wanted_fields(fields: list[pa.Field], columns: Collection[str] | None) -> pa.Schema:
+    """Return the fields of a row to read: those among the wanted columns, but at least one."""
+    return pa.schema([field for field in fields if columns is None or field.name in columns] or fields[:1])
+
+
+def json_text_options(given: Mapping[str, str], *, source: str, time_zone: str) -> JsonOptions:
+    """Return the options of `from_json` for change events; see `text_options`."""
+    return text_options(given, source=source, time_zone=time_zone)

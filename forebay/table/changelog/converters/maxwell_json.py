@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON of Maxwell's daemon, which reads MySQL's binlog (C17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Columns
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.formats.json.cells import CellReader
+from forebay.formats.json.options import JsonOptions
+from forebay.table.changelog.converters.change_events import (
+    ChangeEvents,
+    EventKind,
+    added_columns,
+    children,
+    refuse_event,
+    valid,
+)
+from forebay.table.changelog.converters.json_texts import TextReader, Texts
+from forebay.table.changelog.converters.json_writer import dump, json_objects
+from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, binlog_texts, timestamps
+from forebay.table.changelog.converters.update_pairs import paired, rows_have
+from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import COMMIT_TIMESTAMP, SEQUENCE, TRANSACTION
+
+_TYPES: Final = pa.array(
+    ["insert", "bootstrap-insert", "update", "delete", "bootstrap-start", "bootstrap-complete"], pa.string()
+)
+_KINDS: Final = np.array(
+    [
+        EventKind.INSERT,
+        EventKind.INSERT,
+        EventKind.UPDATE,
+        EventKind.DELETE,
+        EventKind.SKIP,
+        EventKind.SKIP,
+        EventKind.MALFORMED,
+    ],
+    np.int8,
+)
+_OLD_NULL: Final = r'(?s)"old".*null|\\u'
+"""Matches every text whose `old` may have a null in it."""
+
+
+class MaxwellJsonReader:
+    """Reads events with `type`, `data`, `old`, `ts` and `xid`.
+
+    `old` has the changed columns only; the others of the row before are those of `data`. The beginning and the end of
+    a bootstrap are no changes.
+
+    Args:
+        payload: The columns of a row.
+        options: How to read JSON.
+        sequence: `binlog` for `_sequence` from `position`, which Maxwell writes with `output_binlog_position`.
+        missing_before: What an update without `old` is: only its `update_postimage`, or an error.
+    """
+
+    def __init__(
+        self,
+        payload: pa.Schema,
+        options: JsonOptions,
+        *,
+        sequence: Literal["binlog"] | None = None,
+        missing_before: Literal["postimage", "error"] = "postimage",
+    ) -> None:
+        self.payload, self.added = payload, added_columns(SEQUENCE_TYPES[sequence])
+        self._sequence, self._missing_before = sequence, missing_before
+        row = pa.struct(list(payload))
+        fields = {"type": pa.string(), "data": row, "old": row, "ts": pa.int64(), "xid": pa.int64()}
+        if sequence is not None:
+            fields |= {"position": pa.string(), "xoffset": pa.int64()}
+        self._events = TextReader(pa.schema(list(fields.items())), options, "type")
+        self._names = CellReader(pa.schema([pa.field("old", pa.map_(pa.string(), pa.string()))]), options)
+
+    def read(self, batch: pa.RecordBatch) -> ChangeEvents:
+        """Read the events of a record batch; see `EventReader`."""
+        texts = batch.column("value").cast(pa.binary())
+        found = self._events.read(texts)
+        data, old, form = (found.fields[name] for name in ("data", "old", "type"))
+        codes = pc.index_in(form, _TYPES).fill_null(len(_TYPES)).to_numpy(zero_copy_only=False)
+        unknown = np.flatnonzero((codes == len(_TYPES)) & valid(form) & ~found.bad)
+        if len(unknown):
+            raise refuse_event(
+                batch,
+                int(unknown[0]),
+                f"unknown type {form[int(unknown[0])].as_py()!r} in an event of Maxwell",
+                f"known are {', '.join(_TYPES.to_pylist())}; filter out others, such as changes of tables, before",
+            )
+        kinds = _KINDS[codes]
+        without = (kinds == EventKind.UPDATE) & ~valid(old) & ~found.bad
+        kinds[without] = EventKind.UPSERT
+        if self._missing_before == "error" and without.any():
+            raise refuse_event(
+                batch,
+                int(np.flatnonzero(without)[0]),
+                "an event of Maxwell of an update has no field `old`",
+                "take updates without the row before with missing_before=postimage (Kafka: changelogMissingBefore)",
+                "missing_before",
+            )
+        columns = self._columns(found)
+        lost = ~valid(data)
+        if self._sequence is not None:
+            lost |= ~valid(columns[SEQUENCE])
+        kinds[found.bad | (lost & (kinds != EventKind.SKIP))] = EventKind.MALFORMED
+        kinds[~valid(texts)] = EventKind.SKIP
+        updates = kinds == EventKind.UPDATE
+
+        def reason(row: int) -> str:
+            return _reason(found, row)
+
+        return ChangeEvents(kinds, self._before(texts, data, old, updates), data, columns, reason)
+
+    def _before(self, texts: pa.Array, data: pa.Array, old: pa.Array, updates: npt.NDArray[np.bool_]) -> pa.Array:
+        """Return the rows before: of updates `data` with the values of `old`, of deletes `data`."""
+        candidates = np.flatnonzero(
+            updates & pc.match_substring_regex(texts, _OLD_NULL).fill_null(False).to_numpy(zero_copy_only=False)
+        )
+        named = children(self._names.read(texts.take(pa.array(candidates))).values)[0].to_pylist()
+        nulls = [
+            (row, {name for name, _ in pairs or ()}) for row, pairs in zip(candidates.tolist(), named, strict=True)
+        ]
+        columns = []
+        for name, new, earlier in zip(self.payload.names, children(data), children(old), strict=True):
+            changed = valid(earlier)
+            changed[[row for row, names in nulls if name in names]] = True
+            columns.append(pc.if_else(pa.array(changed & updates), earlier, new))
+        return pa.StructArray.from_arrays(columns, fields=list(self.payload))
+
+    def _columns(self, found: Texts) -> dict[str, pa.Array]:
+        seconds = found.fields["ts"]
+        columns = {
+            TRANSACTION: found.fields["xid"].cast(pa.string()),
+            COMMIT_TIMESTAMP: timestamps(seconds, 1_000_000),
+        }
+        if self._sequence is not None:
+            columns[SEQUENCE] = binlog_texts(found.fields["position"], found.fields["xoffset"])
+        return columns
+
+
+def _reason(found: Texts, row: int) -> str:
+    if found.bad[row]:
+        return f"value: {found.reason(row)}"
+    form = found.fields["type"][row].as_py()
+    if form is None:
+        return "value: it has no field type"
+    if not found.fields["data"][row].is_valid:
+        return f"value: an event with type {form} has no field data"
+    return "value: it has no position such as master.000006:800911, which _sequence comes from"
+
+
+_WRITTEN: Final = {RowKind.INSERT: "insert", RowKind.UPDATE_AFTER: "update"}
+
+
+class MaxwellJsonWriter:
+    """Writes the column `value`. The two rows of an update are one event, if they are neighbours.
+
+    Another `update_preimage` is a delete, and another `update_postimage` an update without `old`.
+
+    Args:
+        rows: The schema of the changelog.
+        key: The columns that are equal in both rows of an update; without them, neighbours are one update.
+        database: The name of the database in the events.
+        table: The name of the table in the events.
+    """
+
+    def __init__(self, rows: pa.Schema, key: Columns[str] = (), *, database: str = "", table: str = "") -> None:
+        self._key, self._head = list(key), {"database": database, "table": table}
+        self.schema = pa.schema([pa.field("value", pa.string())])
+        rows_have(rows, self._key)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the events of consecutive record batches.
+
+        Raises:
+            DataError: A kind is unknown.
+        """
+        for rows in paired(batches, self._key):
+            payload = json_objects(rows.payload())
+            micros, transactions = rows.commit_micros(), rows.transactions()
+            texts = []
+            for row, (kind, in_pair) in enumerate(zip(rows.kinds.tolist(), rows.pairs.tolist(), strict=True)):
+                if kind == RowKind.UPDATE_BEFORE and in_pair:
+                    continue
+                event: dict[str, Any] = {**self._head, "type": _WRITTEN.get(RowKind(kind), "delete")}
+                event["ts"] = None if micros[row] is None else micros[row] // 1_000_000
+                event["xid"] = int(xid) if (xid := transactions[row] or "").isdecimal() else None
+                event["data"] = payload[row]
+                if kind == RowKind.UPDATE_AFTER and in_pair:
+                    old = payload[row - 1]
+                    event["old"] = {name: old[name] for name, new in payload[row].items() if _differ(old[name], new)}
+                texts.append(dump(event))
+            yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=self.schema)
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether two values of a column differ in JSON, where -0.0 is not 0.0."""
+    return one != other or (isinstance(one, (float, dict, list)) and repr(one) != repr(other))

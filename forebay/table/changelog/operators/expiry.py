@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time to live of keys (C11): a key expires when it has no event for the time to live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay.table.changelog.operators.events import Events
+from forebay.table.changelog.operators.ordering import FIRST
+from forebay.table.changelog.state.entries import COUNT, TOUCHED
+from forebay.table.changelog.state.manifest import Manifest
+from forebay.table.changelog.state.segments import Ints, Segment
+from forebay.table.changelog.state.snapshot import Entries
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """Decides which entries are too old. The clock of a shard is the greatest time of its events; it never goes back.
+
+    Args:
+        time_to_live: Microseconds; None keeps everything.
+        before: The clock before the micro-batch.
+    """
+
+    time_to_live: int | None = None
+    before: int | None = None
+
+    def clock(self, events: Events) -> int | None:
+        """Return the clock after the micro-batch."""
+        if events.touched is None:
+            return None
+        times = [int(events.touched.max())] if len(events) else []
+        return max([*times, *([] if self.before is None else [self.before])], default=None)
+
+    def cutoff(self, events: Events) -> int | None:
+        """Return the time at and before which a key expires; None if nothing can expire."""
+        now = self.clock(events)
+        return None if now is None or self.time_to_live is None else now - self.time_to_live
+
+    def candidates(self, runs: Sequence[Sequence[Segment]], manifest: Manifest, events: Events) -> Ints:
+        """Return the hashes of keys that may have expired, by a look at the times of segments with old entries."""
+        cutoff = self.cutoff(events)
+        found = [np.empty(0, np.int64)]
+        if cutoff is not None:
+            for run, infos in zip(runs, manifest.runs, strict=True):
+                for segment, info in zip(run, infos, strict=True):
+                    if info.oldest is not None and info.oldest <= cutoff:
+                        old = (segment.ints(TOUCHED) <= cutoff) & (segment.ints(COUNT) != 0)
+                        found.append(segment.hashes[old])
+                        segment.unload()
+        return np.unique(np.concatenate(found))
+
+    def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:
+        """Return for each entry whether its key expires before the events of the micro-batch.
+
+        A key with events expires if its first event is at least the time to live after its last stored event. A key
+        without events expires if the clock is. A key that expires after its events is removed in the next micro-batch.
+
+        Args:
+            codes: The key of each entry, then of each event.
+            entries: The entries.
+            events: The events.
+        """
+        cutoff, stored = self.cutoff(events), len(entries)
+        if cutoff is None or self.time_to_live is None or entries.touched is None or not stored:
+            return np.zeros(stored, np.bool_)
+        last = np.full(int(codes.max()) + 1, FIRST)
+        np.maximum.at(last, codes[:stored], entries.touched)
+        next_event = np.full(len(last), cutoff + self.time_to_live)
+        if events.touched is not None:
+            np.minimum.at(next_event, codes[stored:], events.touched)
+        gone: npt.NDArray[np.bool_] = next_event - last >= self.time_to_live
+        return gone[codes[:stored]]

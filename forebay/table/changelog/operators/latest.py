@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last change of each key in the order of a sequence (strategy `sequence`, C16, K7, F5).
+
+The state keeps the last change of each key: its row with count 1, or with count -1 if it retracted the row, so that an
+older change that arrives later does not bring the row back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay.errors import DataError
+from forebay.table.changelog.operators.equality import equal_rows
+from forebay.table.changelog.operators.events import Events, shown_key
+from forebay.table.changelog.operators.expiry import Expiry
+from forebay.table.changelog.operators.ordering import last_of, order_ranks
+from forebay.table.changelog.operators.result import Result, changes_of_winners, entry_batch
+from forebay.table.changelog.operators.times import entry_times
+from forebay.table.changelog.operators.touched_keys import KEY, TouchedKeys, touched_keys
+from forebay.table.changelog.state.segments import Ints
+from forebay.table.changelog.state.snapshot import Entries
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The operator.
+
+    Args:
+        preimages: Whether an update gives the row before it too.
+    """
+
+    preimages: bool = False
+
+    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
+        """Return the changes and new entries of a micro-batch; see `Retract.apply`.
+
+        Raises:
+            DataError: Two different rows of a key have the same place in the order (K8).
+        """
+        keys = touched_keys(events, entries)
+        stored, size = len(entries), len(keys)
+        of_entries, of_events = keys.codes[:stored], keys.codes[stored:]
+        orders = events.layout.order_columns(events.orders, len(events), version)
+        stored_orders = entries.orders([column.type for column in orders])
+        ranks = order_ranks(stored_orders, orders)
+        adds = np.concatenate([entries.counts > 0, events.signs > 0]).astype(np.int64)
+        expired = expiry.expired(keys.codes, entries, events)
+        members = np.concatenate([np.flatnonzero(~expired), np.arange(stored, stored + len(events))])
+        hashes = np.concatenate([entries.row_hashes, events.row_hashes])
+        last = last_of(keys.codes, size, members, ranks, adds, hashes, -np.arange(len(keys.codes)))
+        _refuse_ties(keys, members, last, ranks, adds)
+
+        entry_of = np.full(size, -1)
+        entry_of[of_entries] = np.arange(stored)
+        before = np.where((entry_of >= 0) & _at(entries.counts, entry_of, 1), entry_of, -1)
+        after = np.where((last >= 0) & _at(adds, last, 1), last, -1)
+        same = before == after
+        both = np.flatnonzero((before >= 0) & (after >= 0) & ~same)
+        names = tuple(events.layout.payload.names)
+        same[both] = equal_rows(keys.take(before[both], names), keys.take(after[both], names))
+        changes = changes_of_winners(keys, before, after, same, version=version, preimages=self.preimages)
+
+        gone = np.zeros(size, np.bool_)
+        gone[of_entries[expired]] = True
+        touched = np.zeros(size, np.bool_)
+        touched[of_events] = True
+        changed = gone | (last >= stored) | (touched if events.layout.timed else False)
+        which = np.flatnonzero(changed & ((last >= 0) | (entry_of >= 0)))
+        source = np.where(last[which] >= 0, last[which], entry_of[which])
+        counts = np.where(last[which] < 0, 0, np.where(adds[source] > 0, 1, -1))
+        batch = entry_batch(
+            events.layout,
+            keys.orders(source, stored_orders, orders),
+            keys.take(source, names),
+            keys.hashes[which],
+            np.zeros(len(which), np.int64),
+            keys.ordinals[which] * KEY,
+            counts,
+            entry_times(keys, keys.codes, size, expired)[which] if events.layout.timed else None,
+        )
+        return Result(changes, batch, expiry.clock(events), {"expired": int(expired.sum())})
+
+
+def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:
+    """Return whether the values at some places are as wanted; False for the place -1."""
+    found: npt.NDArray[np.bool_] = np.append(values, 0)[places] == wanted
+    return found
+
+
+def _refuse_ties(keys: TouchedKeys, members: Ints, last: Ints, ranks: Ints, adds: Ints) -> None:
+    """Refuse two different rows of a key that are both the last one."""
+    winner = last[keys.codes[members]]
+    tied = members[(members != winner) & (ranks[members] == ranks[winner]) & (adds[members] & adds[winner] == 1)]
+    if not len(tied):
+        return
+    names = tuple(keys.events.layout.payload.names)
+    equal = equal_rows(keys.take(tied, names), keys.take(last[keys.codes[tied]], names))
+    if equal.all():
+        return
+    code = keys.codes[tied[~equal][0]]
+    place = int(np.flatnonzero(keys.codes[len(keys.entries) :] == code)[0])
+    raise DataError(
+        f"two different rows of the key {shown_key(keys.events, place)} have the same place in the order of changes",
+        rule="K8",
+        advice="give sequence_by columns that order all changes of a key, such as a log position; for positions of the "
+        "source itself, read with rowPositions=true",
+    )

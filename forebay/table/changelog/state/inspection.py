@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a state location: operators, shards, versions, sizes, damage. Nothing here changes a state."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.state.state_store import OPTION, StateStore
+from forebay.table.changelog.state.entries import KEY_HASH
+from forebay.table.changelog.state.location import OperatorState
+from forebay.table.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo
+from forebay.table.changelog.state.shard import manifest_name, shard_prefix
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """A shard at one version.
+
+    Args:
+        number: The number of the shard; in `OperatorReport.total`, the count of shards.
+        first: The first version that can be read; None if there is none.
+        last: The last one.
+        entries: The stored entries, including tombstones and replaced ones.
+        tombstones: The entries that hide older ones; None if they were not counted.
+        size: Bytes.
+        runs: The sorted runs, which a look-up searches one by one.
+        segments: The files.
+        counts: What the operator counted in the micro-batch of this version.
+    """
+
+    number: int
+    first: int | None
+    last: int | None
+    entries: int = 0
+    tombstones: int | None = 0
+    size: int = 0
+    runs: int = 0
+    segments: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """The state of an operator at one version.
+
+    Args:
+        name: Its name.
+        info: What it belongs to.
+        version: The version of the figures; None without one.
+        columns: Names and types of the columns of an entry.
+        shards: The shards.
+    """
+
+    name: str
+    info: OperatorInfo
+    version: int | None
+    columns: Sequence[tuple[str, str]]
+    shards: Sequence[ShardReport]
+
+    @property
+    def total(self) -> ShardReport:
+        """All shards together: the sums, and the versions that all of them have."""
+        ends = [(one.first, one.last) for one in self.shards if one.first is not None and one.last is not None]
+        hidden = [one.tombstones for one in self.shards if one.tombstones is not None]
+        counts: Counter[str] = Counter()
+        for one in self.shards:
+            counts.update(one.counts)
+        return ShardReport(
+            len(self.shards),
+            max((first for first, _ in ends), default=None),
+            min((last for _, last in ends), default=None),
+            sum(one.entries for one in self.shards),
+            sum(hidden) if len(hidden) == len(self.shards) else None,
+            sum(one.size for one in self.shards),
+            sum(one.runs for one in self.shards),
+            sum(one.segments for one in self.shards),
+            dict(counts),
+        )
+
+    @property
+    def skew(self) -> float:
+        """The entries of the largest shard, as a multiple of the mean; 1 for an empty state."""
+        entries = [one.entries for one in self.shards]
+        return max(entries) * len(entries) / sum(entries) if sum(entries) else 1.0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of reading all that is kept of an operator.
+
+    Args:
+        versions: The versions of shards that were read.
+        segments: The segments that were read.
+        size: Their bytes.
+        problems: What is wrong; each names a file.
+    """
+
+    versions: int
+    segments: int
+    size: int
+    problems: Sequence[str]
+
+
+def operators(state: OperatorState) -> list[str]:
+    """Return the names of the operators below a location; `state.name` does not matter."""
+    found = [name.rstrip("/") for name in state.store().directories("")]
+    return [name for name in found if replace(state, name=name).info() is not None]
+
+
+def report(state: OperatorState, version: int | None = None) -> OperatorReport:
+    """Return the figures of an operator.
+
+    Args:
+        state: The state.
+        version: The micro-batch after which to look; by default the last one that all shards have.
+
+    Raises:
+        ConfigurationError: There is no such state or version.
+        FatalError: A manifest is damaged.
+    """
+    state, info = opened(state)
+    shards = [state.shard(number) for number in range(info.shards)]
+    versions = [shard.versions() for shard in shards]
+    version = _version(state, versions, version)
+    manifests = [None if version is None else shard.newest(version) for shard in shards]
+    found = [
+        _shard(number, has, manifest) for number, (has, manifest) in enumerate(zip(versions, manifests, strict=True))
+    ]
+    schema = next((manifest.schema for manifest in manifests if manifest and manifest.schema.names), pa.schema([]))
+    return OperatorReport(state.name, info, version, [(one.name, str(one.type)) for one in schema], found)
+
+
+def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
+    """Return the state with its shards, and what it belongs to.
+
+    Raises:
+        ConfigurationError: There is no state of this name.
+    """
+    info = state.info()
+    if info is None:
+        names = operators(state)
+        raise ConfigurationError(
+            f"there is no state of {state.name!r} below {state.location!r}",
+            option=OPTION,
+            advice=f"the names are: {', '.join(names)}" if names else "give the state_location of a query",
+        )
+    return state.at(info), info
+
+
+def _version(state: OperatorState, versions: Sequence[Sequence[int]], wanted: int | None) -> int | None:
+    common = set.intersection(*map(set, versions))
+    if wanted is None:
+        return max(common, default=None)
+    if wanted not in common:
+        kept = f"{min(common)} to {max(common)}" if common else "none"
+        raise ConfigurationError(
+            f"not all shards of {state.name!r} have the version {wanted}",
+            option="--version",
+            advice=f"the versions that can be read: {kept}",
+        )
+    return wanted
+
+
+def _shard(number: int, versions: Sequence[int], manifest: Manifest | None) -> ShardReport:
+    first, last = (versions[0], versions[-1]) if versions else (None, None)
+    if manifest is None:
+        return ShardReport(number, first, last)
+    segments = [segment for run in manifest.runs for segment in run]
+    hidden = [segment.tombstones for segment in segments if segment.tombstones is not None]
+    return ShardReport(
+        number,
+        first,
+        last,
+        manifest.entries,
+        sum(hidden) if len(hidden) == len(segments) else None,
+        manifest.size,
+        len(manifest.runs),
+        len(segments),
+        manifest.counts,
+    )
+
+
+def verify(state: OperatorState) -> Verification:
+    """Read every segment of every version that is kept, and compare digests, order and ends.
+
+    Raises:
+        ConfigurationError: There is no such state.
+        RetriableError: The store does not answer.
+    """
+    state, info = opened(state)
+    store = state.store()
+    problems: list[str] = []
+    read: dict[str, SegmentInfo] = {}
+    versions = [state.shard(number).versions() for number in range(info.shards)]
+    every = sorted(set().union(*versions))
+    for number, has in enumerate(versions):
+        prefix = shard_prefix(f"{state.directory}{state.inside}", number)
+        # Old versions are removed shard by shard, and the last one is there when the micro-batch is done.
+        problems += [
+            f"{manifest_name(prefix, version)}: it does not exist, but another shard has this version"
+            for version in every[:-1]
+            if version not in has and version > min(has, default=-1)
+        ]
+        for version in has:
+            try:
+                manifest = state.shard(number).newest(version)
+            except ForebayError as error:
+                problems.append(f"{manifest_name(prefix, version)}: {error.message}")
+                continue
+            for segment in (one for run in manifest.runs for one in run) if manifest else ():
+                if segment.name not in read:
+                    read[segment.name] = segment
+                    problems += [f"{segment.name}: {wrong}" for wrong in _wrong(store, segment)]
+    return Verification(
+        sum(map(len, versions)), len(read), sum(segment.size for segment in read.values()), tuple(problems)
+    )
+
+
+def _wrong(store: StateStore, info: SegmentInfo) -> Iterator[str]:
+    """Yield what is wrong with a segment."""
+    data = store.get(info.name)
+    if data is None:
+        yield "it does not exist"
+    elif len(data) != info.size:
+        yield f"it has {len(data):,} bytes instead of {info.size:,}"
+    elif hashlib.sha256(data).hexdigest() != info.digest:
+        yield "its digest differs"
+    else:
+        batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
+        hashes = batch.column(KEY_HASH).to_numpy()
+        if batch.num_rows != info.rows or (int(hashes[0]), int(hashes[-1])) != (info.first, info.last):
+            yield "its number of entries, or its first or last key hash, differs from the manifest"
+        if np.any(hashes[1:] < hashes[:-1]):
+            yield "its entries are not sorted"

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the state of one operator of one query is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from forebay.state.open_state_store import open_state_store
+from forebay.state.state_store import StateStore
+from forebay.stores.storage_options import StorageOptions
+from forebay.table.changelog.state.manifest import OperatorInfo
+from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.shard import Shard, info_name
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """The state of an operator. It is pickled to the tasks; secrets stay references.
+
+    Args:
+        location: A directory that all machines share, or `s3://bucket/prefix`.
+        name: The name of the operator, which is a directory below the location.
+        storage: Settings of S3, as `stateStorage.*` of a stream.
+        shards: The number of shards; None if it is not known yet.
+        generation: How often the state was resharded.
+        inside: The directory of the generation's shards below that of the operator.
+        retained: How many versions before the current one stay readable, as `spark.sql.streaming.minBatchesToRetain`.
+    """
+
+    location: str
+    name: str
+    storage: Mapping[str, object] = field(default_factory=dict)
+    shards: int | None = None
+    retained: int = 100
+    generation: int = 0
+    inside: str = ""
+
+    @property
+    def directory(self) -> str:
+        """The directory of the operator below the location, ending in a slash."""
+        return f"{self.name}/"
+
+    def store(self) -> StateStore:
+        """Return the store, without access to it.
+
+        Raises:
+            ConfigurationError: The store cannot keep state, or an option is unknown.
+        """
+        return open_state_store(self.location, StorageOptions(self.storage))
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard, without access to it."""
+        store = self.store()
+        return Shard(
+            store,
+            StoredSegments(store),
+            self.directory,
+            number,
+            self.retained,
+            generation=self.generation,
+            inside=self.inside,
+        )
+
+    def info(self) -> OperatorInfo | None:
+        """Return what the state belongs to, of the last generation; None if there is no state yet."""
+        store, found = self.store(), None
+        for generation in count():
+            name = info_name(self.directory, generation)
+            data = store.get(name)
+            if data is None:
+                break
+            found = OperatorInfo.from_bytes(data, name)
+        return found
+
+    def at(self, info: OperatorInfo) -> OperatorState:
+        """Return the same state with the shards of a generation."""
+        return replace(self, shards=info.shards, generation=info.generation, inside=info.directory)

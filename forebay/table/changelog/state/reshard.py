@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a state another number of shards, while its query is stopped.
+
+The new shards are a new generation, in a directory of their own. One fact, the `OperatorInfo` of that generation, makes
+them the state. Until then nothing changes for the query; after that the old shards are removed.
+
+Spark may repeat the last micro-batch of a stopped query, or not. So both versions are kept: the one before it, and the
+one after it under a name of its own (`reshard_name`), because a repeated micro-batch writes its manifest anew.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, FatalError
+from forebay.state.state_store import OPTION, StateStore
+from forebay.table.changelog.state.location import OperatorState
+from forebay.table.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
+from forebay.table.changelog.state.merging import Part, merge
+from forebay.table.changelog.state.segments import Segment, StoredSegments
+from forebay.table.changelog.state.shard import info_name, manifest_name, reshard_name, shard_prefix
+
+Runs = Sequence[Sequence[SegmentInfo]]
+
+
+@dataclass(frozen=True)
+class Resharded:
+    """What a reshard did.
+
+    Args:
+        before: The number of shards before.
+        after: The number of shards now.
+        version: The last micro-batch of the state.
+        entries: The entries that were written.
+        size: Their bytes.
+    """
+
+    before: int
+    after: int
+    version: int
+    entries: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Versions:
+    """The manifests of all shards before and after the last micro-batch; one of them may be absent."""
+
+    before: list[Manifest] | None
+    after: list[Manifest] | None
+
+    @property
+    def last(self) -> int:
+        found = self.after or self.before or []
+        return found[0].version
+
+
+def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] = lambda _: None) -> Resharded:
+    """Rewrite the shards of a state. Called by `forebay state reshard`, while the query is stopped.
+
+    Memory is bounded by some segments. A kill at any moment leaves the old state or the new one; call it again to
+    remove what is left over.
+
+    Args:
+        state: The state.
+        shards: The new number of shards.
+        progress: Called after each new shard with the number of shards that are written.
+
+    Raises:
+        ConfigurationError: There is no state, or it has this number of shards already.
+        FatalError: The state is damaged, its shards are not at one micro-batch, or the query is running.
+    """
+    store, info = state.store(), state.info()
+    if info is None:
+        raise ConfigurationError(
+            f"there is no state of {state.name!r} below {state.location!r}",
+            option=OPTION,
+            advice="`forebay state show` lists the names",
+        )
+    if shards < 1:
+        raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
+    if shards == info.shards:
+        _remove_others(store, state.directory, info)
+        raise ConfigurationError(f"the state has {shards} shards already", option="shards")
+    state = state.at(info)
+    numbers = _newest(state, info.shards)
+    versions = _versions(state, info, numbers)
+    generation = info.generation + 1
+    new = replace(info, shards=shards, generation=generation, directory=f"g{generation:05d}-{uuid.uuid4().hex[:8]}/")
+    segments: list[SegmentInfo] = []
+    try:
+        for number in range(shards):
+            segments += _write_shard(state, info.shards, versions, new, number)
+            progress(number + 1)
+        _switch(state, store, new, numbers)
+    except BaseException:  # cleaned up also when interrupted, and raised again
+        _remove_directory(store, f"{state.directory}{new.directory}")
+        raise
+    _remove_others(store, state.directory, new)
+    rows, size = (sum(getattr(segment, name) for segment in segments) for name in ("rows", "size"))
+    return Resharded(info.shards, shards, versions.last, rows, size)
+
+
+def _newest(state: OperatorState, shards: int) -> list[int]:
+    """Return the last version of each shard.
+
+    Raises:
+        FatalError: The shards are more than a micro-batch apart, or a shard has none.
+    """
+    found = [max(state.shard(number).versions(), default=-1) for number in range(shards)]
+    if min(found) < 0 or max(found) - min(found) > 1:
+        behind = found.index(min(found))
+        at = "has no version" if min(found) < 0 else f"is at micro-batch {min(found)}"
+        raise FatalError(
+            f"shard {behind} {at}, and shard {found.index(max(found))} at micro-batch {max(found)}",
+            option=OPTION,
+            advice="start the query and let it finish its micro-batch, then stop it and call reshard again; if the "
+            "query refuses its state, restore the state location and the checkpoint from one backup",
+        )
+    return found
+
+
+def _versions(state: OperatorState, info: OperatorInfo, newest: Sequence[int]) -> _Versions:
+    """Return the manifests to rewrite. A micro-batch that only some shards have is repeated by Spark in any case."""
+    last = min(newest)
+    after = _manifests(state, info.shards, last)
+    if max(newest) > last:
+        return _Versions(after, None)
+    if last == info.first:
+        return _Versions(None, after)
+    earlier = [version for version in state.shard(0).versions() if version < last]
+    if not earlier:
+        raise damaged(manifest_name(shard_prefix(_directory(state), 0), last - 1), "it does not exist")
+    return _Versions(_manifests(state, info.shards, earlier[-1]), after)
+
+
+def _manifests(state: OperatorState, shards: int, version: int) -> list[Manifest]:
+    found = []
+    for number in range(shards):
+        manifest = state.shard(number).newest(version)
+        if manifest is None:
+            raise damaged(manifest_name(shard_prefix(_directory(state), number), version), "it does not exist")
+        found.append(manifest)
+    return found
+
+
+def _write_shard(
+    state: OperatorState, old: int, versions: _Versions, new: OperatorInfo, number: int
+) -> Iterable[SegmentInfo]:
+    """Write one new shard: what both versions share as one run, and the rest of each as another one."""
+    store = state.store()
+    files = StoredSegments(store)
+    prefix = shard_prefix(f"{state.directory}{new.directory}", number)
+    step = math.gcd(old, new.shards)
+    sources = [place for place in range(old) if (place - number) % step == 0]  # its keys are in no other shard
+    names = [(versions.before, manifest_name), (versions.after, reshard_name)]
+    both = [(manifests, name) for manifests, name in names if manifests is not None]
+    shared = [_common([manifests[place].runs for manifests, _ in both]) for place in range(old)]
+
+    def written(manifests: Sequence[Manifest], *, tail: bool) -> tuple[SegmentInfo, ...]:
+        chosen = [manifests[place].runs[shared[place] :] if tail else manifests[place].runs[: shared[place]]
+                  for place in sources]  # fmt: skip
+        parts = [[_part(files, one, new.shards, number) for one in run] for runs in chosen for run in reversed(runs)]
+        start = f"{prefix}{manifests[0].version:012d}-"
+        write = partial(files.write, start)
+        return merge(parts, _widest(manifests), write, keep_tombstones=tail) if parts else ()
+
+    base = written(both[0][0], tail=False)
+    segments = dict.fromkeys(base)
+    dropped: tuple[tuple[int, str], ...] = ()
+    for manifests, name in both:
+        version = manifests[0].version
+        last = written(manifests, tail=True)
+        clocks = [manifests[place].clock for place in sources]
+        manifest = Manifest(
+            version,
+            tuple(run for run in (base, last) if run),
+            _widest(manifests),
+            dropped,
+            # The least one: no key expires earlier than it would have.
+            clock=min((clock for clock in clocks if clock is not None), default=None),
+        )
+        store.put_if_absent(name(prefix, version), manifest.to_bytes())
+        segments |= dict.fromkeys(last)
+        if versions.after is not None:
+            dropped = tuple((versions.last, segment.name) for segment in last)
+    return segments
+
+
+def _common(runs: Sequence[Runs]) -> int:
+    """Return how many oldest runs several versions share."""
+    shortest = min(len(each) for each in runs)
+    return next((place for place in range(shortest) if any(each[place] != runs[0][place] for each in runs)), shortest)
+
+
+def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int) -> Part:
+    """Return the entries of a segment that belong to a new shard, selected when they are read."""
+
+    def opened() -> Segment:
+        found = files.open(segment)
+        mine = np.flatnonzero(found.hashes % shards == number)
+        return Segment(found.batch.take(pa.array(mine)))
+
+    return Part(segment.first, segment.last, segment.rows, opened)
+
+
+def _widest(manifests: Sequence[Manifest]) -> pa.Schema:
+    """Return the schema with most columns. They are only added, and a killed query may have done so in some shards."""
+    return max((manifest.schema for manifest in manifests), key=lambda schema: len(schema.names))
+
+
+def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: Sequence[int]) -> None:
+    """Make a new generation the state, if the query did not run in the meantime.
+
+    Raises:
+        FatalError: The query or another reshard is running; the new generation is removed.
+    """
+    name = info_name(state.directory, new.generation)
+    running = FatalError(
+        f"the state changed while it was resharded: the query or another reshard is running below {state.location!r}",
+        option=OPTION,
+        advice="stop the query and call reshard again; the state is as it was",
+    )
+
+    def moved() -> bool:
+        return [max(state.shard(number).versions(), default=-1) for number in range(len(newest))] != list(newest)
+
+    if moved() or not store.put_if_absent(name, new.to_bytes()):
+        raise running
+    if moved():
+        store.delete([name])
+        raise running
+
+
+def _remove_others(store: StateStore, directory: str, current: OperatorInfo) -> None:
+    """Remove the shards of older generations, and what killed reshards up to this generation left behind."""
+    for found in store.directories(directory):
+        inside = found.removeprefix(directory)
+        generation = int(inside[1:6]) if inside.startswith("g") else 0
+        of_current = inside == current.directory or (generation == 0 and not current.directory)
+        if generation <= current.generation and not of_current:
+            _remove_directory(store, found)
+
+
+def _remove_directory(store: StateStore, directory: str) -> None:
+    for below in store.directories(directory):
+        _remove_directory(store, below)
+    names = store.names(directory)
+    if names:
+        store.delete(names)
+
+
+def _directory(state: OperatorState) -> str:
+    return f"{state.directory}{state.inside}"

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments: files of entries in Arrow's IPC format, one record batch each, sorted by key hash and memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import sys
+import tempfile
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import FatalError
+from forebay.state.local_state_store import LocalStateStore
+from forebay.state.state_store import StateStore
+from forebay.table.changelog.state.entries import COUNT, KEY_HASH, TOUCHED
+from forebay.table.changelog.state.manifest import SegmentInfo, damaged
+
+Ints = npt.NDArray[np.int64]
+
+ROWS: Final = 1 << 20
+"""Maximum entries of a segment."""
+
+BYTES: Final = 64 << 20
+"""Maximum bytes of a segment, unless one entry is larger: what a merge holds in memory."""
+
+_UNLOAD: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None) if sys.platform == "linux" else None
+"""The advice for `madvise` that unmaps pages; None outside Linux, where it need not unmap them."""
+
+_REMEMBERED: Final = 10_000
+"""Maximum segments that a process remembers as checked."""
+
+
+class Segment:
+    """An opened segment. Any thread.
+
+    Args:
+        batch: The entries.
+        mapping: The mapped file that holds them, if any.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, mapping: mmap.mmap | None = None) -> None:
+        self.batch = batch
+        self.hashes: Ints = batch.column(KEY_HASH).to_numpy()
+        self._mapping = mapping
+
+    def unload(self) -> None:
+        """Take the pages of the mapped file out of the memory of this process; the next access maps them again.
+
+        Otherwise a large state would count as memory of the process, page by page, until it is all there. The pages
+        stay in the page cache, from which mapping 700 MB again costs about a millisecond.
+        """
+        if self._mapping is not None and _UNLOAD is not None:
+            self._mapping.madvise(_UNLOAD)
+
+    def find(self, hashes: Ints) -> tuple[Ints, Ints]:
+        """Return the places of all entries with one of these key hashes, and the place of each one's hash.
+
+        Args:
+            hashes: Sorted, without duplicates.
+        """
+        first, last = np.searchsorted(hashes, self.hashes[[0, -1]], side="left")
+        wanted = hashes[first : last + 1]
+        left = np.searchsorted(self.hashes, wanted, side="left")
+        there = np.flatnonzero(self.hashes[np.minimum(left, len(self.hashes) - 1)] == wanted)
+        counts = np.zeros(len(wanted), np.int64)
+        counts[there] = np.searchsorted(self.hashes, wanted[there], side="right") - left[there]
+        owners = np.repeat(np.arange(len(wanted)), counts)
+        starts = np.cumsum(counts) - counts
+        places = np.arange(len(owners)) - np.repeat(starts - left, counts)
+        return places, owners + first
+
+    def ints(self, name: str) -> Ints:
+        """Return a column of numbers without NULL, as a view of the file."""
+        column: Ints = self.batch.column(name).to_numpy()
+        return column
+
+    def column(self, field: pa.Field) -> pa.Array:
+        """Return a column; NULLs if the segment is older than the column."""
+        if self.batch.schema.get_field_index(field.name) < 0:
+            return pa.nulls(self.batch.num_rows, field.type)
+        return self.batch.column(field.name)
+
+    def take(self, places: Ints, fields: Sequence[pa.Field]) -> list[pa.Array]:
+        """Return columns of some entries; NULLs for columns that are younger than the segment."""
+        names = self.batch.schema.names
+        known = self.batch.select([field.name for field in fields if field.name in names]).take(pa.array(places))
+        return [
+            known.column(field.name).cast(field.type) if field.name in names else pa.nulls(len(places), field.type)
+            for field in fields
+        ]
+
+
+class SegmentFiles(Protocol):
+    """Writes and opens the segments of a state store."""
+
+    def write(self, prefix: str, batch: pa.RecordBatch) -> SegmentInfo:
+        """Write a segment whose entries are sorted; return what the manifest keeps of it."""
+
+    def open(self, info: SegmentInfo) -> Segment:
+        """Return a segment, memory-mapped.
+
+        Raises:
+            FatalError: The file is missing or damaged.
+        """
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove the copies on this machine of files that were deleted."""
+
+
+class StoredSegments:
+    """Segments of a state store. A local directory is mapped in place; other stores are copied to a local cache."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    def write(self, prefix: str, batch: pa.RecordBatch) -> SegmentInfo:
+        """See `SegmentFiles.write`. The name is random, so no two attempts write the same file."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        data = sink.getvalue().to_pybytes()
+        hashes = batch.column(KEY_HASH).to_numpy()
+        timed = batch.schema.get_field_index(TOUCHED) >= 0
+        info = SegmentInfo(
+            name=f"{prefix}{uuid.uuid4().hex}.arrow",
+            rows=batch.num_rows,
+            size=len(data),
+            digest=hashlib.sha256(data).hexdigest(),
+            first=int(hashes[0]),
+            last=int(hashes[-1]),
+            oldest=int(batch.column(TOUCHED).to_numpy().min()) if timed else None,
+            tombstones=int((batch.column(COUNT).to_numpy() == 0).sum()),
+        )
+        self._store.put_if_absent(info.name, data)
+        return info
+
+    def open(self, info: SegmentInfo) -> Segment:
+        """See `SegmentFiles.open`. A process checks the digest of a segment when it first opens it.
+
+        The mapping ends with the last array of the segment.
+        """
+        path = self._local_path(info)
+        if (self._store.location, info.name) not in _verified:
+            try:
+                self._verify(path, info)
+            except FatalError:
+                if isinstance(self._store, LocalStateStore):
+                    raise
+                path.unlink(missing_ok=True)  # the copy alone may be damaged, as after a loss of power
+                self._verify(self._local_path(info), info)
+        try:
+            with path.open("rb") as file:
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise damaged(info.name, "it does not exist") from None
+        return Segment(pa.ipc.open_file(pa.py_buffer(mapping)).get_batch(0), mapping)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """See `SegmentFiles.forget`."""
+        if not isinstance(self._store, LocalStateStore):
+            for name in names:
+                self._copy(name).unlink(missing_ok=True)
+
+    def _verify(self, path: Path, info: SegmentInfo) -> None:
+        """Check length and digest, by reads: they map no pages."""
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise damaged(info.name, "it does not exist") from None
+        if size != info.size:
+            raise damaged(info.name, f"it has {size:,} bytes instead of {info.size:,}")
+        if digest != info.digest:
+            raise damaged(info.name, "its digest differs")
+        _verified[self._store.location, info.name] = None
+        while len(_verified) > _REMEMBERED:
+            _verified.popitem(last=False)
+
+    def _local_path(self, info: SegmentInfo) -> Path:
+        if isinstance(self._store, LocalStateStore):
+            return self._store.path(info.name)
+        path = self._copy(info.name)
+        if not path.exists():
+            data = self._store.get(info.name)
+            if data is None:
+                raise damaged(info.name, "it does not exist")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            temporary.write_bytes(data)
+            temporary.replace(path)
+        return path
+
+    def _copy(self, name: str) -> Path:
+        return _cache() / hashlib.sha256(self._store.location.encode()).hexdigest()[:16] / name
+
+
+_verified: OrderedDict[tuple[str, str], None] = OrderedDict()
+"""Segments whose digest this process has checked."""
+
+
+def _cache() -> Path:
+    """Return the directory for copies of segments: the local directory that Spark gives its workers, if any."""
+    local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    return Path(local or tempfile.gettempdir()) / "forebay-state"
+
+
+def split_rows(batch: pa.RecordBatch, rows: int = ROWS, size: int = BYTES) -> Sequence[pa.RecordBatch]:
+    """Cut sorted entries into parts that may become segments."""
+    if batch.num_rows <= 1:
+        return [batch] if batch.num_rows else []
+    if batch.num_rows <= rows and batch.nbytes <= size:
+        return [batch]
+    half = batch.num_rows // 2
+    return [*split_rows(batch.slice(0, half), rows, size), *split_rows(batch.slice(half), rows, size)]
+
+
+def sorted_by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return entries sorted by key hash; equal ones keep their order."""
+    order = np.argsort(batch.column(KEY_HASH).to_numpy(), kind="stable")
+    return pa.RecordBatch.from_arrays(
+        [pc.take(column, pa.array(order)) for column in batch.columns], schema=batch.schema
+    )

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A shard of keyed state: reads the version before a micro-batch, and writes the version after it once."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError, FatalError
+from forebay.state.state_store import OPTION, StateStore
+from forebay.table.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
+from forebay.table.changelog.state.merging import Part, merge
+from forebay.table.changelog.state.segments import Segment, SegmentFiles, sorted_by_key
+
+_log = logging.getLogger(__name__)
+
+SMALL: Final = 4096
+"""Runs of at most this many entries are merged with each new one, so that small micro-batches leave few runs."""
+
+SMALL_BYTES: Final = 4 << 20
+"""Runs with more bytes are not small, however few entries they have."""
+
+MAPPED: Final = 64
+"""Maximum shards whose segments a process keeps mapped."""
+
+SWEEP: Final = 64
+"""How many versions lie between two searches for segments that killed attempts left."""
+
+_NEW: Final = (
+    "start the query with a new checkpoint and a new state location, or restore the state location and the checkpoint "
+    "from one backup"
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an operator changed in a micro-batch.
+
+    Args:
+        entries: The entries that changed, in any order, each once.
+        digest: Sum of the hashes of all events.
+        clock: The greatest time seen so far in microseconds; None without a time to live.
+        counts: What the operator counted.
+    """
+
+    entries: pa.RecordBatch
+    digest: int
+    clock: int | None
+    counts: dict[str, int]
+
+
+class Shard:
+    """One shard of an operator's state. Used by one task at a time; other attempts may use the same shard.
+
+    Args:
+        store: Where manifests are.
+        files: Writes and opens segments, in the same store.
+        directory: The directory of the operator, ending in a slash.
+        number: The number of the shard.
+        keep: How many versions before the current one stay readable.
+        generation: Which generation of the state it belongs to; see `OperatorInfo`.
+        inside: The directory of the generation below that of the operator: empty or ending in a slash.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        files: SegmentFiles,
+        directory: str,
+        number: int,
+        keep: int = 100,
+        *,
+        generation: int = 0,
+        inside: str = "",
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._info = info_name(directory, generation)
+        self._next_info = info_name(directory, generation + 1)
+        self._resharded = generation > 0
+        self._directory = directory + inside
+        self._prefix = shard_prefix(self._directory, number)
+        self.number = number
+        self._keep = keep
+
+    def begin(self, info: OperatorInfo, version: int) -> Manifest:
+        """Return the manifest before a micro-batch, after a check that the state belongs to this query.
+
+        Raises:
+            ConfigurationError: The state belongs to another query or operator, or has another number of shards.
+            FatalError: The state before this micro-batch is missing or damaged.
+        """
+        first = self._check(replace(info, first=version))
+        if version == first:
+            return Manifest(version - 1, (), pa.schema([]))
+        before = self.newest(version - 1)
+        if before is None:
+            self._refuse_resharded()
+            raise self._missing(version)
+        return before
+
+    def newest(self, version: int) -> Manifest | None:
+        """Return the manifest after a micro-batch; if it has none, the one that a reshard wrote for it, or None."""
+        found = self.manifest(version)
+        if found is not None or not self._resharded:
+            return found
+        name = reshard_name(self._prefix, version)
+        data = self._store.get(name)
+        return None if data is None else Manifest.from_bytes(data, name)
+
+    def manifest(self, version: int) -> Manifest | None:
+        """Return the manifest after a micro-batch; None if there is none."""
+        name = manifest_name(self._prefix, version)
+        data = self._store.get(name)
+        return None if data is None else Manifest.from_bytes(data, name)
+
+    def versions(self) -> list[int]:
+        """Return the micro-batches after which there is a manifest, sorted."""
+        names = self._store.names(self._prefix)
+        return sorted({version_of(name, self._prefix) for name in names if name.endswith(".json")})
+
+    def open(self, manifest: Manifest) -> list[list[Segment]]:
+        """Return the segments of a version, memory-mapped, oldest run first.
+
+        A process keeps the mappings for the next micro-batch, without those of segments that were merged away.
+        """
+        known = _mapped.pop((self._store.location, self._prefix), {})
+        mapped = {
+            segment.name: known.get(segment.name) or self._files.open(segment)
+            for run in manifest.runs
+            for segment in run
+        }
+        _mapped[self._store.location, self._prefix] = mapped
+        while len(_mapped) > MAPPED:
+            _mapped.popitem(last=False)
+        return [[mapped[segment.name] for segment in run] for run in manifest.runs]
+
+    def commit(self, before: Manifest, version: int, change: Change) -> Manifest:
+        """Write the version after a micro-batch, unless another attempt has written it.
+
+        Raises:
+            FatalError: The version exists and was made of other events, or the state was resharded.
+        """
+        existing = self.manifest(version)
+        if existing is None:
+            written = self._write(before, version, change)
+            self._refuse_resharded()
+            if self._store.put_if_absent(manifest_name(self._prefix, version), written.to_bytes()):
+                self._remove_old(written)
+                return written
+            existing = self.manifest(version)
+            if existing is None:
+                raise damaged(manifest_name(self._prefix, version), "it vanished")
+            self._store.delete(_names(written.runs) - _names(before.runs) - _names(existing.runs))
+        if existing.digest != change.digest:
+            raise FatalError(
+                f"micro-batch {version} of shard {self.number} has other events than when its state was written",
+                option=OPTION,
+                advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
+                "make the input of the query the same at each replay (no rand(), no current time, no source that "
+                "forgets); "
+                f"if the checkpoint was set back or replaced, {_NEW}",
+            )
+        return existing
+
+    def _refuse_resharded(self) -> None:
+        if self._store.get(self._next_info) is not None:
+            raise FatalError(
+                f"the state was given another number of shards since this query was defined ({self._next_info})",
+                option=OPTION,
+                advice="stop the query, make its DataFrame again and start it; reshard only while the query is stopped",
+            )
+
+    def _check(self, info: OperatorInfo) -> int:
+        """Compare the state's facts with this query's; write them if there are none. Return the first version."""
+        name = self._info
+        data = self._store.get(name)
+        if data is None:
+            if info.first > 0:
+                raise ConfigurationError(
+                    f"there is no state below {self._store.location!r} (no file {name}), but the query is at "
+                    f"micro-batch {info.first}",
+                    option=OPTION,
+                    advice=_NEW,
+                )
+            if self._store.put_if_absent(name, info.to_bytes()):
+                return info.first
+            data = self._store.get(name) or b""
+        found = OperatorInfo.from_bytes(data, name)
+        check_info(found, info, self._store.location)
+        return found.first
+
+    def _missing(self, version: int) -> FatalError:
+        """Return the error for a micro-batch without the state before it. Spark runs all shards in each micro-batch."""
+        versions = self.versions()
+        before = max((found for found in versions if found < version), default=None)
+        if before is not None:
+            advice = (
+                "make the function of foreachBatch read each micro-batch, as Spark's own stateful operators need too"
+            )
+            return FatalError(
+                f"shard {self.number} in {self._prefix} has no state of micro-batch {version - 1}; its last one before "
+                f"is that of {before}",
+                option=OPTION,
+                advice=f"{advice}; if files of the state were removed, {_NEW}",
+            )
+        oldest = min(versions, default=None)
+        has = "has no version" if oldest is None else f"has no version before {oldest}"
+        return FatalError(
+            f"the state of micro-batch {version - 1} is missing: shard {self.number} in {self._prefix} {has}",
+            option=OPTION,
+            advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
+        )
+
+    def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
+        """Write the segments of a version: the changed entries, merged with the runs that are not larger."""
+        schema = change.entries.schema
+        runs = list(before.runs)
+        # Those of older versions were removed when this list was last written.
+        retired = [(dropped, name) for dropped, name in before.retired if dropped >= version - self._keep]
+        if change.entries.num_rows:
+            merged = [_in_memory(sorted_by_key(change.entries))]
+            rows = change.entries.num_rows
+            while runs and _merges(runs[-1], rows):
+                run = runs.pop()
+                rows += _rows(run)
+                merged.append([self._part(segment) for segment in run])
+                retired += [(version, segment.name) for segment in run]
+            prefix = f"{self._prefix}{version:012d}-"
+            new = merge(merged, schema, lambda batch: self._files.write(prefix, batch), keep_tombstones=bool(runs))
+            runs += [new] if new else []
+        return Manifest(
+            version,
+            tuple(runs),
+            schema,
+            tuple(retired),
+            change.digest,
+            change.clock,
+            change.counts,
+        )
+
+    def _part(self, segment: SegmentInfo) -> Part:
+        return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
+
+    def _remove_old(self, manifest: Manifest) -> None:
+        """Remove what only versions more than `keep` behind need. `retired` lists segments until the next version."""
+        oldest = manifest.version - self._keep
+        names = [name for version, name in manifest.retired if version <= oldest]
+        if oldest > 0:
+            names.append(manifest_name(self._prefix, oldest - 1))
+        if manifest.version % SWEEP == 0 and oldest > 0:
+            known = _names(manifest.runs) | {name for _, name in manifest.retired}
+            names += [
+                name
+                for name in self._store.names(self._prefix)
+                if name not in known and version_of(name, self._prefix) < oldest
+            ]
+        if names:
+            self._store.delete(names)
+            self._files.forget(names)
+
+
+_mapped: OrderedDict[tuple[str, str], dict[str, Segment]] = OrderedDict()
+"""The mapped segments of the shards that this process has used last."""
+
+
+def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None:
+    """Refuse a state that belongs to something else.
+
+    Raises:
+        ConfigurationError: It names what differs.
+    """
+    if found.query != wanted.query:
+        raise ConfigurationError(
+            f"the state below {location!r} belongs to the query {found.query}, not to {wanted.query}",
+            option=OPTION,
+            advice="give each query a state location of its own; a query with a new checkpoint needs a new one too",
+        )
+    if (found.operator, found.keys) != (wanted.operator, wanted.keys):
+        raise ConfigurationError(
+            f"the state below {location!r} is that of {_shown(found)}, not of {_shown(wanted)}",
+            option=OPTION,
+            advice="give each operator of a query a name of its own (name=…); for another key or strategy, start with "
+            "a new checkpoint and a new state location",
+        )
+    if found.shards != wanted.shards:
+        raise ConfigurationError(
+            f"the state below {location!r} has {found.shards} shards, not {wanted.shards}",
+            option="shards",
+            advice=f"set shards to {found.shards}, or stop the query and run `forebay state reshard`",
+        )
+
+
+def info_name(directory: str, generation: int) -> str:
+    """Return the name of the `OperatorInfo` of a generation. The last one that exists is the state."""
+    return f"{directory}operator.json" if generation == 0 else f"{directory}operator-{generation:05d}.json"
+
+
+def shard_prefix(directory: str, number: int) -> str:
+    """Return the directory of a shard, ending in a slash."""
+    return f"{directory}{number:05d}/"
+
+
+def manifest_name(prefix: str, version: int) -> str:
+    """Return the name of the manifest after a micro-batch."""
+    return f"{prefix}v{version:012d}.json"
+
+
+def reshard_name(prefix: str, version: int) -> str:
+    """Return the name of the manifest that a reshard writes for the last micro-batch.
+
+    If Spark has not logged this micro-batch as done, Spark repeats it, and its tasks write `manifest_name`.
+    """
+    return f"{prefix}v{version:012d}-resharded.json"
+
+
+def version_of(name: str, prefix: str) -> int:
+    """Return the micro-batch that wrote a file of a shard: a manifest or a segment."""
+    return int(name.removeprefix(prefix).removeprefix("v")[:12])
+
+
+def _shown(info: OperatorInfo) -> str:
+    return f"{info.operator} by {', '.join(f'{name} {kind}' for name, kind in info.keys)}"
+
+
+def _in_memory(entries: pa.RecordBatch) -> list[Part]:
+    """Return sorted entries as a run."""
+    segment = Segment(entries)
+    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
+
+
+def _merges(run: Sequence[SegmentInfo], rows: int) -> bool:
+    """Whether a run is merged with newer ones of so many entries.
+
+    A run that is left has a quarter more entries than the newer ones together, so the number of runs is a logarithm.
+    """
+    small = _rows(run) <= SMALL and sum(segment.size for segment in run) <= SMALL_BYTES
+    return small or 4 * _rows(run) <= 5 * rows
+
+
+def _rows(run: Sequence[SegmentInfo]) -> int:
+    return sum(segment.rows for segment in run)
+
+
+def _names(runs: Sequence[Sequence[SegmentInfo]]) -> set[str]:
+    return {segment.name for run in runs for segment in run}
